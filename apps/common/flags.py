@@ -77,9 +77,10 @@ class RunFlags:
     """Decay of matrices (AdamW); vectors do not decay."""
     clip: float | None = None
     """Largest global gradient norm; 0 does not clip. Default: 1, or 0 where the schedule is asynchronous."""
-    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    dtype: Literal["float32", "bfloat16", "float16", "float64", "bfloat16-parameters"] = "float32"
     """float32, float64, or bfloat16 or float16 (autocast in the forward, float32 parameters). float16 scales the loss,
-    and skips a step whose gradients overflow."""
+    and skips a step whose gradients overflow. bfloat16-parameters: parameters, activations and gradients in bfloat16;
+    the optimizer updates float32 copies of the parameters."""
     recompute: bool = False
     """Keep only the input and output of a stage, and run its forward again before its backward."""
     all_reduce: str = "auto"
@@ -91,6 +92,11 @@ class RunFlags:
     shard_optimizer: bool = False
     """The ranks that hold a parameter divide its update (ZeRO-1): each keeps the optimizer's state of its own rows.
     --all-reduce is then auto, ring, rabenseifner or shared."""
+    offload_optimizer: bool = False
+    """Keep the optimizer's state in host memory with a copy of the parameters, and update there (ZeRO-Offload). The
+    losses are those of a run without."""
+    delayed_update: bool = False
+    """With --offload-optimizer: compute the next step while a step's update runs, and use its values one step later."""
     compress: str = "none"
     """Codec of activations and gradients between stages: none, bf16, blockwise8, fp16 or zstd. `blockwise8:256` and
     `zstd:9` set block and level."""
@@ -142,6 +148,17 @@ class RunFlags:
     def divides(self) -> bool:
         """Whether the ranks that hold a parameter divide its update."""
         return self.shard_optimizer
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number of a parameter."""
+        return {"float64": 8, "bfloat16-parameters": 2}.get(self.dtype, 4)
+
+    @property
+    def master_itemsize(self) -> int:
+        """Bytes of a number of the copies that the optimizer updates; 0: it updates the parameters themselves."""
+        has_masters = self.offload_optimizer or self.dtype == "bfloat16-parameters"
+        return max(4, self.itemsize) if has_masters else 0
 
     @property
     def lr_floor(self) -> float:

@@ -5,10 +5,15 @@ import torch
 from apps.common.flags import RunFlags
 from pipelined.training.job import Numerics
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float16": torch.float32, "float64": torch.float64}
+DTYPES = {
+    **dict.fromkeys(("float32", "bfloat16", "float16"), torch.float32),
+    **{"float64": torch.float64, "bfloat16-parameters": torch.bfloat16},
+}
 """Of parameters and sums."""
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """Of matrix products inside the forward."""
+MASTERS = {"bfloat16-parameters": torch.float32}
+"""Of the copies that the optimizer updates, where they are of another dtype than the parameters."""
 
 
 def numerics(config: RunFlags) -> Numerics:
@@ -21,4 +26,7 @@ def numerics(config: RunFlags) -> Numerics:
         compress=config.compress,
         exact_sums=config.exact_sums,
         shard_optimizer=config.divides,
+        offload_optimizer=config.offload_optimizer,
+        delayed_update=config.delayed_update,
+        masters=MASTERS.get(config.dtype),
     )

@@ -125,8 +125,7 @@ async def decide_sums(transport: Transport, job: Job) -> Job:
     words = await broadcast(transport, "sums known", _sums_before(job) if transport.rank == 0 else None)
     why = "as in the run that is resumed"
     if words is None:
-        itemsize = 8 if job.config.dtype == "float64" else 4
-        sizes = workload(job.model, job.plan, job.sequence, itemsize=itemsize)
+        sizes = workload(job.model, job.plan, job.sequence, itemsize=job.config.itemsize)
         words, why = await measured_sums(transport, job.plan, sizes.parameters), "as measured"
     if transport.rank == 0:
         print(f"all-reduce: {words} ({why})", flush=True)

@@ -98,15 +98,17 @@ class Job:
         return "\n".join(lines)
 
     def table(self) -> str:
-        """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
+        """One line a worker of a group: its stages, their layers, and the memory they take."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
         config = self.config
         held = sizes(
             self.model,
             self.plan,
             self.sequence,
+            itemsize=config.itemsize,
             exact=config.exact_sums,
             divided=config.divides,
+            masters=config.master_itemsize,
             state=config.state,
         )
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"

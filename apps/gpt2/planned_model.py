@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from apps.gpt2.config import Config
 from apps.gpt2.job import BATCH, model_of, sequence_of
-from apps.gpt2.memory import FLOAT
 from apps.gpt2.operators import chain
 from apps.gpt2.plan_file import given, identity
 from apps.gpt2.team import alone
@@ -82,11 +81,11 @@ class PlannedGPT2:
 
     @property
     def _itemsize(self) -> int:
-        return 8 if self.config.dtype == "float64" else FLOAT
+        return self.config.itemsize
 
     def workload(self, plan: Plan) -> Workload:
-        exact, divided = self.config.exact_sums, self.config.divides
-        return workload(self.model, plan, self.sequence, self._itemsize, exact=exact, divided=divided)
+        exact, divided, masters = self.config.exact_sums, self.config.divides, self.config.master_itemsize
+        return workload(self.model, plan, self.sequence, self._itemsize, exact=exact, divided=divided, masters=masters)
 
     def splits(self, plan: Plan) -> bool:
         if self.runs and alone(self.config):
@@ -110,6 +109,7 @@ class PlannedGPT2:
             itemsize=self._itemsize,
             exact=self.config.exact_sums,
             divided=self.config.divides,
+            masters=self.config.master_itemsize,
             state=self.config.state,
         )
         return sizes, stage_moves(self.model, plan, self.sequence, costs)

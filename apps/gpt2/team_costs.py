@@ -62,14 +62,17 @@ def sizes(
     itemsize: int = FLOAT,
     exact: bool = False,
     divided: bool = False,
+    masters: int = 0,
     state: str = "none",
 ) -> Workload:
     """The workload of a rank, as `workload`; of a team that of its fullest member."""
     if plan.tensor == 1:
-        return workload(config, plan, sequence, itemsize, exact=exact, divided=divided)
+        return workload(config, plan, sequence, itemsize, exact=exact, divided=divided, masters=masters)
     team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize)
     costs = costs_of(team, plan)
-    return team_workload(config, plan, sequence, costs, itemsize=itemsize, exact=exact, divided=divided, state=state)
+    return team_workload(
+        config, plan, sequence, costs, itemsize=itemsize, exact=exact, divided=divided, masters=masters, state=state
+    )
 
 
 def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) -> list[StageMoves]:
@@ -101,6 +104,7 @@ def team_workload(
     itemsize: int,
     exact: bool = False,
     divided: bool = False,
+    masters: int = 0,
     state: str = "none",
 ) -> Workload:
     """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
@@ -109,7 +113,8 @@ def team_workload(
         costs: of its layout; `EVEN` divides everything evenly.
         state: of weights. With zero3 one that is gathered for a use is not counted.
     """
-    alone, members = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact), plan.tensor
+    single, members = replace(plan, tensor=1, split=""), plan.tensor
+    alone = workload(config, single, sequence, itemsize, exact=exact, masters=masters)
     alone = alone.divided(plan) if divided else alone
     every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence
     stages = []
@@ -133,7 +138,7 @@ def team_workload(
         return Workload(stages, [replace(group, elements=group.elements // members) for group in alone.parameters])
     if state != "none":
         parts = members, factors_of(plan.split, members)["c_attn"][1]
-        held = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact, parts=parts)
+        held = workload(config, single, sequence, itemsize, exact=exact, parts=parts)
         both = zip(held.parameters, alone.parameters, strict=True)
         return Workload(stages, [replace(one, optimizer_bytes=each.kept_bytes) for one, each in both])
     numbers = _numbers(config, every, costs)

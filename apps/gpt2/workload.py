@@ -4,6 +4,7 @@ Sizes are exact closed forms of the float32 model without dropout. Seconds are f
 speed, until they are measured.
 """
 
+from dataclasses import replace
 from math import ceil, prod
 
 from apps.gpt2.memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
@@ -25,6 +26,7 @@ def workload(
     *,
     exact: bool = False,
     divided: bool = False,
+    masters: int = 0,
     parts: tuple[int, int] = (1, 1),
 ) -> Workload:
     """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
@@ -34,6 +36,7 @@ def workload(
         itemsize: bytes of a parameter and of an activation's number.
         exact: whether gradients are summed exactly.
         divided: whether the ranks that hold a parameter divide its update.
+        masters: bytes of a number of the copies that the optimizer updates; 0: it has none.
         parts: in how many parts ranks keep the weight of every multiplication, and every other parameter.
     """
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
@@ -51,7 +54,8 @@ def workload(
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )
-    whole = Workload(stages, _parameters(config, cut, itemsize, exact, parts))
+    parameters = _parameters(config, cut, itemsize, exact, parts)
+    whole = Workload(stages, [replace(each, masters=masters) for each in parameters])
     return whole.divided(plan) if divided else whole
 
 

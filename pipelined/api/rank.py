@@ -119,7 +119,7 @@ class RankSession:
         """
         await self._require_equal_batches(steps.start)
         report = await self.trainer.train(steps, stopping, tell)
-        self._optimizer.step()
+        self.trainer.rank_optimizer.then(self._optimizer.step)
         self.done = report.step + 1
         return report
 

@@ -62,6 +62,9 @@ def train(
     all_reduce: str = "auto",
     exact_sums: bool = False,
     shard_optimizer: bool = False,
+    offload_optimizer: bool = False,
+    delayed_update: bool = False,
+    masters: torch.dtype | None = None,
     compress: str = NONE,
     transport: str = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
@@ -76,8 +79,7 @@ def train(
 
     Args:
         model: a `Sequential` or what it is made of, or a module that `pipelined.trace` has traced.
-        batches: (inputs, targets) of each whole step, equal on all ranks; a list, or another iterable that can begin
-            again, is repeated. Or a `Feed`, which gives each rank the microbatches that it computes.
+        batches: (inputs, targets) of each whole step, equal on all ranks, repeated if they can be; or a `Feed`.
         loss: the mean loss of one microbatch, from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
         plan: the result of `pipelined.plan`, which sets schedule, sizes, recompute and knobs: leave these out.
@@ -86,19 +88,18 @@ def train(
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
         width: pipelines that run in parallel, each on its own microbatches; default: 1, or all ranks with `tensor`.
         tensor, layout: the ranks of a worker, and how they split every layer; see docs/sharding.md.
-        microbatches: microbatches of one pipeline in a step; default: twice the depth.
-        steps: the steps to train; default: as many as there are batches (`len(batches)`).
+        microbatches, steps: of one pipeline in a step, by default twice the depth; to train, by default `len(batches)`.
         dtype, autocast: of parameters, activations and inputs; of products in the forward (True: bfloat16, or float16).
         recompute: keep only the inputs of a stage, and run each forward again before its backward.
         seed, clip: of initial values and all random numbers in layers; the largest global gradient norm, 0: any.
         lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
         all_reduce, exact_sums: the algorithm of the gradient sums, or exactly (one thread a rank); docs/exact-sums.md.
-        shard_optimizer: the ranks that hold a parameter divide its update, each some rows; see docs/sharding.md.
+        shard_optimizer, offload_optimizer: divide the update among holders; update copies on the host; docs/memory.md.
+        delayed_update, masters: use the values of an update one step later; the dtype of the copies.
         compress, transport: the codec between stages; "auto" (the launcher's), or a transport's name or URL.
-        checkpoint, resume: the directory in which the state is saved at the end and on a stop request; the checkpoint,
-            or the directory of checkpoints, to continue from.
+        checkpoint, resume: where to save, at the end and on a stop request; a checkpoint or such a directory to load.
         save_every, keep: save after each multiple of so many steps, too (0: only at the end); the checkpoints to keep.
-        async_save: whether training continues while those between are written, from a copy in host memory.
+        async_save: write those between from a copy in host memory while training continues.
         report: called on rank 0 with the report of each step.
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.
@@ -108,7 +109,8 @@ def train(
     launch = ALONE
     try:
         numerics = Numerics(dtype=dtype, autocast=autocast_dtype(autocast), all_reduce=all_reduce, compress=compress)
-        numerics = replace(numerics, exact_sums=exact_sums, shard_optimizer=shard_optimizer)
+        numerics = replace(numerics, exact_sums=exact_sums, shard_optimizer=shard_optimizer, masters=masters)
+        numerics = replace(numerics, offload_optimizer=offload_optimizer, delayed_update=delayed_update)
         launch = detect(os.environ, transport)
         feed = job_feed(batches)
         wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs, tensor)
@@ -126,8 +128,8 @@ def train(
             require(plan, bound.identity(), feed, launch)
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
         job = TrainingJob(bound, feed, arranged, optimizers, replace(numerics, recompute=bool(recompute)), seed)
-        saving = save_every, async_save, keep
-        work = WholeRun(job, feed, _steps(steps, batches), _path(checkpoint), _path(resume), *saving, report)
+        where = _path(checkpoint), _path(resume), save_every, async_save, keep
+        work = WholeRun(job, feed, _steps(steps, batches), *where, report)
     except UsageError as error:
         raise SystemExit(refuse(error, launch, "pipelined.train")) from error
     return _run(launch, work)

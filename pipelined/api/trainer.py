@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -52,7 +53,7 @@ class LoopTrainer:
         example: the inputs of one microbatch, to weigh layers by their operations and to check that they chain;
             without it the layers are weighed by their parameters alone.
         loss, optimizer, layout, dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, exact_sums,
-            shard_optimizer, compress, transport: as in `pipelined.train`.
+            shard_optimizer, offload_optimizer, delayed_update, masters, compress, transport: as in `pipelined.train`.
     Raises:
         UsageError: model, plan, optimizer and ranks do not fit together.
 
@@ -78,6 +79,9 @@ class LoopTrainer:
         all_reduce: str = "auto",
         exact_sums: bool = False,
         shard_optimizer: bool = False,
+        offload_optimizer: bool = False,
+        delayed_update: bool = False,
+        masters: torch.dtype | None = None,
         compress: str = NONE,
         transport: str = "auto",
     ):
@@ -89,15 +93,10 @@ class LoopTrainer:
         if planned is not None:
             planned.content.require(Path("plan"), self._model.identity(), self._launch.world_size)
             recompute = planned.recompute if recompute is None else recompute
-        numerics = Numerics(
-            dtype=dtype,
-            autocast=autocast_dtype(autocast),
-            recompute=bool(recompute),
-            all_reduce=all_reduce,
-            exact_sums=exact_sums,
-            shard_optimizer=shard_optimizer,
-            compress=compress,
-        )
+        again, products = bool(recompute), autocast_dtype(autocast)
+        numerics = Numerics(dtype=dtype, autocast=products, recompute=again, all_reduce=all_reduce, compress=compress)
+        numerics = replace(numerics, exact_sums=exact_sums, shard_optimizer=shard_optimizer, masters=masters)
+        numerics = replace(numerics, offload_optimizer=offload_optimizer, delayed_update=delayed_update)
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
         self._job = TrainingJob(self._model, self._feed, self.plan, optimizers, numerics, seed)
         self._ranks: BackgroundRanks | None = None

@@ -15,6 +15,8 @@ from pipelined.programs.plan import Plan
 MOMENTS = 2
 """Numbers that AdamW keeps per number of a parameter; it also keeps one count of updates per parameter."""
 COUNT_BYTES = 4
+MASTERS = 2
+"""Numbers that masters take per number of a parameter: the copy and its gradient."""
 EXACT_BYTES = 8
 """Bytes of a number in an exact sum, a float64."""
 
@@ -97,6 +99,8 @@ class Parameters:
         itemsize: bytes of a number.
         optimizer_bytes: bytes that the optimizer keeps for all of them; None: as many as AdamW.
         exact: whether their gradients are summed exactly: in float64, beside the gradients themselves.
+        masters: bytes of a number of the copies that the optimizer updates, each with a gradient; 0: it has none. They
+            are among `optimizer_bytes`, where these are given.
     Raises:
         UsageError: `elements` is negative.
     """
@@ -107,6 +111,7 @@ class Parameters:
     itemsize: int = 4
     optimizer_bytes: int | None = None
     exact: bool = False
+    masters: int = 0
 
     def __post_init__(self) -> None:
         if self.elements < 0:
@@ -133,10 +138,11 @@ class Parameters:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that the optimizer keeps after its first update."""
+        """Bytes that the optimizer keeps after its first update, masters included."""
         if self.optimizer_bytes is not None:
             return self.optimizer_bytes
-        return MOMENTS * self.nbytes + COUNT_BYTES * self.tensors
+        copies = (MASTERS if self.masters else 0) + MOMENTS
+        return copies * self.elements * (self.masters or self.itemsize) + COUNT_BYTES * self.tensors
 
 
 @dataclass(frozen=True)

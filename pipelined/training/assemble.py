@@ -18,6 +18,8 @@ from pipelined.traces.file import Tracer
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer import require_elementwise
+from pipelined.training.optimizer.masters import MasterOptimizer
+from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order
@@ -88,14 +90,15 @@ def build_rank(
         Compression(actor, numerics.compress, tracer),
         in_order=state != "none",
     )
-    optimizer = job.optimizer_config.build(local.updated)
+    rank_optimizer = (MasterOptimizer if numerics.has_masters else RankOptimizer)(job, local.updated, executor)
+    optimizer = rank_optimizer.optimizer
     if plan.tensor > 1 or local.divided:
         require_elementwise(optimizer)
     return RankTrainer(
         job,
         context,
         local,
-        optimizer,
+        rank_optimizer,
         accumulation=accumulation,
         sums=_gradient_sums(job, local, transport, executor, tracer),
         agreement=StepAgreement(

@@ -26,6 +26,9 @@ class Numerics:
         exact_sums: sum gradients without rounding between summands, so that the parameters have the same bits in any
             arrangement; see `exact_sums`.
         shard_optimizer: the ranks that hold a parameter divide its update; see `pipelined.training.sums.division`.
+        offload_optimizer: the optimizer keeps masters and its state in host memory, and updates there.
+        delayed_update: a step computes with the values of the update before the last one, which runs beside it.
+        masters: the dtype of the masters, if it is another than `dtype`; see `pipelined.training.optimizer.masters`.
     """
 
     dtype: torch.dtype = torch.float32
@@ -35,6 +38,14 @@ class Numerics:
     compress: str = NONE
     exact_sums: bool = False
     shard_optimizer: bool = False
+    offload_optimizer: bool = False
+    delayed_update: bool = False
+    masters: torch.dtype | None = None
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether the optimizer updates copies of the parameters instead of these."""
+        return self.offload_optimizer or self.delayed_update or self.masters not in (None, self.dtype)
 
     @property
     def scales_loss(self) -> bool:

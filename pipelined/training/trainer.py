@@ -15,7 +15,7 @@ from pipelined.programs.plan import PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.training.digests import require_equal_replicas
 from pipelined.training.job import JobDescription
-from pipelined.training.optimizer.state import OptimizerState
+from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order
@@ -48,7 +48,7 @@ class RankTrainer:
         job: JobDescription,
         context: RankContext,
         local: LocalParameters,
-        optimizer: torch.optim.Optimizer,
+        optimizer: RankOptimizer,
         *,
         accumulation: Accumulation,
         sums: GradientSums,
@@ -59,7 +59,7 @@ class RankTrainer:
     ):
         self.model, self.plan, self.optimizer_config = job.model, job.plan, job.optimizer_config
         self.context, self.local, self.accumulation, self.sums = context, local, accumulation, sums
-        self.optimizer, self.optimizer_state = optimizer, OptimizerState.of(optimizer)
+        self.optimizer, self.rank_optimizer = optimizer.optimizer, optimizer
         self.world, self.loss_scale, self._agreement = agreement.world, agreement.loss_scale, agreement
         self._held, self._gathered, self._orders = versions, gathered, orders
         self._prepared: Prepared | None = None
@@ -120,7 +120,7 @@ class RankTrainer:
             return {"value": self.local.kept[name]}
         older = {} if self._held is None else self._held.older(name)
         kept = self.accumulation.state_of(name)
-        return {**self.optimizer_state.fields(self.local.updated[name]), **older, **kept}
+        return {**self.rank_optimizer.fields(name), **older, **kept}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Restore the results of `state_of` for every tensor held, saved after `updates` updates."""
@@ -128,9 +128,9 @@ class RankTrainer:
         for name, parameter in self.local.parameters.items():
             fields = state[name]
             with torch.no_grad():
-                parameter.copy_(fields["value"])
+                parameter.copy_(self.rank_optimizer.in_use(fields))
             if name in updated:
-                self.optimizer_state.restore(updated[name], self.local.of_update(name, fields), updates)
+                self.rank_optimizer.restore(name, self.local.of_update(name, fields), updates)
             self.accumulation.restore(name, fields)
         with torch.no_grad():
             for name, buffer in self.local.kept.items():
@@ -155,7 +155,7 @@ class RankTrainer:
             self.context,
             self.local,
             self.sums,
-            self.optimizer,
+            self.rank_optimizer,
             accumulation=self.accumulation,
             step=steps[0],
             prepared=prepared,

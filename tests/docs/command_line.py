@@ -70,6 +70,8 @@ SEE = {
     ("gpt2", "--all-reduce"): "[Collectives](collectives.md#what-is-measured)",
     ("gpt2", "--exact-sums"): "[Exact sums](exact-sums.md)",
     ("gpt2", "--shard-optimizer"): "[A divided update](sharding.md#a-divided-update)",
+    ("gpt2", "--offload-optimizer"): "[Masters](memory.md#masters)",
+    ("gpt2", "--delayed-update"): "[One step late](memory.md#one-step-late)",
     ("gpt2", "--compress"): "[Codecs](codecs.md)",
     ("gpt2", "--transport"): "[Transports](transports.md)",
     ("gpt2", "--listen"): "[A swarm](swarm.md#gpt-2)",

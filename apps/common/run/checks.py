@@ -8,6 +8,7 @@ from apps.common.trackers import check_trackers
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import require_exact
+from pipelined.programs.masters import require_masters
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
@@ -34,6 +35,9 @@ def check_run(config: RunFlags, plan: Plan, other_sums: Sequence[str] = ()) -> N
     check_codec(config.compress, "--compress")
     if config.exact_sums:
         require_exact(plan, config.compress)
+    if config.master_itemsize or config.delayed_update:
+        offload, delayed = config.offload_optimizer, config.delayed_update
+        require_masters(plan, offload=offload, delayed=delayed, scaled=config.dtype == "float16")
     if config.dtype == "float16":
         require_scalable(plan, config.exact_sums)
     _check_rate(config)

@@ -30,6 +30,7 @@ NOT_IN_SWARM = {
     ),
     "recompute": "a peer always runs the forward of its stage again before the backward",
     "shard_optimizer": "the peers of a stage each hold its whole state, so that any of them may leave",
+    **dict.fromkeys(("offload_optimizer", "delayed_update"), "a peer updates its stage where it computes"),
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
     "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
     "async_save": "a peer always saves its stage while it trains",
@@ -116,6 +117,8 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
         raise UsageError(f"{flag(name)} {value} means nothing to a swarm: a peer holds one stage; leave it out")
     refuse_meaningless(config, NOT_IN_SWARM, "a swarm")
     _check_extent(config)
+    if config.dtype == "bfloat16-parameters":
+        raise UsageError("--dtype bfloat16-parameters needs float32 copies of the parameters; give --dtype bfloat16")
     if config.dtype == "float16":
         raise UsageError("--dtype float16 needs a loss scale, and a swarm has none; give --dtype bfloat16")
     whole = model_of(config)

@@ -43,6 +43,9 @@ def plan(
     all_reduce: str = "auto",
     exact_sums: bool = False,
     shard_optimizer: bool = False,
+    offload_optimizer: bool = False,
+    delayed_update: bool = False,
+    masters: torch.dtype | None = None,
     compress: str = NONE,
     transport: str = "auto",
     costs: Mapping[str, float] | None = None,
@@ -68,7 +71,8 @@ def plan(
         loss: the mean loss of one microbatch; default: the mean of the outputs.
         optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
         schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
-        dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, compress, transport: as in `train`.
+        dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, offload_optimizer, delayed_update,
+            masters, compress, transport: as in `train`.
         costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
             instruction; 0) and coding (seconds a byte of a message spends in the codec; 0).
         links, far, node, cores: the machine, as in `simulate`; links between ranks where they are not measured.
@@ -88,6 +92,9 @@ def plan(
         all_reduce=all_reduce,
         exact_sums=exact_sums,
         shard_optimizer=shard_optimizer,
+        offload_optimizer=offload_optimizer,
+        delayed_update=delayed_update,
+        masters=masters,
         compress=compress,
     )
     wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs)

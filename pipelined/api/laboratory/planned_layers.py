@@ -16,7 +16,7 @@ from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.simulation.workload import MASTERS, Parameters, StageCosts, Workload
 from pipelined.training.check_model import ModelError
 from pipelined.training.job import Numerics
 
@@ -166,11 +166,14 @@ class PlannedLayers:
 
     def _tensors_of(self, layer: int) -> "_Tensors":
         part = self.model.build(range(layer, layer + 1), self.precision.dtype, "cpu", seed=0)
-        kept = optimizer_bytes(part, self.make_optimizer)
-        named = dict(part.named_parameters())
-        trained = {name: _Trained(named[name].numel(), named[name].itemsize, kept[name]) for name in kept}
-        frozen = [parameter for name, parameter in named.items() if name not in kept]
-        return _Tensors(trained, sum(tensor.nbytes for tensor in [*frozen, *part.buffers()]))
+        masters, named = self.precision.masters or self.precision.dtype, dict(part.named_parameters())
+        sizes = {name: (parameter.numel(), parameter.itemsize) for name, parameter in named.items()}
+        fixed = {name: parameter.nbytes for name, parameter in named.items()}
+        buffers = sum(tensor.nbytes for tensor in part.buffers())
+        kept = optimizer_bytes(part.to(masters), self.make_optimizer)
+        each = MASTERS * masters.itemsize if self.precision.has_masters else 0
+        trained = {name: _Trained(*sizes[name], kept[name] + each * sizes[name][0]) for name in kept}
+        return _Tensors(trained, buffers + sum(nbytes for name, nbytes in fixed.items() if name not in kept))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Nothing here knows what an option means; a strategy is the place of one option i
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, prod
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,6 +124,3 @@ class SearchOutcome(NamedTuple):
     strategy: Strategy | None
     seconds: float
     evaluated: int
-
-
-NOTHING = SearchOutcome(None, inf, 0)

@@ -61,7 +61,8 @@ class CheckpointSaver:
         Cost: the time for one copy of the state into host memory, which is held until it is written.
         """
         await self.finish()
-        snapshot = await asyncio.to_thread(RankState.of(self._trainer, step).copied)
+        state = await RankState.of(self._trainer, step)
+        snapshot = await asyncio.to_thread(state.copied)
         self._writing = self._tasks.create_task(
             _as_value(write(self._trainer.context.actor.transport, snapshot, target))
         )

@@ -68,13 +68,14 @@ class RankState:
     updates: int
 
     @classmethod
-    def of(cls, trainer: RankTrainer, step: int) -> "RankState":
-        """What this rank of a trainer saves after `step` steps."""
+    async def of(cls, trainer: RankTrainer, step: int) -> "RankState":
+        """What this rank of a trainer saves after `step` steps; waits for an update that is under way."""
+        await trainer.rank_optimizer.settled()
         saved = trainer.local.saved
         state = {name: trainer.state_of(name) for name in saved}
         parts = {name: part for name, part in saved.items() if part is not None}
         scalars = {"seed": trainer.context.seed, **trainer.loss_scale.state}
-        return cls(step, trainer.model.identity(), scalars, state, parts, trainer.optimizer_state.updates)
+        return cls(step, trainer.model.identity(), scalars, state, parts, trainer.rank_optimizer.state.updates)
 
     def copied(self) -> "RankState":
         """The same with tensors of its own in host memory. Cost: one copy of every byte."""
@@ -90,7 +91,7 @@ async def save(trainer: RankTrainer, step: int, target: SaveTarget) -> Path:
 
     Returns, Raises: as of `write`.
     """
-    return await write(trainer.context.actor.transport, RankState.of(trainer, step), target)
+    return await write(trainer.context.actor.transport, await RankState.of(trainer, step), target)
 
 
 async def write(transport: Transport, snapshot: RankState, target: SaveTarget) -> Path:
@@ -141,6 +142,7 @@ async def load(trainer: RankTrainer, path: Path) -> int:
         return found.meta, updates, state
 
     meta, updates, state = await agree(trainer.context.actor.transport, "load", asyncio.to_thread(read))
+    await trainer.rank_optimizer.settled()
     trainer.restore(state, updates)
     trainer.loss_scale.restore(meta.scalars)
     return meta.step

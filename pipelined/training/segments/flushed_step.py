@@ -7,17 +7,17 @@ import asyncio
 from collections import Counter
 
 import numpy as np
-import torch
 
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.prepare import Prepared
-from pipelined.training.optimizer import update
+from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.segments.segment import Segment, StepAccount
 from pipelined.training.sums.accumulation import Accumulation
+from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import TrainWorker
 
@@ -42,7 +42,7 @@ class FlushedStep(Segment):
         context: RankContext,
         local: LocalParameters,
         sums: GradientSums,
-        optimizer: torch.optim.Optimizer,
+        optimizer: RankOptimizer,
         *,
         accumulation: Accumulation,
         step: int,
@@ -65,7 +65,7 @@ class FlushedStep(Segment):
             self._context.tracer.abandon(self._step)
         self._passes += 1
         prepared, context, order = self._prepared, self._context, self._order
-        sync = GradientSync(context.actor, self._local.buckets, self._sums.sum, prepared.instructions)
+        sync = GradientSync(context.actor, self._local.buckets, self._sum, prepared.instructions)
         async with Nursery() as instructions:
             self._worker = worker = TrainWorker(
                 context,
@@ -78,6 +78,10 @@ class FlushedStep(Segment):
             await (follow_order(worker, order) if order else prepared.schedule.schedule(worker))
         await sync.finish()
 
+    async def _sum(self, bucket: Bucket) -> None:
+        await self._sums.sum(bucket)
+        await self._optimizer.take(bucket)
+
     async def admits(self, number: int) -> bool:
         return number == 0
 
@@ -89,24 +93,9 @@ class FlushedStep(Segment):
         return StepAccount(self._worker.losses, self._worker.count, Counter(squares))
 
     async def update(self, rate: float | None, gradient_scale: float) -> None:
-        divided = [bucket for bucket in self._local.buckets if bucket.division is not None]
-
-        def work() -> None:
-            update(self._optimizer, rate, gradient_scale)
-            for bucket in divided:
-                bucket.offer()
-            if not divided:
-                self._local.clear_gradients()
-
-        def adopt() -> None:
-            for bucket in divided:
-                bucket.adopt()
-            self._local.clear_gradients()
-
-        _, start, end = await self._context.executor.run("step", work)
-        if divided:
-            await self._sums.gather(divided)
-            await self._context.executor.run("step", adopt)
+        start, end = await self._optimizer.update(self._local.buckets, rate, gradient_scale)
+        await self._sums.publish(self._local.buckets, self._context.executor)
+        await self._context.executor.run("step", self._local.clear_gradients)
         self._context.tracer.record("step", "step", start, end, (self._step, -1, -1, -1))
 
     def record_agreed(self, number: int, stop: bool) -> None:

@@ -1,11 +1,12 @@
 """Gradient sums where the holders of a parameter divide its update: a reduce-scatter, and a gather of new values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import collectives
 from collectives import Group, ProblemSize
 from collectives.algorithms import ALL_GATHER, AUTO, REDUCE_SCATTER, ClosedForms, algorithm_for
 from collectives.algorithms.registry import AlgorithmTable
+from pipelined.actors.executor import Executor
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.division import BucketShare
@@ -38,15 +39,21 @@ class DividedSums(GradientSums):
             if host is not bucket.summed:
                 bucket.summed.copy_(host)
 
-    async def gather(self, buckets: Iterable[Bucket]) -> None:
-        """Fill each gradient's memory with the values that its holders have put there; see `Bucket.offer`."""
+    async def publish(self, buckets: Sequence[Bucket], executor: Executor) -> None:
+        """Gather the values that the holders have updated, in the memory of the gradients."""
         for bucket in buckets:
-            host = bucket.gradient.cpu()
-            for share in _several(bucket):
-                group, part = self._groups[share], host[slice(*share.span)]
-                await collectives.all_gather(group, part, share.lengths, self._half(1, part.nbytes))
-            if host is not bucket.gradient:
-                bucket.gradient.copy_(host)
+            await executor.run("step", bucket.offer)
+            await self._gather(bucket)
+            await executor.run("step", bucket.adopt)
+
+    async def _gather(self, bucket: Bucket) -> None:
+        """Fill the gradient's memory with the values that its holders have put there; see `Bucket.offer`."""
+        host = bucket.gradient.cpu()
+        for share in _several(bucket):
+            group, part = self._groups[share], host[slice(*share.span)]
+            await collectives.all_gather(group, part, share.lengths, self._half(1, part.nbytes))
+        if host is not bucket.gradient:
+            bucket.gradient.copy_(host)
 
     async def place(self, buckets: Iterable[Bucket]) -> None:
         """Does nothing: the shares may have different holders, so a bucket cannot lie in one shared window."""

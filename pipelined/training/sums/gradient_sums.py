@@ -3,11 +3,12 @@
 `pipelined.programs.gradient_sync` decides when each sum starts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from collectives import Group, ProblemSize, all_reduce, allocate
 from collectives.algorithms import ALL_REDUCE, AUTO, ClosedForms, algorithm_for, names_in
+from pipelined.actors.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.sums.bucket import Bucket
@@ -54,8 +55,8 @@ class GradientSums:
         """Of the sums inside this rank's team."""
         return [] if self._team is None else list(self._team.timers.values())
 
-    async def gather(self, buckets: Iterable[Bucket]) -> None:
-        """Nothing: every holder has updated all of each bucket."""
+    async def publish(self, buckets: Sequence[Bucket], executor: Executor) -> None:
+        """Give the other holders what this rank has updated: nothing, as every holder has updated all of a bucket."""
 
     async def planned_bytes(self, buckets: Iterable[Bucket], world: Group, agreed: int) -> int:
         """Payload bytes that this rank sends to sum each bucket once; 0 for a sum in shared memory or by the transport.

@@ -111,6 +111,25 @@ def test_a_rank_holds_what_was_predicted(case):
         assert memory.activations / 1.15 <= activations <= 1.02 * memory.activations
 
 
+@pytest.mark.parametrize("numerics", [{}, {"shard_optimizer": True, "all_reduce": "ring"}], ids=["whole", "divided"])
+def test_masters_take_what_was_predicted(numerics):
+    """A copy and its gradient beside the moments, of what a rank updates; but for rows that do not divide evenly."""
+    case = Case("chimera", 2, 1, 2)
+
+    async def counted(trainer, _):
+        await trainer.step(0)
+        masters = [one for one in trainer.rank_optimizer.updated.values() if one.grad is not None]
+        copies = 2 * sum(master.nbytes for master in masters)
+        return copies + state_bytes(trainer.local.parameters.values(), trainer.optimizer)["optimizer"]
+
+    sizes = workload(case.model.config, case.plan, SEQUENCE, divided=bool(numerics), masters=4)
+    predicted = [memory.optimizer for memory in simulate(case.plan, sizes).memory]
+    found = on_every_rank(case, counted, offload_optimizer=True, **numerics)
+    assert found == (predicted if not numerics else pytest.approx(predicted, rel=0.1))
+    if numerics:
+        assert sum(found) == pytest.approx(sum(predicted), rel=1e-2)
+
+
 @pytest.mark.parametrize("in_time", [1.0, 0.0, 0.5])
 @pytest.mark.parametrize("case", [Case("chimera_w", 4, 1, 8), Case("chimera_w", 4, 1, 6, pipes=4)], ids=name)
 def test_a_dynamic_schedule_holds_no_more_than_was_predicted_whatever_the_timing(answering, in_time, case):

@@ -1,0 +1,131 @@
+"""An optimizer of copies of the parameters, the masters: in host memory, in a wider dtype, or both.
+
+The masters have the newest values; a thread of its own updates them. A step with masters in host memory:
+
+    device thread | … B(stage 1)  B(stage 0) | norm | values ← masters | F(stage 0) …
+    host thread   |    gradients of stage 1 ↓         update                                at once
+
+With a delayed update the next step does not wait for it, and its values are used one step later:
+
+    device thread | … B(stage 0) | norm | values of the update before | F(stage 0) …
+    host thread   |                       gradients ↓ | update …
+
+Source: Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, 2021, sections 4 and 5.2 (the delayed
+parameter update; here from the first step on).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+import torch
+from torch import nn
+
+from pipelined.actors.executor import Executor
+from pipelined.programs.masters import require_masters
+from pipelined.training.job import JobDescription
+from pipelined.training.optimizer.config import update
+from pipelined.training.optimizer.rank_optimizer import RankOptimizer
+from pipelined.training.optimizer.state import VALUE, VERSION_PREFIX
+from pipelined.training.sums.bucket import Bucket
+
+IN_USE = f"{VERSION_PREFIX}-1"
+"""The field of the value that the next step computes with, where the newest one is of a delayed update."""
+
+
+class MasterOptimizer(RankOptimizer):
+    """Updates masters of a rank's parameters, and copies their values to the parameters.
+
+    Raises:
+        PlanError, UsageError: see `require_masters`.
+    Cost: for each parameter that the rank updates its master and the master's gradient; each value and each gradient is
+        copied once a step.
+    """
+
+    def __init__(self, job: JobDescription, parameters: Mapping[str, nn.Parameter], executor: Executor):
+        numerics, offload = job.numerics, job.numerics.offload_optimizer
+        self._delayed, self._dtype = numerics.delayed_update, numerics.masters
+        self._device = "cpu" if offload else executor.device
+        require_masters(job.plan, offload=offload, delayed=self._delayed, scaled=numerics.scales_loss)
+        super().__init__(job, parameters, executor)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="masters")
+        self._pending: list[Future[None]] = []
+        """The work of the thread that was not waited for."""
+
+    async def take(self, bucket: Bucket) -> None:
+        """Copy the gradient while other buckets are still computed; an exact sum is rounded to it later."""
+        if bucket.exact is None:
+            self._submit(partial(self._take_gradient, bucket))
+            await self.settled()
+
+    async def update(self, buckets: Sequence[Bucket], rate: float | None, gradient_scale: float) -> tuple[float, float]:
+        """See `RankOptimizer.update`."""
+        start = self._executor.clock.now()
+        if self._delayed:
+            await self._use_values()
+        for bucket in (each for each in buckets if each.exact is not None):
+            self._submit(partial(self._take_gradient, bucket))
+        await self.settled()
+        self._submit(lambda: update(self.optimizer, rate, gradient_scale))
+        if not self._delayed:
+            await self._use_values()
+        return start, self._executor.clock.now()
+
+    def then(self, work: Callable[[], None]) -> None:
+        """See `RankOptimizer.then`; behind an update that is under way."""
+        self._submit(work)
+
+    async def settled(self) -> None:
+        pending, self._pending = self._pending, []
+        for work in pending:
+            await asyncio.wrap_future(work)
+
+    def fields(self, name: str) -> dict[str, torch.Tensor]:
+        self._fill([name])
+        in_use = {IN_USE: self._parameters[name].detach()} if self._delayed else {}
+        return {**super().fields(name), **in_use}
+
+    def restore(self, name: str, fields: Mapping[str, torch.Tensor], updates: int) -> None:
+        super().restore(name, fields, updates)
+        self._unset.discard(name)
+
+    def in_use(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return fields.get(IN_USE, fields[VALUE]) if self._delayed else fields[VALUE]
+
+    def _copied(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
+        """The masters, which get their values before they are first used: the parameters may not have them yet."""
+        self._unset = set(parameters)
+        return {name: self._master(parameter) for name, parameter in parameters.items()}
+
+    def _master(self, parameter: nn.Parameter) -> nn.Parameter:
+        values = torch.empty_like(parameter, device=self._device, dtype=self._dtype)
+        return nn.Parameter(values, requires_grad=parameter.requires_grad)
+
+    def _fill(self, names: Iterable[str]) -> None:
+        with torch.no_grad():
+            for name in self._unset.intersection(names):
+                self.updated[name].copy_(self._parameters[name])
+        self._unset.difference_update(names)
+
+    def _take_gradient(self, bucket: Bucket) -> None:
+        self._fill(bucket.updated)
+        for name, parameter in bucket.updated.items():
+            assert parameter.grad is not None  # it is a view of the bucket's gradient
+            master = self.updated[name]
+            master.grad = torch.empty_like(master) if master.grad is None else master.grad
+            master.grad.copy_(parameter.grad)
+
+    async def _use_values(self) -> None:
+        """Wait for the update that is under way, if any, and compute with its values."""
+        await self.settled()
+        await self._executor.run("step", self._copy_values)
+
+    @torch.no_grad()
+    def _copy_values(self) -> None:
+        for name, parameter in self._parameters.items():
+            if parameter.requires_grad and name not in self._unset:
+                parameter.copy_(self.updated[name])
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        self._pending.append(self._thread.submit(work))

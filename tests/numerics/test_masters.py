@@ -1,0 +1,222 @@
+"""An optimizer of copies in host memory: the bits of the run without, one step late, and resumed to the bit."""
+
+import threading
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from pipelined.errors import UsageError
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
+from pipelined.training.optimizer import OptimizerConfig
+from tests.numerics.plain import OPTIMIZER, AdamW, Case, Feed
+from tests.numerics.teams import TeamCase
+from tests.numerics.test_divided_updates import losses_and_digest
+from tests.numerics.test_front_door import adam, trained
+from tests.numerics.trained import on_every_rank, on_ranks
+
+DELAYED = {"offload_optimizer": True, "delayed_update": True}
+CASES = [
+    (Case("one_f_one_b", 2, 1, 2, layers=1, dropout=0.1), {}),
+    (Case("chimera", 2, 1, 2, layers=1, recompute=True), {"shard_optimizer": True, "all_reduce": "ring"}),
+    (Case("zb_h1", 2, 1, 3, layers=1), {"exact_sums": True}),
+    (
+        TeamCase("gpipe", 1, 1, 2, layers=1, layout="data+zero2", dropout=0.2),
+        {"shard_optimizer": True, "all_reduce": "ring"},
+    ),
+]
+
+
+def names(case):
+    return case.schedule if isinstance(case, Case) else "-".join(case) or "plain"
+
+
+@pytest.mark.parametrize(("case", "numerics"), CASES, ids=names)
+def test_an_offloaded_update_has_the_bits_of_one_in_place(case, numerics):
+    expected = on_every_rank(case, losses_and_digest, **numerics)
+    assert on_every_rank(case, losses_and_digest, offload_optimizer=True, **numerics) == expected
+
+
+@pytest.mark.parametrize("momentum", [partial(torch.optim.SGD, lr=0.1, momentum=0.9), adam], ids=["sgd", "adam"])
+def test_an_offloaded_optimizer_of_the_user_s_follows_its_scheduler(momentum):
+    falling = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)
+    arguments = {"width": 2, "microbatches": 2, "optimizer": momentum, "lr_scheduler": falling}
+    whole, offloaded = (trained(**arguments, offload_optimizer=each) for each in (False, True))
+    assert offloaded.losses == whole.losses
+    state = whole.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in offloaded.state_dict().items())
+
+
+def one_step_late(case, steps, dtype=torch.float64, late=1):
+    """The plain loop in which an update is made `late` steps after its gradients were computed."""
+    model, feed, total = case.model, Feed(), case.plan.total_microbatches
+    module = model.build(range(model.layers), dtype, "cpu", seed=3)
+    parameters = dict(module.named_parameters())
+    matrices, vectors = ([p for p in parameters.values() if (p.dim() > 1) == which] for which in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer, waiting, losses = AdamW(groups, betas=(0.9, 0.95)), [], []
+    for step in range(steps):
+        for parameter in parameters.values():
+            parameter.grad = None
+        losses.append(0.0)
+        for microbatch in range(total):
+            loss = model.loss(module(feed.inputs(step, microbatch)), feed.targets(step, microbatch)) / total
+            loss.backward()
+            losses[-1] += loss.item()
+        torch.nn.utils.clip_grad_norm_(parameters.values(), OPTIMIZER.clip)
+        waiting.append((OPTIMIZER.rate(step), {name: p.grad for name, p in parameters.items()}))
+        if len(waiting) > late:
+            rate, gradients = waiting.pop(0)
+            for name, parameter in parameters.items():
+                parameter.grad = gradients[name]
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("case", "numerics"), [(Case("one_f_one_b", 2, 2, 2, layers=2), {}), CASES[1], CASES[2]], ids=names
+)
+def test_a_delayed_update_trains_as_the_plain_loop_that_is_one_step_late(case, numerics):
+    async def losses(trainer, transport):
+        return [(await trainer.step(step)).loss for step in range(5)]
+
+    found = on_every_rank(case, losses, torch.float64, **numerics, **DELAYED)[0]
+    assert found == pytest.approx(one_step_late(case, 5), rel=1e-12)
+    assert found[1:] != pytest.approx(one_step_late(case, 5, late=0)[1:], rel=1e-5)
+
+
+@pytest.mark.parametrize("then", [CASES[1], (Case("gpipe", 1, 2, 1, layers=1), {})], ids=["itself", "elsewhere"])
+def test_a_delayed_run_goes_on_from_a_checkpoint_to_the_bit(then, tmp_path):
+    case, numerics = CASES[1]
+
+    async def begin(trainer, transport):
+        for step in range(2):
+            await trainer.step(step)
+        await save(trainer, 2, SaveTarget(tmp_path, keep=1))
+        return [(await trainer.step(step)).loss for step in (2, 3)]
+
+    async def go_on(trainer, transport):
+        assert await load(trainer, tmp_path) == 2
+        return [(await trainer.step(step)).loss for step in (2, 3)]
+
+    at_once = on_every_rank(case, begin, torch.float64, **numerics, **DELAYED)[0]
+    resumed = on_every_rank(then[0], go_on, torch.float64, **then[1], **DELAYED)[0]
+    assert resumed == (at_once if then[0] == case else pytest.approx(at_once, rel=1e-12))
+    newest = on_every_rank(case, go_on, torch.float64, **numerics)[0]
+    assert newest[0] != pytest.approx(at_once[0], rel=1e-5), "without a delay the newest values are used at once"
+
+
+def test_weights_set_before_the_first_step_are_those_that_are_updated(tmp_path):
+    """As a run does that begins with weights of a file."""
+
+    async def begun(trainer, transport):
+        with torch.no_grad():
+            for parameter in trainer.local.parameters.values():
+                parameter.mul_(0.5)
+        await save(trainer, 0, SaveTarget(tmp_path / str(len(ends)), keep=1))
+        return await losses_and_digest(trainer, transport)
+
+    ends = []
+    for offload in (False, True):
+        ends.append(on_every_rank(CASES[0][0], begun, offload_optimizer=offload))
+    assert ends[0] == ends[1]
+
+
+def test_a_delayed_update_runs_while_the_next_step_computes():
+    computing, waited = threading.Event(), []
+
+    class Slow(OptimizerConfig):
+        def build(self, parameters):
+            optimizer = super().build(parameters)
+            update = optimizer.step
+
+            def step():
+                waited.append(computing.wait(20))
+                update()
+
+            optimizer.step = step
+            return optimizer
+
+    class Signalling(Feed):
+        def inputs(self, step, microbatch):
+            if step:
+                computing.set()
+            return super().inputs(step, microbatch)
+
+    async def two_steps(trainer):
+        for step in range(2):
+            await trainer.step(step)
+        await trainer.rank_optimizer.settled()
+
+    job = Case("gpipe", 1, 1, 1, layers=1).job(optimizer_config=Slow(lr=0.1, steps=5), **DELAYED)
+    on_ranks(replace(job, feed=Signalling()), two_steps)
+    assert waited == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("case", "numerics", "message"),
+    [
+        (
+            Case("pipedream_2bw", 2, 2, 4),
+            {"offload_optimizer": True},
+            "pipedream_2bw keeps .* need a schedule",
+        ),
+        (CASES[0][0], {"delayed_update": True}, r"add `offload_optimizer=`"),
+        (CASES[0][0], {**DELAYED, "autocast": torch.float16}, "a delayed update has no step to skip"),
+    ],
+    ids=["no flush", "no offload", "float16"],
+)
+def test_what_masters_do_not_go_with_is_refused(case, numerics, message):
+    job = case.job(optimizer_config=replace(OPTIMIZER, clip=0.0), **numerics)
+    with pytest.raises(UsageError, match=message):
+        on_ranks(job, lambda trainer: trainer.step(0))
+
+
+def bfloat16_loop(case, steps, optimizer_config):
+    """A plain loop with parameters, activations and gradients in bfloat16, and an AdamW of float32 copies."""
+    model, feed, total = case.model, Feed(), case.plan.total_microbatches
+    module = model.build(range(model.layers), torch.bfloat16, "cpu", seed=3)
+    parameters = dict(module.named_parameters())
+    masters = {name: torch.nn.Parameter(p.detach().float()) for name, p in parameters.items()}
+    optimizer, losses = optimizer_config.build(masters), []
+    for step in range(steps):
+        module.zero_grad()
+        losses.append(0.0)
+        for microbatch in range(total):
+            loss = model.loss(module(feed.inputs(step, microbatch)), feed.targets(step, microbatch)) / total
+            loss.backward()
+            losses[-1] += loss.item()
+        for name, parameter in parameters.items():
+            masters[name].grad = parameter.grad.float()
+        for group in optimizer.param_groups:
+            group["lr"] = optimizer_config.rate(step)
+        optimizer.step()
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(masters[name])
+    return losses, masters
+
+
+@pytest.mark.parametrize("offload", [False, True], ids=["on the device", "on the host"])
+def test_bfloat16_parameters_with_float32_masters_train_as_the_plain_loop(offload, tmp_path):
+    case, unclipped = Case("one_f_one_b", 2, 1, 2, layers=2, tied=False), replace(OPTIMIZER, clip=0.0)
+    expected, masters = bfloat16_loop(case, 5, unclipped)
+    numerics = {"masters": torch.float32, "offload_optimizer": offload}
+
+    async def losses(trainer):
+        found = [(await trainer.step(step)).loss for step in range(5)]
+        await save(trainer, 5, SaveTarget(tmp_path, keep=1))
+        saved = {name: trainer.state_of(name)["value"] for name in trainer.local.parameters}
+        return found, all(torch.equal(value, masters[name]) for name, value in saved.items())
+
+    for found, equal in on_ranks(case.job(torch.bfloat16, unclipped, **numerics), losses):
+        assert found == pytest.approx(expected, rel=1e-6) and equal
+
+    async def resumed(trainer):
+        assert await load(trainer, tmp_path) == 5
+        return all(torch.equal(p, masters[name].bfloat16()) for name, p in trainer.local.parameters.items())
+
+    assert all(on_ranks(case.job(torch.bfloat16, unclipped, **numerics), resumed))
