@@ -22,7 +22,7 @@ from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import StageRules
 from pipelined.ravnest.records import ClusterProgress
-from pipelined.state.versions import saved_steps
+from pipelined.state.versions import common_step, saved_steps
 from pipelined.training.step_report import StepReport
 
 if TYPE_CHECKING:
@@ -85,11 +85,14 @@ async def train(flags: Train, say: Say) -> None:
     text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
     task = RavnestTask(subject, text.tokenizer.vocab_size, text.digest)
     on_step = show_steps(say, flags.metrics)
+    run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
         async with reported_wait(described(url), say):
-            await publish_task(directory, task)
+            await publish_task(directory, task, run)
         async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
-            await ClusterFormer(node, flags.nodes, pool_request(task, flags.forming), on_step, say).run()
+            await ClusterFormer(
+                node, flags.nodes, pool_request(task, flags.forming), on_step, say, resume=flags.resume
+            ).run()
 
 
 def pool_request(task: RavnestTask, forming: FormingFlags) -> PoolRequest:
@@ -123,6 +126,24 @@ def show_steps(
     return on_step
 
 
+def resumed_run(directory: Path, task: RavnestTask) -> str:
+    """The name of the run whose latest step lies whole in a directory.
+
+    Raises:
+        UsageError: there is no such step, or it is of another model or text.
+    """
+    from pipelined.state.saved import other_text, saved_of
+
+    saved = saved_of(directory, task.subject.model(task.vocabulary).identity())
+    at = common_step(saved)
+    if at is None:
+        fact = f"no step that all stages saved lies in {directory} (saved: {saved_steps(saved) or 'nothing'})"
+        raise UsageError(f"{fact}; leave --resume out, or name another --checkpoint")
+    if text := other_text(directory, saved, task.text):
+        raise UsageError(f"{text}; give the --data and --tokenizer of that run")
+    return at.version.run
+
+
 async def replay(flags: Replay, say: Say) -> None:
     """Train again in the recorded orders, and print the digest of the average.
 
@@ -130,17 +151,17 @@ async def replay(flags: Replay, say: Say) -> None:
         UsageError: no orders of one whole run, or another text. UnequalClusters.
     """
     orders = read_orders(flags.orders)
-    task = RavnestTask.unpack(orders.task.encode())
+    task = RavnestTask.unpack(orders[-1].task.encode())
     from apps.ravnest.training import training_of
     from pipelined.actors.executor import TorchExecutor
     from pipelined.aio.clock import RealClock
     from pipelined.ravnest import replay as again
 
     training = training_of(task, await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer))
-    executor, many = TorchExecutor(flags.device, RealClock()), len(orders.clusters.rows)
+    executor = TorchExecutor(flags.device, RealClock())
 
     def on_step(cluster: int, report: StepReport) -> None:
-        say(f"step {cluster + report.step * many}: loss {report.loss:.4f}, cluster {cluster}")
+        say(f"step {report.step}: loss {report.loss:.4f}, cluster {cluster}")
 
     try:
         say(f"average {await again.replay(training, orders, executor, on_step)}")

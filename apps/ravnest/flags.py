@@ -160,6 +160,10 @@ class Train:
     """Nodes to wait for."""
     forming: FormingFlags = field(default_factory=FormingFlags)
     text: TextFlags = field(default_factory=TextFlags)
+    checkpoint: Path | None = None
+    """With --resume: a directory in which the nodes of an earlier run saved all stages of a step."""
+    resume: bool = False
+    """Go on from the latest step of which --checkpoint has all stages; give the nodes the same --checkpoint."""
     metrics: Path | None = None
     """Append one JSON object for each step to this file."""
     log: Level = "warning"
@@ -194,6 +198,8 @@ class Local:
     """Directory to save the stages in, averages of rounds and the end, for `export`."""
     save_every: int = 4
     """Rounds from one save to the next."""
+    resume: bool = False
+    """Go on from the latest step of which --checkpoint has all stages."""
     orders: Path | None = None
     """Write to this directory what each node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
@@ -250,6 +256,8 @@ class Replay:
 
 def check_forming(flags: Train | Local) -> None:
     """Raises UsageError: nothing can be trained, or no clusters formed, so."""
+    if flags.resume and flags.checkpoint is None:
+        raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
     flags.subject.check()
     flags.subject.model(LEAST_VOCABULARY)
     flags.forming.check()

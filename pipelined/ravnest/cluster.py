@@ -4,19 +4,20 @@ The worker, its weight versions and the agreement on each step are those of any 
 after each span of steps, or beside them. Imports torch.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
-from pipelined.ravnest.orders import NodeOrder, OrderDirectory, OrderTracer
-from pipelined.ravnest.overlapped import OverlappedRounds
+from pipelined.errors import UsageError
+from pipelined.ravnest.cluster_run import ClusterRun
+from pipelined.ravnest.orders import KeptOrder, NodeOrder, OrderDirectory
 from pipelined.ravnest.records import Clusters
-from pipelined.ravnest.rounds import RoundLog, Rounds, flat_copy
+from pipelined.ravnest.rounds import RoundLog, Rounds
 from pipelined.ravnest.saving import Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.versions import SavedStage
@@ -70,80 +71,67 @@ class ClusterMember:
         """
         (number, stage), many = place, len(clusters.rows)
         name, addresses = f"clusters {clusters.number}", [[place.address for place in row] for row in clusters.rows]
-        tracer = OrderTracer(self.training.microbatches) if self.orders else self.tracer
+        training = replace(self.training, begin=clusters.begun.step)
         async with AsyncExitStack() as stack:
             world = await stack.enter_async_context(_opened(self.worlds, f"{name}, {number}", addresses[number]))
             everyone = world
             if many > 1:  # before the stage is built, which keeps the event loop from replying to the others
                 everyone = await stack.enter_async_context(_opened(self.worlds, name, list(chain(*addresses))))
             actor = await stack.enter_async_context(Actor(world))
-            job = self.training.job(clusters, number)
-            orders = self.order.of_stage(stage) if self.order else None
-            trainer = build_rank(actor, job, executor=self.executor, tracer=tracer, orders=orders)
+            kept = KeptOrder(self.orders, clusters, place, training.microbatches)
+            trainer = build_rank(
+                actor,
+                training.job(clusters, number),
+                executor=self.executor,
+                tracer=kept.tracer if self.orders else self.tracer,
+                orders=self.order.of_stage(stage) if self.order else None,
+            )
             async with Nursery() as writes:
-                saver, held = self._saver(writes, clusters, place, trainer), trainer.local.parameters
+                saver = self._saver(writes, training, trainer, kept)
+                if clusters.begun.step:
+                    await _required(saver).restore(clusters.begun)
+                run = ClusterRun(training, number, many, trainer, on_step)
                 if many == 1:
-                    added = await self._train_alone(trainer, saver, on_step)
+                    await run.alone(saver)
                 else:
-                    model, executor = self.training.model, self.executor
-                    rounds = Rounds(everyone, clusters, model, parameters=held, executor=executor, log=log, saver=saver)
-                    train = self._train_beside if self.training.overlapped else self._train_between
-                    added = await train(trainer, rounds, number, many, on_step)
+                    held, executor = trainer.local.parameters, self.executor
+                    rounds = Rounds(
+                        everyone, clusters, training.model, parameters=held, executor=executor, log=log, saver=saver
+                    )
+                    if training.overlapped:
+                        await run.beside(rounds, self.order.added if self.order else {}, kept.added)
+                    else:
+                        await run.between(rounds)
             digest = await model_digest(world, trainer.local)
-        if self.orders and isinstance(tracer, OrderTracer):
-            self.orders.write(clusters, place, NodeOrder(tuple(tracer.instructions), added))
+        kept.write()
         return digest
 
     def _saver(
-        self, writes: Nursery, clusters: Clusters, place: tuple[int, int], trainer: RankTrainer
+        self, writes: Nursery, training: ClusterTraining, trainer: RankTrainer, kept: KeptOrder
     ) -> StageSaver | None:
-        """Saves this node's stage; None: it is not to be saved."""
-        (number, stage), saving = place, self.saving
-        if saving is None or number > 0:
+        """Saves this node's stage, or only restores it; None: this node keeps nothing."""
+        clusters, (number, stage), saving = kept.clusters, kept.place, self.saving
+        if saving is None:
             return None
-        at = SavedStage(0, stage, len(clusters.rows[0]), f"{saving.run}-{clusters.number}")
+        at = SavedStage(0, stage, len(clusters.rows[number]), f"{saving.run}-{clusters.number}")
         return StageSaver(
             writes,
             saving,
             at,
-            steps=self.training.steps_by_round(len(clusters.rows)),
+            steps=training.steps_by_round(len(clusters.rows)),
             parameters=trainer.local.parameters,
-            optimizer=trainer.optimizer,
+            optimizer=trainer.optimizer_state,
             executor=self.executor,
+            writes=number == 0,
+            on_begin=kept.write,
         )
 
-    async def _train_alone(
-        self, trainer: RankTrainer, saver: StageSaver | None, on_step: Callable[[StepReport], None]
-    ) -> Mapping[int, int]:
-        """Train all steps in the only cluster."""
-        on_step(await trainer.train(self.training.steps_of(0, 1), on_step=on_step))
-        if saver is not None:
-            await saver.save(1, flat_copy(trainer.local.parameters.values()))
-        return {}
 
-    async def _train_between(
-        self, trainer: RankTrainer, rounds: Rounds, number: int, many: int, on_step: Callable[[StepReport], None]
-    ) -> Mapping[int, int]:
-        """Train span by span, and drain for the round after each."""
-        for index, span in enumerate(self.training.spans_of(number, many)):
-            if span:
-                on_step(await trainer.train(span, on_step=on_step))
-            await rounds.average(self.training.weight(number, many, index))
-        return {}
-
-    async def _train_beside(
-        self, trainer: RankTrainer, rounds: Rounds, number: int, many: int, on_step: Callable[[StepReport], None]
-    ) -> Mapping[int, int]:
-        """Train all steps, with rounds beside them, and one more at the end; returns `OverlappedRounds.added`."""
-        training, steps = self.training, self.training.steps_of(number, many)
-        every, last = training.every * training.microbatches, len(training.spans_of(number, many)) - 1
-        order = self.order.added if self.order else {}
-        beside = OverlappedRounds(rounds, trainer.context.actor, every, last, order)
-        if steps:
-            on_step(await trainer.train(steps, on_step=on_step, after_update=beside.after_update))
-        await beside.finish(len(steps) * training.microbatches)
-        await rounds.average(training.weight(number, many, last))
-        return beside.added
+def _required(saver: StageSaver | None) -> StageSaver:
+    """Raises UsageError: clusters that begin with a save have a node that cannot read it."""
+    if saver is None:
+        raise UsageError("the clusters begin with what was saved; start this node with --checkpoint")
+    return saver
 
 
 @asynccontextmanager

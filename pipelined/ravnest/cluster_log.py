@@ -34,7 +34,7 @@ class ClusterLog:
 
     def report(self, report: StepReport) -> None:
         """Write a completed step, when it is its turn."""
-        number, delays = self._cluster + report.step * len(self._clusters.rows), list(report.staleness)
+        number, delays = self._clusters.step_of(self._cluster, report.step), list(report.staleness)
         self._last = ClusterProgress(self._clusters.number, number, report.loss, delays, report.step_s, "")
         self._steps.put_nowait(self._last)
 

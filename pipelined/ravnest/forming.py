@@ -19,6 +19,7 @@ from pipelined.membership.node import Node
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan, make_plan
 from pipelined.ravnest.records import CLUSTERS, PROGRESS, ClusterProgress, Clusters, NodeRecord
 from pipelined.ravnest.view import RavnestView
+from pipelined.state.versions import Version
 
 RETURN_S = 10.0
 """Seconds without a node that comes or leaves, after which lost clusters are followed by others of fewer nodes."""
@@ -38,6 +39,7 @@ class ClusterFormer:
         on_step: called with a cluster's number and each step that it completes, in the order of the steps.
         say: prints a line.
         return_s: see `RETURN_S`.
+        resume: whether training goes on from a save of any run; else only if this run has one.
     """
 
     node: Node
@@ -46,6 +48,7 @@ class ClusterFormer:
     on_step: Callable[[int, ClusterProgress], None]
     say: Say
     return_s: float = RETURN_S
+    resume: bool = False
 
     async def run(self) -> None:
         """Form clusters, or find those that stand, and return when each has trained its last step.
@@ -77,8 +80,8 @@ class ClusterFormer:
             if len(digests := view.digests(clusters)) == len(clusters.rows):
                 return digests
             if lost := view.missing(clusters):
-                fact = f"{', '.join(lost)} left before the last step; what the clusters had learned is lost"
-                self.say(f"{fact}, and training begins again with the nodes that are left")
+                fact = f"{', '.join(lost)} left before the last step"
+                self.say(f"{fact}; what the clusters had learned and not saved is lost, and others are formed")
                 return None
             await view.next_change()
 
@@ -89,15 +92,17 @@ class ClusterFormer:
         while plan is None:
             if view.standing:
                 return
-            nodes, found, revision = {**view.nodes}, view.free[: self.nodes], view.clusters_revision
+            nodes, revision = {**view.nodes}, view.clusters_revision
             try:
+                begun, found = self._begun(view)
                 plan = await asyncio.to_thread(self._planned, found, view.clusters is not None)
             except UsageError as error:
                 if view.clusters is None:
                     raise
                 self.say(f"{self.node.name}: waits for nodes; those that are left form no cluster ({error})")
                 await view.wait_for(partial(self._has_changed, view, nodes))
-        clusters = Clusters.of(revision + 1, plan, {node.name: node for node in found})
+        number = max(revision, view.last_saved) + 1  # above that of all clusters before
+        clusters = Clusters.of(number, plan, {node.name: node for node in found}, begun)
         with suppress(Conflict):
             await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})
         await view.wait_for(lambda: view.clusters_revision != revision)
@@ -122,6 +127,21 @@ class ClusterFormer:
     def _has_changed(view: RavnestView, nodes: Mapping[str, NodeRecord]) -> bool:
         return view.standing is not None or view.nodes != nodes
 
+    def _begun(self, view: RavnestView) -> tuple[Version, list[NodeRecord]]:
+        """What the next clusters begin with, and the nodes that they can be formed of.
+
+        Raises:
+            UsageError: no node can read what training is to go on from.
+        """
+        waiting = view.free[: self.nodes]
+        begun, found = view.begun_by(waiting)
+        if self.resume and not begun.step:
+            fact = "no node can read a step that all stages saved"
+            raise UsageError(f"{fact}; start each with the --checkpoint of --resume, which all of them can read")
+        if others := [node.name for node in waiting if node not in found]:
+            self.say(f"{', '.join(others)} cannot read step {begun.step} in --checkpoint, and wait")
+        return begun, found
+
     def _planned(self, nodes: list[NodeRecord], fewer: bool) -> RavnestPlan:
         """The plan of these nodes.
 
@@ -140,6 +160,8 @@ class ClusterFormer:
         for number, row in enumerate(clusters.rows):
             places = (f"{p.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
             self.say(f"cluster {number}: {', '.join(places)}")
+        if clusters.begun.step:
+            self.say(f"training goes on after step {clusters.begun.step - 1}, as it was saved")
 
     def _report(self, clusters: Clusters, change: Change) -> None:
         """Report a step of these clusters."""

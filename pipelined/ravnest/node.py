@@ -59,6 +59,8 @@ class RavnestNode:
         name, offered = self._node.name, self._capacity
         address, incarnation = self._node.endpoint.address, registration.incarnation
         record = NodeRecord(name, address, incarnation, offered.ram, offered.bandwidth, offered.flops)
+        if self._member.saving is not None:
+            await self._member.saving.publish(registration)
         await registration.put(record)
         self._say(f"{name}: waits for a cluster")
         clusters, cluster, stage = await self.view.wait_for(partial(self._assigned, record))

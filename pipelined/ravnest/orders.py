@@ -11,7 +11,7 @@ round the updates after which the node added its difference. Order, data and clu
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class NodeOrder:
 
     Args:
         instructions: an op and the microbatch of each forward and backward, in order.
-        added: see `OverlappedRounds`.
+        added: by round the updates after which its difference was added.
     """
 
     instructions: tuple[str, ...]
@@ -80,21 +80,47 @@ class OrderDirectory:
         path.write_text(json.dumps({**text, "order": order.instructions, "added": added}))
 
 
+class KeptOrder:
+    """The order of one node while it is made.
+
+    Args:
+        directory: None: the order is not kept.
+        place: see `OrderDirectory.write`.
+        microbatches: of a step.
+
+    Attributes:
+        added: see `NodeOrder`.
+    """
+
+    def __init__(self, directory: OrderDirectory | None, clusters: Clusters, place: tuple[int, int], microbatches: int):
+        self._directory, self.clusters, self.place = directory, clusters, place
+        self.tracer, self.added = OrderTracer(microbatches), dict[int, int]()
+
+    def write(self) -> None:
+        """Write what was done so far. Cost: the whole order is written again."""
+        if self._directory is not None:
+            order = NodeOrder(tuple(self.tracer.instructions), self.added)
+            self._directory.write(self.clusters, self.place, order)
+
+
 @dataclass(frozen=True)
 class RunOrders:
-    """The orders of the last clusters in a directory.
+    """The orders of some clusters in a directory.
 
     Args:
         orders: by cluster and stage.
+        until: the steps of the training that were done when later clusters began with what these had saved; 0: these
+            are the last.
     """
 
     task: str
     clusters: Clusters
     orders: Mapping[tuple[int, int], NodeOrder]
+    until: int = 0
 
 
-def read_orders(path: Path) -> RunOrders:
-    """The orders of the last clusters in a directory.
+def read_orders(path: Path) -> list[RunOrders]:
+    """The orders of the last clusters in a directory, and before them of those whose saves they go back to.
 
     Raises:
         UsageError: there are none, a node's is missing, or a file is none of this release or of another run.
@@ -102,20 +128,30 @@ def read_orders(path: Path) -> RunOrders:
     found = [_read(each) for each in sorted(path.glob("*.json"))] if path.is_dir() else []
     if not found:
         raise UsageError(f"there are no orders in {path}; train with --orders {path}")
-    last = max(found, key=lambda run: run.clusters.number)
-    orders = dict[tuple[int, int], NodeOrder]()
-    for run in found:
-        if run.clusters.number == last.clusters.number:
-            if (run.task, run.clusters) != (last.task, last.clusters):
-                raise UsageError(f"the orders in {path} are of different runs; give each run a directory of its own")
-            orders |= run.orders
-    places = [(cluster, stage) for cluster, row in enumerate(last.clusters.rows) for stage in range(len(row))]
-    if missing := [
-        last.clusters.rows[cluster][stage].name for cluster, stage in places if (cluster, stage) not in orders
-    ]:
+    number, until, chain = max(run.clusters.number for run in found), 0, list[RunOrders]()
+    while True:
+        chain.insert(0, replace(_whole(path, found, number), until=until))
+        begun = chain[0].clusters.begun
+        if not begun.step:
+            return chain
+        number, until = int(begun.lineage.rpartition("-")[2]), begun.step
+
+
+def _whole(path: Path, found: list[RunOrders], number: int) -> RunOrders:
+    """The orders of all nodes of these clusters."""
+    orders, own = dict[tuple[int, int], NodeOrder](), [run for run in found if run.clusters.number == number]
+    if not own:
+        raise UsageError(f"the orders of clusters {number} are missing in {path}; later ones began with their save")
+    task, clusters = own[0].task, own[0].clusters
+    for run in own:
+        if (run.task, run.clusters) != (task, clusters):
+            raise UsageError(f"the orders in {path} are of different runs; give each run a directory of its own")
+        orders |= run.orders
+    places = [(cluster, stage) for cluster, row in enumerate(clusters.rows) for stage in range(len(row))]
+    if missing := [clusters.rows[cluster][stage].name for cluster, stage in places if (cluster, stage) not in orders]:
         fact = f"orders are missing in {path} (nodes: {', '.join(missing)})"
         raise UsageError(f"{fact}; copy there what each node wrote to its --orders")
-    return RunOrders(last.task, last.clusters, orders)
+    return RunOrders(task, clusters, orders)
 
 
 def _read(path: Path) -> RunOrders:

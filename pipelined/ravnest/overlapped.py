@@ -29,16 +29,16 @@ class OverlappedRounds:
         many: rounds, all before the last update.
         order: by round the updates after which its difference is to be added; rounds without an entry: as soon as it
             is there.
-
-    Attributes:
-        added: by round the updates after which its difference was added.
+        added: by round the updates after which its difference was added, written here.
     """
 
-    def __init__(self, rounds: Rounds, actor: Actor, every: int, many: int, order: Mapping[int, int]):
+    def __init__(
+        self, rounds: Rounds, actor: Actor, *, every: int, many: int, order: Mapping[int, int], added: dict[int, int]
+    ):
         self._rounds, self._actor, self._every, self._many, self._order = rounds, actor, every, many, order
         self._running: asyncio.Task[torch.Tensor] | None = None
         self._snapshot = torch.empty(0)
-        self.added = dict[int, int]()
+        self._added = added
 
     async def after_update(self, updates: int) -> None:
         """Add the difference of the last round if it is its turn, and begin the next one if that is due."""
@@ -46,6 +46,7 @@ class OverlappedRounds:
         if self._running is not None and (due or self._is_its_turn(updates, self._running)):
             await self.finish(updates)
         if due:
+            await self._rounds.begin()
             self._snapshot = await self._rounds.snapshot()
             self._running = self._actor.start(self._rounds.reduce(await self._rounds.snapshot()))
 
@@ -53,9 +54,9 @@ class OverlappedRounds:
         """Add the difference of the round that runs, if one does; wait for it."""
         if self._running is not None:
             await self._rounds.add(await self._running, self._snapshot)
-            self.added[len(self.added) + 1] = updates
+            self._added[len(self._added) + 1] = updates
             self._running = None
 
     def _is_its_turn(self, updates: int, running: "asyncio.Task[torch.Tensor]") -> bool:
-        turn = self._order.get(len(self.added) + 1)
+        turn = self._order.get(len(self._added) + 1)
         return running.done() if turn is None else updates >= turn

@@ -4,6 +4,7 @@ subject           (the program's own)   what is trained
 swarm             (text)                the unique name of the run; nodes save stages under it
 nodes/NAME        NodeRecord            a node; expires with its lease
 clusters          Clusters              which nodes form which clusters; `train` writes it
+saved/NAME        SavedStages           what a node can read of what was saved; expires with the node's lease
 progress/C        ClusterProgress       the last step that cluster C has completed
 round             RoundRecord           the last round of averaging that stands
 """
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from pipelined.directory.record import Record
 from pipelined.ravnest.planning.plan import PlannedStage, RavnestPlan
 from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.state.versions import Version
 
 NODES, CLUSTERS, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
 MOST_PLACES = 4096
@@ -73,12 +75,17 @@ class Clusters(Record):
     Args:
         number: greater than that of all clusters before; the names of their worlds contain it.
         rows: of each cluster its places, in the order of the stages.
+        begun: what they began with: the steps of the training done before, and the lineage under which it was saved.
     """
 
     number: int
     rows: list[list[StagePlace]] = field(metadata={"kind": list})
+    begun: Version = field(default=Version(0, ""), metadata={"kind": list})
 
     def __post_init__(self) -> None:
+        if [type(each) for each in self.begun] != [int, str] or self.begun[0] < 0:
+            raise ValueError(f"Clusters.begun: no step and lineage (got: {self.begun!r:.80})")
+        object.__setattr__(self, "begun", Version(*self.begun))
         if not self.rows or sum(map(len, self.rows)) > MOST_PLACES:
             raise ValueError(f"Clusters.rows: none, or too many places (clusters: {len(self.rows)})")
         rows = [[_read_place(place) for place in row] for row in self.rows]
@@ -92,18 +99,23 @@ class Clusters(Record):
         object.__setattr__(self, "rows", rows)
 
     @classmethod
-    def of(cls, number: int, plan: RavnestPlan, nodes: Mapping[str, NodeRecord]) -> "Clusters":
+    def of(cls, number: int, plan: RavnestPlan, nodes: Mapping[str, NodeRecord], begun: Version) -> "Clusters":
         """The clusters of a plan.
 
         Args:
             nodes: those of the plan, by name.
+            begun: see above.
         """
 
         def place(stage: PlannedStage) -> StagePlace:
             node = nodes[stage.node.name]
             return StagePlace(node.name, node.address, node.incarnation, stage.first, stage.end, stage.alive)
 
-        return cls(number, [[place(stage) for stage in cluster.stages] for cluster in plan.clusters])
+        return cls(number, [[place(stage) for stage in cluster.stages] for cluster in plan.clusters], begun)
+
+    def step_of(self, cluster: int, step: int) -> int:
+        """The step of the training that is this step of one of these clusters."""
+        return self.begun.step + cluster + step * len(self.rows)
 
     def place_of(self, node: NodeRecord) -> tuple[int, int] | None:
         """The cluster and the stage of a node; None: it is in no cluster in this incarnation."""

@@ -5,6 +5,8 @@ The orders of each cluster are proved before they are followed, like any schedul
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pipelined.actors.executor import Executor
 from pipelined.aio.notifier import Notifier
@@ -15,43 +17,67 @@ from pipelined.programs.proof.check import check
 from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import UnequalClusters
 from pipelined.ravnest.orders import RunOrders
+from pipelined.ravnest.saving import Saving
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.schedules import ScheduleError, find
+from pipelined.state.store import DiskStore
 from pipelined.training.step_report import StepReport
 from transports import Transport
 from transports.local import world
 
+ONCE = 1 << 62
+"""Rounds from one save to the next where only the last round is saved."""
+
 
 async def replay(
     training: ClusterTraining,
-    orders: RunOrders,
+    orders: Sequence[RunOrders],
     executor: Executor,
     on_step: Callable[[int, StepReport], None] = lambda cluster, report: None,
 ) -> str:
     """Train again in the recorded order; returns the digest of the average.
 
     Args:
+        orders: of the clusters that the run had, one after another; each begins with what those before it saved.
         executor: computes for all nodes.
-        on_step: called with a cluster's number and each step that it completed.
+        on_step: called with a cluster's number and each step of the training that it completed.
     Raises:
         UsageError: the orders do not train this. UnequalClusters.
     Cost: the computing of all nodes, and their memory.
     """
-    _prove(training, orders)
-    ranks, log = dict[str, list[Transport]](), LocalLog()
+    for each in orders:
+        _prove(_part_of(training, each), each)
+    with TemporaryDirectory() as saved:
+        saving = Saving(DiskStore(Path(saved), training.model.identity()), ONCE, orders[-1].clusters.begun.run)
+        digests = [await _replay(_part_of(training, each), each, executor, on_step, saving) for each in orders]
+    return digests[-1]
+
+
+async def _replay(
+    training: ClusterTraining,
+    orders: RunOrders,
+    executor: Executor,
+    on_step: Callable[[int, StepReport], None],
+    saving: Saving,
+) -> str:
+    """Do again what the nodes of some clusters did up to the save that the next ones began with, or to the end.
+
+    Args:
+        saving: of their last round.
+    """
+    ranks, log, clusters = dict[str, list[Transport]](), LocalLog(), orders.clusters
     async with Nursery() as tasks:
         running = {}
         for (cluster, stage), order in orders.orders.items():
-            worlds = LocalWorlds(ranks, orders.clusters.rows[cluster][stage].address)
-            member = ClusterMember(training, worlds, executor, order=order)
+            worlds = LocalWorlds(ranks, clusters.rows[cluster][stage].address)
+            member = ClusterMember(training, worlds, executor, order=order, saving=saving)
 
             def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:
                 if stage == 0:
-                    on_step(cluster, report)
+                    on_step(cluster, replace(report, step=clusters.step_of(cluster, report.step)))
 
-            working = member.train(orders.clusters, (cluster, stage), report, log)
-            running[cluster, stage] = tasks.create_task(working)
-    digests = [running[cluster, 0].result() for cluster in range(len(orders.clusters.rows))]
+            running[cluster, stage] = tasks.create_task(member.train(clusters, (cluster, stage), report, log))
+    digests = [running[cluster, 0].result() for cluster in range(len(clusters.rows))]
     if len(set(digests)) > 1:
         raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests)})")
     return digests[0]
@@ -92,11 +118,19 @@ class LocalLog:
             await self._changed.wait()
 
 
+def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:
+    """The steps that these clusters trained and later ones did not train again."""
+    return replace(training, begin=orders.clusters.begun.step, steps=orders.until or training.steps)
+
+
 def _prove(training: ClusterTraining, orders: RunOrders) -> None:
     for number, row in enumerate(orders.clusters.rows):
         plan, steps = training.job(orders.clusters, number).plan, training.steps_of(number, len(orders.clusters.rows))
         layout = find(plan.schedule).layout(replace(plan.shape, steps=len(steps)))
         program = tuple(orders.orders[number, stage].of_stage(stage)[0] for stage in range(len(row)))
+        many = len(steps) * training.microbatches
+        if orders.until:  # what was done beyond the save is not done again
+            program = tuple(tuple(each for each in row if each.microbatch < many) for row in program)
         try:
             check(Program(layout, program))
         except ScheduleError as error:

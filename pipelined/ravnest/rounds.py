@@ -99,7 +99,13 @@ class Rounds:
             weight: of this cluster; None: that of each is the same.
         Cost: with C clusters 2(C-1)/C of its bytes are sent, and twice its bytes are held.
         """
+        await self.begin()
         await self.replace(await self.reduce(await self.snapshot(), weight))
+
+    async def begin(self) -> None:
+        """Before the snapshot of the next round: copy what is saved beside the average, if that round is saved."""
+        if self._saver is not None:
+            await self._saver.begin(self.done + 1)
 
     async def snapshot(self) -> torch.Tensor:
         """A copy of all parameters, flat, on the host."""

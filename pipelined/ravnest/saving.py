@@ -1,23 +1,28 @@
-"""What a node saves: the average of its layers after a round, and its own moments, by parameter name.
+"""What a node saves, by parameter name: the average of its layers after a round, and its own moments at the snapshot.
 
-The nodes of the first cluster save, because a round has the same average for all. One cluster alone has no rounds, and
-saves at the end. Imports torch.
+The nodes of the first cluster save, because a round has the same average for all. One cluster alone saves its own
+parameters instead. Later clusters, cut in any way, begin with what was saved. Imports torch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
+from pipelined.directory.registration import Registration
+from pipelined.errors import UsageError
+from pipelined.state.manifest import layout_of
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore
-from pipelined.state.versions import SavedStage
-from pipelined.training.optimizer.state import OptimizerState
+from pipelined.state.versions import SavedStage, Version
+from pipelined.training.optimizer.state import VALUE, OptimizerState
+
+UPDATES = "updates"
+"""The field of the number of updates that a parameter has had."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,27 @@ class Saving:
     every: int
     run: str
 
+    async def publish(self, registration: Registration) -> None:
+        """List for the others what this node can read. Raises: as `Registration.put`."""
+        saver = self.saver()
+        await saver.list_saved()
+        await saver.publish(registration)
+
+    def saver(self) -> Saver:
+        """A saver of one stage."""
+        return Saver(self.store, 1, True, lambda: None)
+
 
 class StageSaver:
-    """Saves one stage of one cluster.
+    """Saves one stage of one cluster, and restores it.
 
     Args:
         tasks: the parent of writes; its end waits for them.
         at: the stage; its step is set for each save.
         steps: by round, from the first, the steps of the training completed before it.
         parameters: of the stage, by name.
+        writes: whether this stage is saved; else another cluster saves.
+        on_begin: called before the snapshot of each round that is saved.
     """
 
     def __init__(
@@ -52,12 +69,26 @@ class StageSaver:
         *,
         steps: Sequence[int],
         parameters: Mapping[str, nn.Parameter],
-        optimizer: Optimizer,
+        optimizer: OptimizerState,
         executor: Executor,
+        writes: bool,
+        on_begin: Callable[[], None],
     ):
         self._tasks, self._saving, self._at, self._steps = tasks, saving, at, steps
         self._parameters, self._optimizer, self._executor = parameters, optimizer, executor
-        self._saver = Saver(saving.store, 1, True, lambda: None)
+        self._writes, self._on_begin, self._saver = writes, on_begin, saving.saver()
+        self._state: dict[str, torch.Tensor] = {}
+
+    async def begin(self, number: int) -> None:
+        """Copy the moments, if this round is saved; its snapshot is taken before the next update.
+
+        Args:
+            number: of the round, from 1.
+        """
+        if self._is_due(number):
+            self._on_begin()
+            if self._writes:
+                self._state, _, _ = await self._executor.run("snapshot", self._copied)
 
     async def save(self, number: int, average: torch.Tensor) -> None:
         """Save the average of a round, if it is due; returns when it is copied. A save that fails is an event.
@@ -66,18 +97,50 @@ class StageSaver:
             number: of the round, from 1.
             average: of the parameters, flat, in their order.
         """
-        if number % self._saving.every == 0 or number == len(self._steps):
+        if self._writes and self._is_due(number):
             at = self._at._replace(step=self._steps[number - 1])
-            await self._saver.save(self._tasks, at, partial(self._copied, average))
+            await self._saver.save(self._tasks, at, partial(self._whole, average))
 
-    async def _copied(self, average: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        state, _, _ = await self._executor.run("snapshot", lambda: self._copy(average))
+    async def restore(self, version: Version) -> None:
+        """Load what was saved, whatever the stages were then.
+
+        Raises:
+            UsageError: it is missing or damaged.
+        """
+        layout = layout_of((await self._executor.run("snapshot", self._copied))[0])
+        state = await self._saver.find(version, layout)
+        if state is None:
+            fact = f"step {version.step} of {version.lineage} cannot be read in --checkpoint"
+            raise UsageError(f"{fact}; give the directory that holds all its stages, or remove that step from each")
+        tensors = {key: block.torch() for key, block in state.items()}
+        await self._executor.run("snapshot", lambda: self._restore(tensors))
+
+    def _is_due(self, number: int) -> bool:
+        return number % self._saving.every == 0 or number == len(self._steps)
+
+    @torch.no_grad()
+    def _copied(self) -> dict[str, torch.Tensor]:
+        """A copy of all that is saved, by NAME/FIELD."""
+        updates, state = torch.tensor(self._optimizer.updates), dict[str, torch.Tensor]()
+        for name, parameter in self._parameters.items():
+            fields = {**self._optimizer.fields(parameter), UPDATES: updates}
+            state |= {f"{name}/{field}": tensor.detach().cpu().clone() for field, tensor in fields.items()}
+        return state
+
+    async def _whole(self, average: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        """The copied state with a copy of the average as values."""
+        state, self._state = self._state, {}
+        await self._executor.run("snapshot", lambda: self._fill(state, average))
         return state
 
     @torch.no_grad()
-    def _copy(self, average: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        state, sizes = dict[str, torch.Tensor](), [parameter.numel() for parameter in self._parameters.values()]
-        for (name, parameter), piece in zip(self._parameters.items(), average.split(sizes), strict=True):
-            fields = {**OptimizerState.of(self._optimizer).fields(parameter), "value": piece.view_as(parameter)}
-            state |= {f"{name}/{field}": tensor.detach().cpu().clone() for field, tensor in fields.items()}
-        return state
+    def _fill(self, state: Mapping[str, torch.Tensor], average: torch.Tensor) -> None:
+        sizes = [parameter.numel() for parameter in self._parameters.values()]
+        for name, piece in zip(self._parameters, average.split(sizes), strict=True):
+            state[f"{name}/{VALUE}"].copy_(piece.view_as(self._parameters[name]))
+
+    def _restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        for name, parameter in self._parameters.items():
+            names = {key: key.rpartition("/") for key in tensors}
+            fields = {field: tensors[key] for key, (owner, _, field) in names.items() if owner == name}
+            self._optimizer.restore(parameter, fields, int(fields.pop(UPDATES)))

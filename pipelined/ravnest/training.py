@@ -25,7 +25,8 @@ class ClusterTraining:
 
     Args:
         feed: the data, by step of the training and microbatch.
-        steps: of the training; cluster c of C takes the steps c, c + C, c + 2C, ...
+        steps: of the training; cluster c of C takes the steps b + c, b + c + C, b + c + 2C, ...
+        begin: b, the steps that are done already.
         every: steps of a cluster from one round to the next.
         overlapped: whether clusters train on during a round; else they drain, and wait for it.
         by_microbatches: whether a cluster counts in a round by its microbatches since the last one; else all equally.
@@ -46,6 +47,7 @@ class ClusterTraining:
     seed: int
     overlapped: bool = False
     by_microbatches: bool = False
+    begin: int = 0
 
     def job(self, clusters: Clusters, number: int) -> JobDescription:
         """The pipeline of one cluster."""
@@ -54,8 +56,8 @@ class ClusterTraining:
         return JobDescription(
             model=self.model,
             plan=Plan(SCHEDULE, len(row), 1, self.rows, self.microbatches, ahead),
-            feed=EveryNth(self.feed, number, len(clusters.rows)),
-            optimizer_config=EveryNthRate(self.optimizer_config, number, len(clusters.rows)),
+            feed=EveryNth(self.feed, self.begin + number, len(clusters.rows)),
+            optimizer_config=EveryNthRate(self.optimizer_config, self.begin + number, len(clusters.rows)),
             numerics=self.numerics,
             sequence=self.sequence,
             seed=self.seed,
@@ -64,32 +66,30 @@ class ClusterTraining:
 
     def steps_of(self, number: int, clusters: int) -> range:
         """The steps of one of these clusters, by its own count."""
-        return range(len(range(number, self.steps, clusters)))
+        return range(len(range(self.begin + number, self.steps, clusters)))
 
     def spans_of(self, number: int, clusters: int) -> list[range]:
         """The steps of one of these clusters, by its own count, from one round to the next.
 
-        All clusters have equally many spans, of which the last may be empty. One cluster has one span: no rounds.
+        All clusters have equally many spans, of which the last may be empty. One cluster saves after each.
         Overlapped rounds begin in the middle of training, so all spans but the last are whole in every cluster.
         """
         own, most, least = (self.steps_of(each, clusters) for each in (number, 0, clusters - 1))
-        if clusters == 1:
-            return [own]
         last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
         ends = range(self.every, last + 1, self.every)
         return [own[max(0, end - self.every) : end] for end in ends] + [own[len(ends) * self.every :]]
 
     def steps_by_round(self, clusters: int) -> list[int]:
-        """The steps of the training that are completed before each round; of one cluster, before the end."""
+        """The steps of the training that are completed before each round."""
         spans = zip(*(self.spans_of(each, clusters) for each in range(clusters)), strict=True)
-        return [sum(span.stop for span in each) for each in spans]
+        return [self.begin + sum(span.stop for span in each) for each in spans]
 
     def weight(self, number: int, clusters: int, span: int) -> float | None:
         """The weight of one of these clusters in the round after a span; None: that of each is the same."""
         if not self.by_microbatches:
             return None
         steps = [len(self.spans_of(each, clusters)[span]) for each in range(clusters)]
-        return steps[number] / sum(steps)
+        return None if len({*steps}) == 1 else steps[number] / sum(steps)
 
 
 @dataclass(frozen=True)

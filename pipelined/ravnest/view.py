@@ -1,5 +1,8 @@
 """Nodes, clusters, progress and rounds, as this process last read them from the directory."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory
 from pipelined.membership.view import MembershipView, Single, Table
@@ -13,6 +16,7 @@ from pipelined.ravnest.records import (
     NodeRecord,
     RoundRecord,
 )
+from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, whole_steps
 
 
 class RavnestView(MembershipView):
@@ -21,10 +25,11 @@ class RavnestView(MembershipView):
     Attributes:
         nodes: by name.
         progress: by cluster, as text.
+        saved: by name of a node, what it can read of what was saved.
     """
 
     def __init__(self, directory: Directory, clock: Clock):
-        self.nodes, self.progress = Table(NodeRecord), Table(ClusterProgress)
+        self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
         self._clusters, self._round = Single(Clusters), Single(RoundRecord)
         super().__init__(
             directory,
@@ -32,6 +37,7 @@ class RavnestView(MembershipView):
             tables={
                 NODES: self.nodes.apply,
                 CLUSTERS: self._clusters.apply,
+                SAVED: self.saved.apply,
                 PROGRESS: self.progress.apply,
                 ROUND: self._round.apply,
             },
@@ -73,6 +79,27 @@ class RavnestView(MembershipView):
         done, here = self.digests(clusters), {(n.name, n.incarnation) for n in self.nodes.values()}
         rows = (row for number, row in enumerate(clusters.rows) if number not in done)
         return [place.name for row in rows for place in row if (place.name, place.incarnation) not in here]
+
+    def begun_by(self, nodes: Sequence[NodeRecord]) -> tuple[Version, list[NodeRecord]]:
+        """What clusters of these nodes begin with, and the nodes that can read it: all, if nothing is saved.
+
+        It is the save of which most of them can read all stages, of several the latest.
+        """
+        read = {node.name: {each.version for each in whole_steps(self._saved(node.name))} for node in nodes}
+        readers = Counter(version for versions in read.values() for version in versions)
+        if not readers:
+            return Version(0, ""), [*nodes]
+        begun = max(readers, key=lambda version: (readers[version], version))
+        return begun, [node for node in nodes if begun in read[node.name]]
+
+    @property
+    def last_saved(self) -> int:
+        """The greatest number of clusters of which any node has a save; 0: of none."""
+        lineages = (each.lineage.rpartition("-")[2] for name in self.saved for each in self._saved(name))
+        return max((int(number) for number in lineages if number.isdecimal()), default=0)
+
+    def _saved(self, name: str) -> list[SavedStage]:
+        return self.saved[name].all() if name in self.saved else []
 
     def rounds_of(self, clusters: Clusters) -> int:
         """The rounds of these clusters that stand."""

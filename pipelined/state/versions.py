@@ -79,13 +79,18 @@ class SavedStages(Record):
         return [SavedStage(*entry) for entry in self.saved]
 
 
-def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:
-    """The latest step at which every stage was saved in one lineage, as the entry of stage 0; None: no such step."""
+def whole_steps(saved: Iterable[SavedStage]) -> list[SavedStage]:
+    """The steps at which every stage was saved in one lineage, as entries of stage 0."""
     stages: dict[tuple[int, str, int], set[int]] = {}
     for entry in saved:
         stages.setdefault((entry.step, entry.lineage, entry.stages), set()).add(entry.stage)
     whole = [key for key, saved_stages in stages.items() if saved_stages >= set(range(key[2]))]
-    return max((SavedStage(step, 0, count, lineage) for step, lineage, count in whole), default=None)
+    return [SavedStage(step, 0, count, lineage) for step, lineage, count in whole]
+
+
+def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:
+    """The latest step at which every stage was saved in one lineage, as the entry of stage 0; None: no such step."""
+    return max(whole_steps(saved), default=None)
 
 
 def saved_steps(saved: Iterable[SavedStage]) -> str:

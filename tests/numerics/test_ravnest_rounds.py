@@ -103,7 +103,7 @@ def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by
     finally:
         torch.set_num_threads(before)
     assert sorted((each.step, cluster, each.loss) for cluster, each in told) == sorted(losses)
-    assert len(set(digests)) == 1 and together.said[-1] == f"average {digests[0]}"
+    assert len(set(digests)) == 1 and f"average {digests[0]}" in together.said
     assert sorted(map(len, together.clusters.rows)) == [1, 2]
 
 

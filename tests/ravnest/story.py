@@ -68,6 +68,7 @@ class Story:
         training: another one; what it must come to is then for the caller to check.
         ram: bytes of each node.
         delay: seconds of a frame from one party to another.
+        resume: whether `train` goes on from what another run saved.
         kept: where nodes keep what they do; see `ClusterMember`.
 
     Attributes:
@@ -76,12 +77,14 @@ class Story:
         told: what befell, with the time.
     """
 
-    def __init__(self, nodes=3, seed=0, training=None, ahead=1, clusters=2, delay=1e-3, ram=1 << 20, **kept):
+    def __init__(
+        self, nodes=3, seed=0, training=None, ahead=1, clusters=2, delay=1e-3, ram=1 << 20, resume=False, **kept
+    ):
         self.network, self._draw = VirtualNetwork(seed, delay=delay, jitter=delay / 2), random.Random(seed)
         self.names, self.tasks, self.nodes = [f"n{number}" for number in range(nodes)], {}, {}
         self.shown, self.ends, self.told, self._dead = defaultdict(list), [], [], []
         self.disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(2e-3))
-        self._is_known, self._kept, self._ram = training is None, kept, ram
+        self._is_known, self._kept, self._ram, self._resume = training is None, kept, ram, resume
         self.training = training or training_of(CASE, STEPS, OPTIMIZER, torch.float32)
         layers = tuple(LayerSize(100, 8, 8, 1.0) for _ in range(self.training.model.layers))
         self._request = PoolRequest((), layers, clusters=clusters, rules=StageRules(ahead=ahead))
@@ -115,7 +118,7 @@ class Story:
         while not self.ends:
             for name, task in self.tasks.items():
                 if task.done():
-                    raise AssertionError(f"{name} ended") from task.exception()
+                    raise AssertionError(f"{name} ended: {task.exception()!r}") from task.exception()
             await asyncio.sleep(0.05)
 
     def _check(self):
@@ -242,8 +245,9 @@ class Story:
         """Start `train`, and start it again when it is cut off."""
         while True:
             try:
-                await ClusterFormer(node, len(self.names), self._request, self._show, self.told.append, RETURN_S).run()
-                self.ends.append(self.told[-1])
+                arguments = self._request, self._show, self.told.append, RETURN_S, self._resume
+                await ClusterFormer(node, len(self.names), *arguments).run()
+                self.ends.append(next(each for each in reversed(self.told) if each.startswith("average")))
                 await asyncio.Event().wait()
             except CutOff as error:
                 self._tell(f"train gave up: {error}")

@@ -32,20 +32,20 @@ TRAININGS = {
 }
 
 
-def recorded(path, training, *befalls, **story):
-    """The story of a run, and its orders."""
+def recorded(path, training, *befalls, then=None, **story):
+    """The story of a run, and the orders of its clusters, one after another."""
     torch.set_num_threads(1)
     told = Story(training=training, orders=OrderDirectory(path, "task"), **story)
-    run_virtual(told.run(*(told.befall(*each[:1], **each[1]) for each in befalls)))
+    faults = [told.befall(*each[:1], **each[1]) for each in befalls]
+    run_virtual(told.run(*faults, *([then(told)] if then else [])))
     return told, read_orders(path)
 
 
 def replayed(training, orders):
     executor, losses = TorchExecutor("cpu", RealClock()), {}
-    many = len(orders.clusters.rows)
 
     def on_step(cluster, report):
-        losses[cluster + report.step * many, cluster] = report.loss
+        losses[report.step, cluster] = report.loss
 
     try:
         return on_loop(replay(training, orders, executor, on_step)), losses
@@ -63,7 +63,7 @@ class Plain:
         self.optimizer = training.optimizer_config.build(self.parameters)
 
     def update(self, own_step):
-        step = self.number + own_step * self.many
+        step = self.training.begin + self.number + own_step * self.many
         if step >= self.training.steps:
             return
         with drawing_from(KeyedRandom(self.training.seed, own_step, 0)):
@@ -134,7 +134,7 @@ async def digest_of(training, orders, values):
 def test_overlapped_rounds_have_the_losses_and_the_average_of_a_plain_loop(tmp_path, kind):
     """One microbatch is alive, so that each cluster is a plain loop; two whole rounds of two clusters, and the last."""
     training = TRAININGS[kind]
-    told, orders = recorded(tmp_path, training, delay=SLOW_S)
+    told, (orders,) = recorded(tmp_path, training, delay=SLOW_S)
     losses, digest, _ = plain(training, orders)
     assert {at: found for at, [found] in told.shown.items()} == losses
     assert told.ends == [f"average {digest}"]
@@ -182,7 +182,7 @@ def test_the_replay_has_the_bits_of_the_clusters_that_came_to_the_end(tmp_path, 
 def test_what_is_saved_is_the_average_of_each_round(tmp_path, kind):
     training, identity = TRAININGS[kind], CASE.model.identity()
     saving = Saving(DiskStore(tmp_path / "saved", identity), 1, "run")
-    told, orders = recorded(tmp_path / "orders", training, saving=saving)
+    told, (orders,) = recorded(tmp_path / "orders", training, saving=saving)
     saved = saved_stages(tmp_path / "saved")
     rows = orders.clusters.rows
     assert {(each.step, each.stage) for each in saved} == {(n, at) for n in (6, 12, 17) for at in range(len(rows[0]))}
@@ -210,11 +210,11 @@ def test_one_cluster_saves_at_the_end(tmp_path):
 
 
 def test_orders_of_which_one_is_missing_or_wrong_are_refused(tmp_path):
-    _, orders = recorded(tmp_path, OVERLAPPED)
+    _, (orders,) = recorded(tmp_path, OVERLAPPED)
     order = orders.orders[0, 0]
     cut_short = {**orders.orders, (0, 0): replace(order, instructions=order.instructions[:-1])}
     with pytest.raises(UsageError, match="the orders of cluster 0 do not train these steps"):
-        replayed(OVERLAPPED, replace(orders, orders=cut_short))
+        replayed(OVERLAPPED, [replace(orders, orders=cut_short)])
     file = sorted(tmp_path.iterdir())[0]
     text = file.read_text()
     file.write_text(text.replace('"F0"', '"G0"'))

@@ -1,12 +1,13 @@
 """The command line of Ravnest: what cannot be is refused in a line; what is trained is read back, and checked."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from apps.ravnest.__main__ import main, parse
-from apps.ravnest.commands import saving_of
+from apps.ravnest.commands import resumed_run, saving_of
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.local import _nodes, _training
 from pipelined.errors import UsageError
@@ -36,6 +37,8 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
         ("local --metrics nowhere/file", "name another --metrics"),
         ("coordinator --journal nowhere/file", "name another --journal"),
+        ("local --resume", "--resume needs to know where to look; add --checkpoint DIR"),
+        ("train --coordinator tcp://127.0.0.1:1 --resume", "--resume needs to know where to look"),
         ("local --save-every 0", "--save-every must be at least 1"),
         ("export --checkpoint saved", "add --to DIR, or --sample N"),
         ("export --checkpoint saved --sample 5 --prompt", "a sample needs at least one character"),
@@ -113,3 +116,17 @@ def test_a_node_saves_beside_stages_of_its_own_run_alone(tmp_path):
     assert saving_of(flags, TASK, "this") == saving
     with pytest.raises(UsageError, match=r"holds stages of another run \(steps 3: stage 0\)"):
         saving_of(flags, TASK, "other")
+
+
+def test_a_run_is_resumed_by_the_name_under_which_it_saved(tmp_path):
+    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", "--checkpoint", str(tmp_path)])
+    with pytest.raises(UsageError, match=r"no step that all stages saved .*\(saved: nothing\); leave --resume out"):
+        resumed_run(tmp_path, TASK)
+    saving_of(flags, TASK, "this").store.save(SavedStage(3, 0, 1, "this-7"), {"weight/value": np.zeros(2, np.float32)})
+    assert resumed_run(tmp_path, TASK) == "this"
+    with pytest.raises(UsageError, match="holds stages of another model"):
+        resumed_run(tmp_path, replace(TASK, vocabulary=300))
+    with pytest.raises(UsageError, match="trained on other data"):
+        resumed_run(tmp_path, replace(TASK, text="another digest"))
+    words = _training(parse(["local", "--resume", "--checkpoint", str(tmp_path)]), 2)
+    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).checkpoint == tmp_path

@@ -4,14 +4,16 @@ import msgpack
 import pytest
 
 from pipelined.ravnest.records import ClusterProgress, Clusters, NodeRecord, StagePlace
+from pipelined.state.versions import Version
 
 ROW = [StagePlace("a", "at a", 7, 0, 2, 3), StagePlace("b", "at b", 8, 2, 5, 1)]
 OTHER = [StagePlace("c", "at c", 9, 0, 5, 1)]
 
 
 def test_clusters_come_back_and_know_each_place():
-    clusters = Clusters.unpack(Clusters(4, [ROW, OTHER]).pack())
-    assert clusters == Clusters(4, [ROW, OTHER])
+    clusters = Clusters.unpack(Clusters(4, [ROW, OTHER], Version(6, "run-3")).pack())
+    assert clusters == Clusters(4, [ROW, OTHER], Version(6, "run-3"))
+    assert [clusters.step_of(1, own) for own in range(3)] == [7, 9, 11]
     assert clusters.place_of(node("b", 8)) == (0, 1) and clusters.place_of(node("c", 9)) == (1, 0)
     assert clusters.place_of(node("d", 10)) is None
     assert clusters.place_of(node("b", 11)) is None, "it left, and joined again"
@@ -39,7 +41,13 @@ def node(name, incarnation):
 )
 def test_rows_that_are_no_clusters_are_refused(rows):
     with pytest.raises(ValueError, match=r"Clusters\.rows"):
-        Clusters.unpack(msgpack.packb({"number": 1, "rows": rows}))
+        Clusters.unpack(msgpack.packb({"number": 1, "rows": rows, "begun": [0, ""]}))
+
+
+@pytest.mark.parametrize("begun", [[], [1], ["", ""], [-1, ""], [True, ""], [1, "run-3", 4]])
+def test_clusters_that_begin_with_no_save_are_refused(begun):
+    with pytest.raises(ValueError, match=r"Clusters\.begun"):
+        Clusters.unpack(msgpack.packb({"number": 1, "rows": [OTHER], "begun": begun}))
 
 
 @pytest.mark.parametrize("change", [{"ram": 0}, {"bandwidth": 0.0}, {"flops": -1.0}, {"bandwidth": float("nan")}])
