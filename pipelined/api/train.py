@@ -34,7 +34,7 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.job import Numerics, autocast_dtype
+from pipelined.training.job import Numerics
 from pipelined.training.step_report import StepReport
 from transports import Transport
 
@@ -108,9 +108,7 @@ def train(
     """
     launch = ALONE
     try:
-        numerics = Numerics(dtype=dtype, autocast=autocast_dtype(autocast), all_reduce=all_reduce, compress=compress)
-        numerics = replace(numerics, exact_sums=exact_sums, shard_optimizer=shard_optimizer, masters=masters)
-        numerics = replace(numerics, offload_optimizer=offload_optimizer, delayed_update=delayed_update)
+        numerics = Numerics.of_call(locals())
         launch = detect(os.environ, transport)
         feed = job_feed(batches)
         wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs, tensor)

@@ -34,7 +34,7 @@ from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.checkpoint import require_kept
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.job import Numerics, autocast_dtype
+from pipelined.training.job import Numerics
 from pipelined.training.step_report import StepReport
 
 T = TypeVar("T")
@@ -93,10 +93,7 @@ class LoopTrainer:
         if planned is not None:
             planned.content.require(Path("plan"), self._model.identity(), self._launch.world_size)
             recompute = planned.recompute if recompute is None else recompute
-        again, products = bool(recompute), autocast_dtype(autocast)
-        numerics = Numerics(dtype=dtype, autocast=products, recompute=again, all_reduce=all_reduce, compress=compress)
-        numerics = replace(numerics, exact_sums=exact_sums, shard_optimizer=shard_optimizer, masters=masters)
-        numerics = replace(numerics, offload_optimizer=offload_optimizer, delayed_update=delayed_update)
+        numerics = replace(Numerics.of_call(locals()), recompute=bool(recompute))
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
         self._job = TrainingJob(self._model, self._feed, self.plan, optimizers, numerics, seed)
         self._ranks: BackgroundRanks | None = None

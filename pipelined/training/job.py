@@ -1,6 +1,8 @@
 """What a job trains and how: equal on all ranks."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -42,6 +44,18 @@ class Numerics:
     delayed_update: bool = False
     masters: torch.dtype | None = None
 
+    @classmethod
+    def of_call(cls, arguments: Mapping[str, Any]) -> "Numerics":
+        """Those among the arguments of a public call, which has a keyword of each name; `recompute` is left out.
+
+        Args:
+            arguments: by name. With autocast True products are in bfloat16, with False in `dtype`.
+        Raises:
+            UsageError: autocast in another dtype than bfloat16 and float16.
+        """
+        given = {each.name: arguments[each.name] for each in fields(cls) if each.name != "recompute"}
+        return cls(**given | {"autocast": _autocast_dtype(given["autocast"])})
+
     @property
     def has_masters(self) -> bool:
         """Whether the optimizer updates copies of the parameters instead of these."""
@@ -61,12 +75,7 @@ class Numerics:
         return 1 if self.exact_sums else None
 
 
-def autocast_dtype(given: bool | torch.dtype) -> torch.dtype | None:
-    """The dtype of matrix products that a user asks for; True is bfloat16, False none.
-
-    Raises:
-        UsageError: it has no autocast.
-    """
+def _autocast_dtype(given: bool | torch.dtype) -> torch.dtype | None:
     dtype = {True: torch.bfloat16, False: None}.get(given, given) if isinstance(given, bool) else given
     if dtype not in (None, torch.bfloat16, torch.float16):
         raise UsageError(f"autocast={given} is no dtype for matrix products; give torch.bfloat16 or torch.float16")

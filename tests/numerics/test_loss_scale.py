@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.errors import UsageError
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.training.segments import loss_scale
 from pipelined.training.segments.loss_scale import INITIAL_SCALE
@@ -108,8 +107,3 @@ def test_the_scale_is_saved_and_loaded(tmp_path):
     on_every_rank(Case("one_f_one_b", 2, 1, 2), begin, **half)
     assert on_every_rank(Case("gpipe", 1, 2, 1), go_on, **half) == [{"loss_scale": [INITIAL_SCALE / 2, 1]}] * 2
     assert on_every_rank(Case("gpipe", 1, 1, 2), go_on) == [{}]
-
-
-def test_a_dtype_without_products_is_refused():
-    with pytest.raises((UsageError, SystemExit)):
-        pp.train(layers(), batches(), loss=large, optimizer=adam, autocast=torch.int8, transport="local")

@@ -22,7 +22,7 @@ from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import tensors_of
-from pipelined.training.job import Numerics, autocast_dtype
+from pipelined.training.job import Numerics
 
 
 def plan(
@@ -86,17 +86,7 @@ def plan(
     Cost: some seconds for a small model where it is measured.
     """
     launch = detect(os.environ, transport)
-    numerics = Numerics(
-        dtype=dtype,
-        autocast=autocast_dtype(autocast),
-        all_reduce=all_reduce,
-        exact_sums=exact_sums,
-        shard_optimizer=shard_optimizer,
-        offload_optimizer=offload_optimizer,
-        delayed_update=delayed_update,
-        masters=masters,
-        compress=compress,
-    )
+    numerics = Numerics.of_call(locals())
     wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs)
     bound = bind(model, loss or _mean, seed, batch[0])
     layers = PlannedLayers(bound, batch, optimizer, numerics, wanted.fixed(numerics))

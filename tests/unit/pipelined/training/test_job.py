@@ -1,0 +1,33 @@
+"""The numerics of a run are the keywords of the public calls."""
+
+import inspect
+from dataclasses import fields
+
+import pytest
+import torch
+
+import pipelined as pp
+from pipelined.errors import UsageError
+from pipelined.training.job import Numerics
+
+PLAIN = {each.name: each.default for each in fields(Numerics)}
+
+
+@pytest.mark.parametrize("call", [pp.train, pp.plan, pp.Trainer], ids=lambda call: call.__name__)
+def test_every_public_call_has_a_keyword_for_each_with_the_same_default(call):
+    given = {name: each.default for name, each in inspect.signature(call).parameters.items() if name in PLAIN}
+    assert given == PLAIN | {"autocast": False, "recompute": None}  # None: a plan may set it
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [(False, None), (True, torch.bfloat16), (torch.bfloat16, torch.bfloat16), (torch.float16, torch.float16)],
+)
+def test_the_arguments_of_a_call_are_taken_by_name_and_others_left(given, dtype):
+    arguments = PLAIN | {"autocast": given, "recompute": True, "exact_sums": True, "schedule": "gpipe"}
+    assert Numerics.of_call(arguments) == Numerics(autocast=dtype, exact_sums=True)
+
+
+def test_a_dtype_without_products_is_refused():
+    with pytest.raises(UsageError, match=r"autocast=torch.int8 is no dtype .* give torch.bfloat16 or torch.float16"):
+        Numerics.of_call(PLAIN | {"autocast": torch.int8})
