@@ -61,11 +61,7 @@ def _choose_depth_and_width(wanted: RequestedShape) -> tuple[int, int, str]:
     """(depth, width, reason)."""
     ranks, depth, width, each = wanted.world_size, wanted.depth, wanted.width, _stages_per_worker(wanted)
     if ranks is None:
-        return (
-            depth or _least_depth(wanted, each),
-            width or 1,
-            "as many ranks as the plan needs, all in this process",
-        )
+        return depth or _least_depth(wanted, each), width or 1, "as many ranks as the plan needs, all in this process"
     if depth is not None and width is not None:
         if depth * width // each != ranks:
             fact = f"ranks do not match depth times width (ranks: {ranks}, depth: {depth}, width: {width})"
@@ -123,11 +119,7 @@ def _choose_freely(ranks: int, each: int, wanted: RequestedShape) -> tuple[int, 
     even = [d for d in divisors if d % 2 == 0 and d <= 8]
     if even:
         depth = min(even, key=lambda d: (wanted.batch % (ranks // d) != 0, abs(d - 4), d))
-        return (
-            depth,
-            ranks // depth,
-            f"the even depth nearest 4 with a width that divides the batch of {wanted.batch}",
-        )
+        return depth, ranks // depth, f"the even depth nearest 4 with a width that divides the batch of {wanted.batch}"
     if wanted.schedule == "chimera":
         raise UsageError(
             f"chimera needs an even depth (ranks: {ranks}, none divides it); start an even number of ranks"
