@@ -120,7 +120,7 @@ class ClusterMember:
             at,
             steps=training.steps_by_round(len(clusters.rows)),
             parameters=trainer.local.parameters,
-            optimizer=trainer.optimizer_state,
+            optimizer=trainer.rank_optimizer.state,
             executor=self.executor,
             writes=number == 0,
             on_begin=kept.write,
