@@ -208,7 +208,7 @@ def _bucket(
     }
     bucket = fill_bucket(plan, stages, ordered, member)
     bucket.division = divide(ordered, holders, stages=stages, rank=rank)
-    bucket.view_updated()
+    bucket.attach_gradient_views()
     return bucket
 
 

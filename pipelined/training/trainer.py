@@ -170,7 +170,7 @@ class RankTrainer:
             raise PlanError(f"{fact}{self.optimizer_config.clip:g}); do not clip by the global norm")
         await require_equal_replicas(self.context.actor.transport, self.local)
         prepared = await asyncio.to_thread(prepare, self.plan, self.context.worker)
-        await agree(self.context.actor.transport, "sums", self.sums.ready())
+        await agree(self.context.actor.transport, "sums", self.sums.open_resources())
         if self.plan.flushes:
-            await self.sums.place(self.local.buckets)
+            await self.sums.allocate_shared(self.local.buckets)
         return prepared

@@ -72,24 +72,24 @@ class Bucket:
         each = torch.stack(norms).tolist() if norms else []
         return {name: norm**2 for name, norm in zip(self.spans, each, strict=True)}
 
-    def view_updated(self) -> None:
+    def attach_gradient_views(self) -> None:
         """Give what this rank updates its gradient: that part of the bucket's."""
         for name, (low, high) in self.spans.items():
             self.updated[name].grad = self.gradient[low:high].view_as(self.updated[name])
 
-    def offer(self) -> None:
+    def pack_values(self) -> None:
         """Put the new values of what this rank has updated where their gradients were, for the other holders."""
         for name, (low, high) in self.spans.items():
             self.gradient[low:high].copy_(self.updated[name].detach().reshape(-1))
 
-    def adopt(self) -> None:
+    def unpack_values(self) -> None:
         """Take the new values that lie where the gradients were."""
         with torch.no_grad():
             for parameter in self.parameters.values():
                 assert parameter.grad is not None  # it is a view of the bucket's gradient
                 parameter.copy_(parameter.grad)
 
-    def move(self, memory: np.ndarray) -> None:
+    def rebase(self, memory: np.ndarray) -> None:
         """Move what is summed, with its values, to other memory of the same size.
 
         Raises:
@@ -106,7 +106,7 @@ class Bucket:
             self.gradient = moved
             view_gradients(self.parameters, moved)
             if self.division is not None:
-                self.view_updated()
+                self.attach_gradient_views()
 
     def clear(self) -> None:
         """Set all that was accumulated to 0."""

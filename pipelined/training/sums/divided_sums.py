@@ -31,7 +31,7 @@ class DividedSums(GradientSums):
         """Sum a bucket's gradient, in place: of each share this rank's part is the sum afterwards."""
         with self._tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
             host = bucket.summed.cpu()
-            for share in _several(bucket):
+            for share in _shared_shares(bucket):
                 part = host[slice(*share.span)]
                 await collectives.reduce_scatter(
                     self._groups[share], part, "sum", share.lengths, self._half(0, part.nbytes)
@@ -42,25 +42,25 @@ class DividedSums(GradientSums):
     async def publish(self, buckets: Sequence[Bucket], executor: Executor) -> None:
         """Gather the values that the holders have updated, in the memory of the gradients."""
         for bucket in buckets:
-            await executor.run("step", bucket.offer)
+            await executor.run("step", bucket.pack_values)
             await self._gather(bucket)
-            await executor.run("step", bucket.adopt)
+            await executor.run("step", bucket.unpack_values)
 
     async def _gather(self, bucket: Bucket) -> None:
-        """Fill the gradient's memory with the values that its holders have put there; see `Bucket.offer`."""
+        """Fill the gradient's memory with the values that its holders have put there; see `Bucket.pack_values`."""
         host = bucket.gradient.cpu()
-        for share in _several(bucket):
+        for share in _shared_shares(bucket):
             group, part = self._groups[share], host[slice(*share.span)]
             await collectives.all_gather(group, part, share.lengths, self._half(1, part.nbytes))
         if host is not bucket.gradient:
             bucket.gradient.copy_(host)
 
-    async def place(self, buckets: Iterable[Bucket]) -> None:
+    async def allocate_shared(self, buckets: Iterable[Bucket]) -> None:
         """Does nothing: the shares may have different holders, so a bucket cannot lie in one shared window."""
 
     async def _bytes_of(self, bucket: Bucket) -> int:
         sent = 0
-        for share in _several(bucket):
+        for share in _shared_shares(bucket):
             for table, half, held in ((REDUCE_SCATTER, 0, bucket.summed), (ALL_GATHER, 1, bucket.gradient)):
                 sent += await self._sent(table, half, share, held.element_size())
         return sent
@@ -79,7 +79,7 @@ class DividedSums(GradientSums):
         return HALVES[name][half]
 
 
-def _several(bucket: Bucket) -> list[BucketShare]:
+def _shared_shares(bucket: Bucket) -> list[BucketShare]:
     """The shares of a bucket that several ranks hold."""
     assert bucket.division is not None  # all buckets of a rank have one, or none has
     return [share for share in bucket.division.shares if len(share.holders) > 1]

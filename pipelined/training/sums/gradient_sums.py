@@ -74,7 +74,7 @@ class GradientSums:
         group, summed = self._groups[bucket.stages], bucket.summed
         return await _sent(group, summed.nbytes, summed.element_size(), self._algorithm)
 
-    async def place(self, buckets: Iterable[Bucket]) -> None:
+    async def allocate_shared(self, buckets: Iterable[Bucket]) -> None:
         """Move gradients into memory that all holders map, if they are summed through shared memory.
 
         All ranks call this before the first backward, while nothing else runs on the groups.
@@ -84,9 +84,9 @@ class GradientSums:
         for bucket in sorted(buckets, key=lambda bucket: self._groups[bucket.stages].channel):
             group, summed = self._groups[bucket.stages], bucket.summed
             if group.size > 1 and summed.device.type == "cpu":
-                bucket.move(await allocate(group, summed.nbytes, "uint8"))
+                bucket.rebase(await allocate(group, summed.nbytes, "uint8"))
 
-    async def ready(self) -> None:
+    async def open_resources(self) -> None:
         """Open the resources of the transport that the algorithm needs, in the same order on all ranks; all call this.
 
         Raises:

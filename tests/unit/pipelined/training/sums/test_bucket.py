@@ -49,10 +49,10 @@ def test_a_gradient_that_moves_keeps_its_values_and_backward_adds_there():
     bucket = fill_bucket(Plan("gpipe", 1, 1, 1, 1), (0,), {"w": weight})
     bucket.gradient.fill_(5)
     memory = np.zeros(24, np.uint8)
-    bucket.move(memory)
+    bucket.rebase(memory)
     weight.sum().backward()
     assert memory.view(np.float32).tolist() == bucket.gradient.tolist() == [6.0] * 6
     bucket.gradient.zero_()
     assert not weight.grad.any()
     with pytest.raises(ValueError, match="memory: 20, summed: 24 bytes"):
-        bucket.move(np.zeros(20, np.uint8))
+        bucket.rebase(np.zeros(20, np.uint8))

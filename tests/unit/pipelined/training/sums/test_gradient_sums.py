@@ -22,7 +22,7 @@ async def test_gradients_lie_where_their_sums_reach_them_if_these_go_through_sha
         weight = nn.Parameter(torch.zeros(200, 1000))
         bucket, group = fill_bucket(plan, (0,), {"w": weight}), Group(end, (0, 1), 0)
         sums = GradientSums({(0,): group}, algorithm)
-        await sums.place([bucket])
+        await sums.allocate_shared([bucket])
         assert (group.shared.find(Vector.of(bucket.gradient)) is not None) == placed
         for _ in range(2):
             ((end.rank + 1) * weight).sum().backward()
