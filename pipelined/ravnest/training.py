@@ -61,6 +61,7 @@ class ClusterTraining:
             numerics=self.numerics,
             sequence=self.sequence,
             seed=self.seed,
+            dropout_seed=self.seed + self.begin + number,
             cut=tuple(range(place.first, place.end) for place in row),
         )
 

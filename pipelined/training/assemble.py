@@ -86,7 +86,7 @@ def build_rank(
         executor,
         job.feed,
         tracer,
-        job.seed,
+        job.seed if job.dropout_seed is None else job.dropout_seed,
         Compression(actor, numerics.compress, tracer),
         in_order=state != "none",
     )

@@ -95,6 +95,7 @@ class JobDescription:
         sequence: tokens per sequence, for the costs of layers; 1 where these are those of a row.
         seed, fresh: the seed of initial values and dropout; initial values that are not fresh are unset, to be loaded.
         cut: the layers of each stage; empty: stages of costs as equal as can be.
+        dropout_seed: of dropout, where that is not `seed`.
     """
 
     model: Model
@@ -106,3 +107,4 @@ class JobDescription:
     seed: int
     fresh: bool = True
     cut: tuple[range, ...] = ()
+    dropout_seed: int | None = None

@@ -56,7 +56,7 @@ class RankContext:
         executor: runs the computations of the stages.
         feed: the data, by global microbatch.
         tracer: records the instructions.
-        seed: the seed of the run.
+        seed: of dropout.
         compression: sends tensors between stages; default: without a codec.
         in_order: whether weight halves move tensors, so that the members of a team run them in one order, too.
     """

@@ -22,7 +22,7 @@ from tests.numerics.trained import opened
 from tests.ravnest.story import CASE, OPTIMIZER, Fault, Phase, Story, tell
 from transports.local import world
 
-OVERLAPPED = replace(training_of(CASE, 17, OPTIMIZER, torch.float32, every=3), overlapped=True)
+OVERLAPPED = replace(training_of(replace(CASE, dropout=0.2), 17, OPTIMIZER, torch.float32, every=3), overlapped=True)
 SLOW_S = 0.06
 """Delay of a line over which a round takes as long as some updates."""
 TRAININGS = {
@@ -66,7 +66,7 @@ class Plain:
         step = self.training.begin + self.number + own_step * self.many
         if step >= self.training.steps:
             return
-        with drawing_from(KeyedRandom(self.training.seed, own_step, 0)):
+        with drawing_from(KeyedRandom(self.training.seed + self.number, own_step, 0)):
             logits = self.module(self.training.feed.inputs(step, 0))
         loss = self.training.model.loss(logits, self.training.feed.targets(step, 0))
         self.optimizer.zero_grad()
