@@ -69,7 +69,7 @@ class Bucket:
         """
         pieces = [self.gradient[low:high] for low, high in self.spans.values()]
         norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces]
-        each = torch.stack(norms).tolist() if norms else []
+        each = torch.stack(norms).cpu().tolist() if norms else []
         return {name: norm**2 for name, norm in zip(self.spans, each, strict=True)}
 
     def attach_gradient_views(self) -> None:

@@ -1,0 +1,69 @@
+"""A device that is none: tensors in host memory that say they are elsewhere, and a count of what leaves them.
+
+A GPU is not needed to see which operations would copy to the host or wait for the device: each of them passes torch's
+dispatcher. `StandIn` wraps a tensor of the host and reports the device `meta`, whose backwards run in the thread that
+asks for them. The mode belongs to one thread; every thread that computes enters one of its own.
+"""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+DEVICE = torch.device("meta")
+aten = torch.ops.aten
+SYNCHRONISING = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.is_nonzero, aten.masked_select}
+"""Operations whose result the host needs before it can go on, beside copies."""
+
+
+class StandIn(torch.Tensor):
+    """A tensor on the device; `inner` has its values."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> "StandIn":
+        layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset()}
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=DEVICE, **layout)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with Counting(Counter()):  # a thread without the mode, as the one that prepares the first step
+            return func(*args, **(kwargs or {}))
+
+
+class Counting(TorchDispatchMode):
+    """Computes with stand-ins inside the `with` block, and counts into `counts`: copies and operations that wait."""
+
+    def __init__(self, counts: "Counter[str]"):
+        super().__init__()
+        self._counts = counts
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, StandIn)]
+        asked = kwargs.get("device")
+        to_device, to_host = asked == DEVICE, bool(given) and asked is not None and asked != DEVICE
+        self._count(func, args, moved=to_device and not given, home=to_host)
+        if to_device:
+            kwargs["device"] = "cpu"
+        plain = tree_map_only(StandIn, lambda one: one.inner, (args, kwargs))
+        result = func(*plain[0], **plain[1])
+        if to_host or not (given or to_device):
+            return result
+        known = {id(one.inner): one for one in given}  # an operation in place returns what it was given
+        return tree_map_only(torch.Tensor, lambda one: known[id(one)] if id(one) in known else StandIn(one), result)
+
+    def _count(self, func: Any, args: Any, *, moved: bool, home: bool) -> None:
+        packet = func.overloadpacket
+        if packet is aten.copy_:
+            moved, home = (isinstance(args[n], StandIn) and not isinstance(args[1 - n], StandIn) for n in (0, 1))
+        elif packet is not aten._to_copy:
+            moved = False  # made there
+        self._counts["to the device"] += moved
+        self._counts["to the host"] += home
+        self._counts["waits"] += packet in SYNCHRONISING and any(isinstance(one, StandIn) for one in tree_leaves(args))

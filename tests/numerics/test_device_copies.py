@@ -1,0 +1,149 @@
+"""What one step copies between a device and the host, and where it waits for the device: counted without a GPU.
+
+These are the copies that docs/launching.md lists for a GPU.
+"""
+
+import asyncio
+import threading
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import nn
+
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import agree
+from pipelined.actors.executor import TorchExecutor
+from pipelined.aio.clock import RealClock
+from pipelined.traces.file import NullTracer
+from pipelined.training.assemble import build_rank
+from pipelined.training.stage import Stage
+from tests.numerics.plain import Case
+from tests.numerics.stand_in import DEVICE, Counting, StandIn
+from tests.numerics.trained import on_ranks
+from transports import new_event_loop
+from transports.local import world
+
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """SGD: the fused AdamW knows its devices by name."""
+
+    clip: float = 0.5
+
+    def build(self, parameters):
+        return torch.optim.SGD([parameters[name] for name in sorted(parameters)], lr=0.1, momentum=0.9, foreach=False)
+
+    def rate(self, step):
+        return None
+
+
+class OnDevice:
+    """A model with its parameters on the stand-in."""
+
+    def __init__(self, model):
+        self._model = model
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def build(self, layers, dtype, device, seed):
+        if seed is None:
+            return self._model.build(layers, dtype, device, None)
+        part = self._model.build(layers, dtype, "cpu", seed)
+        for module in part.modules():
+            for name, parameter in list(module._parameters.items()):
+                if parameter is not None:
+                    module._parameters[name] = nn.Parameter(StandIn(parameter.detach()))
+        return part
+
+
+class CountingExecutor(TorchExecutor):
+    """Computes in a thread that counts."""
+
+    def __init__(self, transport, counts):
+        super().__init__("cpu", RealClock(), transport.set_computing)
+        self.device, self._counts = str(DEVICE), counts
+
+    async def run(self, op, work):
+        def counted():
+            with Counting(self._counts):
+                return work()
+
+        self._counts["run"] += 1
+        return await super().run(op, counted)
+
+
+def counted(job, monkeypatch):
+    """Of the last of some steps: the counts of the event loop, and by rank those of its device and all losses."""
+    loop, waited = Counter(), Counter()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.update([threading.get_ident()]))
+
+    async def rank(transport):
+        counts = Counter()
+        executor = CountingExecutor(transport, counts)
+        try:
+            async with Actor(transport) as actor:
+                trainer = build_rank(actor, job, executor=executor, tracer=NullTracer())
+                losses = []
+                for step in range(STEPS):
+                    if step == STEPS - 1:
+                        await agree(transport, "done before", asyncio.sleep(0))
+                        counts.clear(), loop.clear(), waited.clear()
+                        await agree(transport, "cleared", asyncio.sleep(0))
+                    losses.append((await trainer.step(step)).loss)
+            return counts, losses
+        finally:
+            executor.close()
+
+    async def everyone():
+        with Counting(loop):
+            return await asyncio.gather(*map(rank, world(job.plan.world_size)))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        ranks = runner.run(everyone())
+    assert sum(waited.values()) == sum(counts["run"] for counts, _ in ranks), "once behind each piece of work"
+    return loop, ranks
+
+
+def job_of(case):
+    job = case.job(torch.float32, Momentum(), all_reduce="ring")
+    return replace(job, model=OnDevice(case.model)), job
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_step_copies_and_waits_where_the_page_says(width, monkeypatch):
+    """Per microbatch what is sent and the loss, per bucket the norm; and each way a bucket, if it is summed."""
+    case = Case("one_f_one_b", 2, width, 3, layers=1, tied=False)
+    job, plain = job_of(case)
+    loop, ranks = counted(job, monkeypatch)
+    (first, found), (last, _) = ranks[:2]
+    each, expected = case.microbatches, on_ranks(plain, trained_losses)[0]
+    assert first["to the host"] == each + 1, "activations, the norm"
+    assert last["to the host"] == 2 * each + 1, "losses, gradients, the norm"
+    assert first["to the device"] == 2 * each, "token ids, gradients"
+    assert last["to the device"] == 2 * each, "activations, targets"
+    assert first["run"] == 2 * each + 3, "forwards, backwards, the norm, the update, the clearing of gradients"
+    assert loop["to the host"] == loop["to the device"] == (2 * width if width > 1 else 0), "the sum of each bucket"
+    assert not any(counts["waits"] for counts in (loop, first, last))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+async def trained_losses(trainer):
+    return [(await trainer.step(step)).loss for step in range(STEPS)]
+
+
+def test_an_item_between_forward_and_backward_is_found(monkeypatch):
+    backward = Stage.backward
+
+    def peeking(self, key, *arguments):
+        self.alive[key][1].detach().flatten()[0].item()
+        return backward(self, key, *arguments)
+
+    monkeypatch.setattr(Stage, "backward", peeking)
+    case = Case("one_f_one_b", 2, 1, 3, layers=1, tied=False)
+    _, ranks = counted(job_of(case)[0], monkeypatch)
+    assert [counts["waits"] for counts, _ in ranks] == [3, 3]
