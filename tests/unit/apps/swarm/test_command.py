@@ -85,7 +85,7 @@ def test_a_full_disk_ends_a_coordinator_with_the_journal_and_the_remedy(tmp_path
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     (line,) = capsys.readouterr().err.splitlines()
     assert code == 1
-    assert f"cannot write the journal {tmp_path / 'jöurnal 1'} (File too large); make room or mend it and start" in line
+    assert f"cannot write the journal {tmp_path / 'jöurnal 1'} (File too large); free disk space and restart" in line
 
 
 @pytest.mark.timeout(60)

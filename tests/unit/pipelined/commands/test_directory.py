@@ -88,7 +88,7 @@ def test_a_full_disk_ends_it_with_the_journal_and_the_remedy(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
-        with pytest.raises(SystemExit, match=r"cannot write the journal .*File too large.*make room"):
+        with pytest.raises(SystemExit, match=r"cannot write the journal .*File too large.*free disk space"):
             main(["directory", "--journal", str(tmp_path / "journal")])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
