@@ -29,7 +29,7 @@ def run(launcher, *words):
 def run_by_slurm(wheel, *words):
     if not shutil.which("slurmctld"):
         absent("Slurm is not installed")
-    return launched_by_slurm(python_with(wheel), "-m", *words, timeout=70, nodes=2)
+    return launched_by_slurm(python_with(wheel), "-m", *words, timeout=110, nodes=2)
 
 
 def losses(metrics):

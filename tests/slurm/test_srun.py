@@ -26,7 +26,7 @@ def slurm():
 
 def srun(*arguments, nodes=4):
     """Run a Python program on every node of a fresh cluster."""
-    return launched_by_slurm(python_with("mpich"), *arguments, nodes=nodes, timeout=60)
+    return launched_by_slurm(python_with("mpich"), *arguments, nodes=nodes, timeout=110)
 
 
 TALK = """
@@ -58,7 +58,7 @@ def test_ranks_that_share_no_memory_hear_all_and_close_over_ucx():
     """A receive left open for anybody heard one frame of each peer over MPICH's UCX module, and closing hung."""
     command, env = mpirun("mpich", 4, "-c", TALK)
     alone = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self"}
-    done = launched(command, timeout=60, env=env | alone)
+    done = launched(command, timeout=110, env=env | alone)
     assert (done.returncode, done.stdout) == (0, "heard 80 ucx\n" * 4), done.stderr
 
 
@@ -69,7 +69,7 @@ def test_a_failing_program_fails_the_job():
 
 def test_the_cluster_is_gone_after_its_command(tmp_path):
     show = "import os, pathlib; print(pathlib.Path(os.environ['SLURM_CONF']).parent)"
-    done = launched([CLUSTER, 1, 1, sys.executable, "-c", show], timeout=60)
+    done = launched([CLUSTER, 1, 1, sys.executable, "-c", show], timeout=110)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() and not Path(done.stdout.strip()).exists()
 
@@ -84,7 +84,7 @@ def test_the_batch_script_of_the_docs_starts_four_ranks_with_its_flags(tmp_path)
     path = f"{python_with('mpich').parent}:{os.environ['PATH']}"
     submitted = f"sbatch --output='{out}' '{script}' --batch 64 --print-config"
     ended = 'while [ -n "$(squeue -h)" ]; do sleep 0.1; done'  # sbatch --wait looks only after ten seconds
-    done = launched([CLUSTER, 4, 4, "bash", "-c", f"{submitted} && {ended}"], timeout=60, env={"PATH": path})
+    done = launched([CLUSTER, 4, 4, "bash", "-c", f"{submitted} && {ended}"], timeout=110, env={"PATH": path})
     assert done.returncode == 0, done.stderr
     told = json.loads(out.read_text())["resolved"]
     assert (told["depth"], told["batch"], told["resume"], told["checkpoint"]) == (4, 64, "auto", "saved")
