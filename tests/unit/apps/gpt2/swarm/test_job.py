@@ -74,7 +74,7 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
     assert (subject.dropout, subject.lr, subject.warmup, subject.clip, subject.weight_decay) == (0.2, 0.1, 3, 0.0, 0.0)
     assert (subject.seed, subject.steps, subject.eval_every) == (5, 7, 2)
     assert (subject.dtype, subject.compress, resolved.model.vocab) == ("bfloat16", "blockwise8", 300)
-    assert json.loads(resolved.json())["vocab"] == 300
+    assert json.loads(resolved.json())["resolved"]["vocab"] == 300
 
 
 @pytest.mark.parametrize(
