@@ -70,29 +70,30 @@ def missing(told, losses, begun):
     return len(unseen)
 
 
-@pytest.mark.parametrize("fault", [Fault.KILL, Fault.LOSE])
-def test_two_clusters_go_on_with_the_saved_average_as_plain_loops_do(tmp_path, fault):
-    told, chain = lost(tmp_path, BLOCKING, fault)
+def went_on_as_plain_loops(told, chain, training, many):
+    """Whether the run has the losses of plain loops up to the save that later clusters began with, and after it."""
     begun = told.view.clusters.begun.step
-    before, states = plain(BLOCKING, 2)
-    after, ends = plain(BLOCKING, 2, begun, states[begun])
-    assert begun in (FIRST, 2 * FIRST) and len(chain) == 2 and chain[0].until == begun
+    before, states = plain(training, many)
+    after, ends = plain(training, many, begun, states[begun])
+    assert begun >= FIRST and len(chain) == 2 and chain[0].until == begun
     for at, found in told.shown.items():
         assert found in ([before[at]], [before[at], after[at]] if at in after else []) or found == [after[at]], at
     assert missing(told, before, begun) <= 2
     assert all(told.shown[at][-1] == loss for at, loss in after.items())
-    assert told.ends == [f"average {on_loop(digest_of(BLOCKING, chain[0], ends[BLOCKING.steps][0]))}"]
+    assert told.ends == [f"average {on_loop(digest_of(training, chain[0], ends[training.steps][0]))}"]
     assert any(each.startswith(f"training goes on after step {begun - 1}") for each in told.told)
 
 
-def test_one_cluster_goes_on_as_if_nothing_had_happened(tmp_path):
+@pytest.mark.parametrize("fault", [Fault.KILL, Fault.LOSE])
+def test_two_clusters_go_on_with_the_saved_average_as_plain_loops_do(tmp_path, fault):
+    told, chain = lost(tmp_path, BLOCKING, fault)
+    went_on_as_plain_loops(told, chain, BLOCKING, 2)
+
+
+def test_one_cluster_goes_on_with_its_own_parameters_as_a_plain_loop_does(tmp_path):
     training = replace(BLOCKING, every=FIRST)
     told, chain = lost(tmp_path, training, Fault.KILL, nodes=2, clusters=1)
-    losses, ends = plain(training, 1)
-    begun = told.view.clusters.begun.step
-    assert begun >= FIRST and len(chain) == 2 and missing(told, losses, begun) <= 2
-    assert all({*found} == {losses[at]} for at, found in told.shown.items())
-    assert told.ends == [f"average {on_loop(digest_of(training, chain[0], ends[training.steps][0]))}"]
+    went_on_as_plain_loops(told, chain, training, 1)
     assert told.ends == [f"average {replayed(training, chain)[0]}"]
 
 

@@ -66,7 +66,7 @@ class Plain:
         step = self.training.begin + self.number + own_step * self.many
         if step >= self.training.steps:
             return
-        with drawing_from(KeyedRandom(self.training.seed + self.number, own_step, 0)):
+        with drawing_from(KeyedRandom(self.training.seed + self.training.begin + self.number, own_step, 0)):
             logits = self.module(self.training.feed.inputs(step, 0))
         loss = self.training.model.loss(logits, self.training.feed.targets(step, 0))
         self.optimizer.zero_grad()
