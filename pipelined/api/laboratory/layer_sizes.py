@@ -78,7 +78,7 @@ def optimizer_bytes(part: nn.Module, make: Callable[[list[nn.Parameter]], torch.
     """Bytes that an optimizer keeps for each trained parameter after its first update, by name.
 
     Args:
-        part: on the host; its parameters are changed.
+        part: its parameters are changed.
     """
     trained = {name: parameter for name, parameter in part.named_parameters() if parameter.requires_grad}
     if not trained:

@@ -165,7 +165,13 @@ class PlannedLayers:
         return [self._tensors_of(number) for number in range(self.model.layers)]
 
     def _tensors_of(self, layer: int) -> "_Tensors":
-        part = self.model.build(range(layer, layer + 1), self.precision.dtype, "cpu", seed=0)
+        try:
+            return self._built(layer, "meta")
+        except Exception:  # whatever a layer or an optimizer raises that needs values
+            return self._built(layer, "cpu")
+
+    def _built(self, layer: int, device: str) -> "_Tensors":
+        part = self.model.build(range(layer, layer + 1), self.precision.dtype, device, seed=0)
         masters, named = self.precision.masters or self.precision.dtype, dict(part.named_parameters())
         sizes = {name: (parameter.numel(), parameter.itemsize) for name, parameter in named.items()}
         fixed = {name: parameter.nbytes for name, parameter in named.items()}

@@ -43,10 +43,20 @@ def test_a_stage_keeps_its_input_its_output_and_what_its_backward_needs():
     assert last.activation_bytes == last.boundary_bytes + 3 * WIDE * F + entropy
 
 
+class NeedsValues(torch.optim.AdamW):
+    """An optimizer that looks at a value of each gradient."""
+
+    def step(self, closure=None):
+        assert all(float(parameter.grad.sum()) == 0 for group in self.param_groups for parameter in group["params"])
+        return super().step(closure)
+
+
 @pytest.mark.parametrize(
     "optimizer, numbers, scalars",
     [
         (torch.optim.AdamW, 2, 1),
+        (torch.optim.Adagrad, 1, 1),
+        (NeedsValues, 2, 1),
         (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 1, 0),
         (lambda p: torch.optim.SGD(p, lr=0.1), 0, 0),
     ],
@@ -56,6 +66,18 @@ def test_the_optimizers_state_is_measured(optimizer, numbers, scalars):
     (only,) = planned_layers(optimizer=optimizer).workload(pp.Plan("gpipe", 1, 1, 3, 4)).parameters
     assert (only.elements, only.tensors) == (weights, 4)
     assert only.optimizer_bytes == numbers * F * weights + scalars * F * 4
+
+
+def test_a_state_is_measured_without_the_memory_of_its_values_where_that_can_be():
+    seen = set()
+
+    class Watched(torch.optim.AdamW):
+        def step(self, closure=None):
+            seen.update(parameter.device.type for group in self.param_groups for parameter in group["params"])
+            return super().step(closure)
+
+    assert planned_layers(optimizer=Watched).workload(pp.Plan("gpipe", 1, 1, 3, 4)).parameters
+    assert seen == {"meta"}
 
 
 def test_frozen_parameters_and_buffers_are_held_and_not_summed():
