@@ -21,6 +21,7 @@ from apps.lm.data.text import Text
 from apps.lm.data.tokens import TokenFeed, windows_of
 from apps.lm.huggingface.initial import load_initial
 from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import layer_costs
 from apps.lm.sampling import Picker
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from pipelined.actors.actor import Actor
@@ -28,9 +29,12 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
+from pipelined.measurement.codec import ratio_of
+from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.planner.moves import drifted_moves
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
+from pipelined.programs.partition import partition
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load
 from pipelined.traces.file import NullTracer, Tracer
@@ -79,6 +83,12 @@ class Session:
 
     def _target(self, directory: Path, keep: int) -> SaveTarget:
         return SaveTarget(directory, keep, {**self.job.plain(), "text": self.text.digests}, self.claimed)
+
+    async def planned_bytes(self) -> int:
+        """Payload bytes that this rank should send in a step. All ranks call this before their first step."""
+        job, ids = self.job, torch.empty(self.job.plan.rows, self.job.sequence, dtype=torch.int64, device="meta")
+        cut, ratio = partition(layer_costs(job.model, job.sequence), job.plan.depth), ratio_of(job.config.compress)
+        return await planned_bytes(self.trainer, cut, (ids, ids), recompute=job.config.recompute, ratio=ratio)
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""
@@ -189,9 +199,7 @@ async def _run(session: Session) -> None:
         trackers=session.trackers,
     ) as report:
         if config.metrics and done < config.steps:
-            from apps.gpt2.planned_bytes import planned_bytes
-
-            each = await planned_bytes(job, session.trainer)
+            each = await session.planned_bytes()
             report.planned_bytes = sum(await gather(session.trainer.context.actor.transport, "planned bytes", each))
 
         async def evaluate(done: int) -> float:

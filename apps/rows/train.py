@@ -111,6 +111,9 @@ async def train(transport: Transport, job: Job, launch: Launch, stop: StopReques
             unit=job.task.unit,
             trackers=trackers,
         ) as report:
+            if config.metrics and done < config.steps:
+                example = converted(training.example(job.plan.rows), DTYPES[config.dtype])
+                report.planned_bytes = await rank.planned_bytes(example)
 
             @cache
             def held_out() -> Sequence[Window]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,17 @@ from typing import Any
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import agree
+from pipelined.actors.agree import agree, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.api.data.feed import RankFeed
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
+from pipelined.measurement.codec import ratio_of
+from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
+from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.claim import claimed
@@ -122,6 +125,22 @@ class RankSession:
         self.trainer.rank_optimizer.then(self._optimizer.step)
         self.done = report.step + 1
         return report
+
+    async def planned_bytes(self, example: Window) -> int | None:
+        """Payload bytes that all ranks should send in a step, on rank 0; all ranks call this before their first step.
+
+        None: a layer needs values, so that its shapes are not known.
+
+        Args:
+            example: a microbatch.
+        """
+        trainer, numerics = self.trainer, self._job.numerics
+        cut, own = partition(trainer.model.costs(1), trainer.plan.depth), None
+        with suppress(Exception):  # whatever a layer raises that needs values
+            ratio = ratio_of(numerics.compress)
+            own = await planned_bytes(trainer, cut, example, recompute=numerics.recompute, ratio=ratio)
+        each = await gather(trainer.context.actor.transport, "planned bytes", own)
+        return None if not each or None in each else sum(each)
 
     async def evaluate(self, windows: Sequence[Window]) -> float:
         """The mean loss over some microbatches, in evaluation mode; the same on all ranks."""

@@ -10,6 +10,7 @@ graph). A buffer that a layer writes by other means holds what its replica compu
 would differ, and the model is refused.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -190,9 +191,9 @@ class StatisticsExchange:
             peers = [
                 rank for rank in self._context.plan.holders(index, member=self._context.member) if rank != actor.rank
             ]
-            for peer in peers:
-                actor.tell(peer, key, *own.tensors, note=own.note)
+            sends = [actor.tell(peer, key, *own.tensors, note=own.note) for peer in peers]
             others = [await actor.receive(peer, key) for peer in peers]
+            await asyncio.gather(*sends)  # so that their bytes are counted
             await self._context.executor.run("statistics", partial(statistics.merge, [own, *others]))
 
 

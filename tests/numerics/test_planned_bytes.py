@@ -5,12 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apps.gpt2.config import Config
-from apps.gpt2.job import Job
-from apps.gpt2.planned_bytes import planned_bytes
+from pipelined.api.data.batches import BatchFeed
+from pipelined.api.model.user_model import Team, bind
+from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.measurement.planned_bytes import planned_bytes
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
+from pipelined.training.job import JobDescription, Numerics
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
 from tests.numerics.teams import TeamCase
-from tests.numerics.trained import on_every_rank
+from tests.numerics.test_split_rows import LOSSES, adam, batches, images, words
+from tests.numerics.trained import on_every_rank, on_ranks
 
 CASES = [
     (Case("chimera", 4, 2, 4), "ring", {}),
@@ -28,13 +33,11 @@ CASES = [
 
 @pytest.mark.parametrize(("case", "all_reduce", "numerics"), CASES, ids=str)
 def test_a_step_sends_what_was_planned(case, all_reduce, numerics):
-    split, _, state = getattr(case, "layout", "").partition("+")
-    plan = replace(case.plan, split=split)
-    config = Config(recompute=case.recompute, layout=state or None)
-    job = Job(config, case.model.config, SEQUENCE, plan, "")
+    plan, ids = case.plan, torch.empty(case.plan.rows, SEQUENCE, dtype=torch.int64)
+    cut = partition(case.model.costs(SEQUENCE), plan.depth)
 
     async def both(trainer, transport):
-        planned = await planned_bytes(job, trainer)
+        planned = await planned_bytes(trainer, cut, (ids, ids), recompute=case.recompute)
         reports = []
         if trainer.plan.flushes:
             await trainer.step(0)  # with exact sums it takes two passes
@@ -46,3 +49,35 @@ def test_a_step_sends_what_was_planned(case, all_reduce, numerics):
     found = on_every_rank(case, both, torch.float64, all_reduce=all_reduce, **numerics)
     planned, (sent,) = sum(planned for planned, _ in found), {sent for _, sent in found}
     assert sent == planned if plan.flushes else 0.95 * planned < sent <= planned
+
+
+ROWS_OF_LAYERS = [
+    (images, Plan("one_f_one_b", 2, 2, 2, 3), {}),
+    (images, Plan("gpipe", 1, 2, 4, 2, tensor=2), {"shard_optimizer": True}),
+    (images, Plan("zb_h1", 2, 1, 4, 2, tensor=2), {"recompute": True}),
+    (words, Plan("chimera", 2, 1, 4, 2, tensor=2), {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("layers", "plan", "numerics"), ROWS_OF_LAYERS, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_a_step_of_a_row_of_layers_sends_what_was_planned(layers, plan, numerics):
+    """With running statistics, a tied weight, and layers that a team keeps whole."""
+    step = tuple(torch.cat([each, each])[: plan.batch] for each in batches(layers)[0])
+    feed, example = BatchFeed([step] * 2), tuple(each[: plan.rows] for each in step)
+    feed.configure(plan.rows, torch.float64, cached_steps=2)
+    model = bind(layers(), LOSSES[layers], 5, example[0], Team(plan.tensor, None, plan.rows))
+    numerics = Numerics(dtype=torch.float64, all_reduce="ring", **numerics)
+    job = JobDescription(
+        model=model, plan=plan, feed=feed, optimizer_config=UserOptimizer(adam), numerics=numerics, seed=5
+    )
+
+    async def both(trainer):
+        cut = partition(model.costs(1), plan.depth)
+        planned = await planned_bytes(trainer, cut, example, recompute=numerics.recompute)
+        await trainer.step(0)
+        return planned, (await trainer.step(1)).nbytes
+
+    found = on_ranks(job, both)
+    assert {sent for _, sent in found} == {sum(planned for planned, _ in found)}

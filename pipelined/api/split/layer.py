@@ -40,8 +40,13 @@ class ForwardPass:
     random: KeyedRandom | None
     _generators: dict[str, torch.Generator] = field(default_factory=dict)
 
-    def generator(self, layer: str, device: torch.device) -> torch.Generator:
-        """The generator of a layer of the row, seeded as a plain loop seeds torch's; its layers draw one by one."""
+    def generator(self, layer: str, device: torch.device) -> torch.Generator | None:
+        """The generator of a layer of the row, seeded as a plain loop seeds torch's; its layers draw one by one.
+
+        None on the meta device, where nothing is drawn.
+        """
+        if device.type == "meta":
+            return None
         assert self.random is not None, "an evaluation draws nothing"
         if layer not in self._generators:
             seed = self.random.key(place_of_layer(layer))

@@ -98,12 +98,12 @@ class StepAgreement:
         weight, used = totals.weight(entry) / scale.value, scale.value if scale.dynamic else None
         loss, norm = totals.loss(entry), weight * totals.norm(entry) / self._context.plan.updates_a_step**0.5
         skipped = scale.record(loss, norm)
+        before = payload_sent(self._context.actor)
         if math.isfinite(loss) and math.isfinite(norm):
-            before = payload_sent(self._context.actor)
             await segment.update(rate, weight * clip_factor(self._config.clip, norm))
-            self._sent_by_update = payload_sent(self._context.actor) - before
         if math.isfinite(loss) and (math.isfinite(norm) or skipped):  # a skipped step's forwards stay noted
             await self._statistics.merge(step)
+        self._sent_by_update = payload_sent(self._context.actor) - before
         lr = self._optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self._context.executor.clock.now() - since
         return StepReport(
