@@ -151,19 +151,20 @@ async def replay(flags: Replay, say: Say) -> None:
         UsageError: no orders of one whole run, or another text. UnequalClusters.
     """
     orders = read_orders(flags.orders)
-    task = RavnestTask.unpack(orders[-1].task.encode())
+    tasks = [RavnestTask.unpack(each.task.encode()) for each in orders]
     from apps.ravnest.training import training_of
     from pipelined.actors.executor import TorchExecutor
     from pipelined.aio.clock import RealClock
     from pipelined.ravnest import replay as again
 
-    training = training_of(task, await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer))
+    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
+    runs = [(training_of(task, text), each) for task, each in zip(tasks, orders, strict=True)]
     executor = TorchExecutor(flags.device, RealClock())
 
     def on_step(cluster: int, report: StepReport) -> None:
         say(f"step {report.step}: loss {report.loss:.4f}, cluster {cluster}")
 
     try:
-        say(f"average {await again.replay(training, orders, executor, on_step)}")
+        say(f"average {await again.replay(runs, executor, on_step)}")
     finally:
         executor.close()

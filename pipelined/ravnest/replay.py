@@ -30,26 +30,28 @@ ONCE = 1 << 62
 
 
 async def replay(
-    training: ClusterTraining,
-    orders: Sequence[RunOrders],
+    runs: Sequence[tuple[ClusterTraining, RunOrders]],
     executor: Executor,
     on_step: Callable[[int, StepReport], None] = lambda cluster, report: None,
 ) -> str:
     """Train again in the recorded order; returns the digest of the average.
 
     Args:
-        orders: of the clusters that the run had, one after another; each begins with what those before it saved.
+        runs: what the clusters trained that followed one another, and their orders; each begins with what those before
+            it saved.
         executor: computes for all nodes.
         on_step: called with a cluster's number and each step of the training that it completed.
     Raises:
         UsageError: the orders do not train this. UnequalClusters.
     Cost: the computing of all nodes, and their memory.
     """
-    for each in orders:
-        _prove(_part_of(training, each), each)
+    parts = [(_part_of(training, orders), orders) for training, orders in runs]
+    for training, orders in parts:
+        _prove(training, orders)
     with TemporaryDirectory() as saved:
-        saving = Saving(DiskStore(Path(saved), training.model.identity()), ONCE, orders[-1].clusters.begun.run)
-        digests = [await _replay(_part_of(training, each), each, executor, on_step, saving) for each in orders]
+        training, last = parts[-1]
+        saving = Saving(DiskStore(Path(saved), training.model.identity()), ONCE, last.clusters.begun.run)
+        digests = [await _replay(training, orders, executor, on_step, saving) for training, orders in parts]
     return digests[-1]
 
 

@@ -48,7 +48,7 @@ def replayed(training, orders):
         losses[report.step, cluster] = report.loss
 
     try:
-        return on_loop(replay(training, orders, executor, on_step)), losses
+        return on_loop(replay([(training, each) for each in orders], executor, on_step)), losses
     finally:
         executor.close()
 
