@@ -42,7 +42,7 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
     assert (subject.dropout, subject.lr, subject.warmup, subject.weight_decay) == (0.2, 0.1, 3, 0.0)
     assert (subject.seed, subject.steps, subject.dtype) == (5, 7, "bfloat16")
     assert (resolved.forming.clusters, resolved.forming.ahead, resolved.model.tied) == (3, 5, False)
-    assert json.loads(resolved.json())["vocab"] == 300
+    assert json.loads(resolved.json())["resolved"]["vocab"] == 300
 
 
 @pytest.mark.parametrize(
