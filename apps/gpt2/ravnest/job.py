@@ -39,6 +39,7 @@ NOT_IN_RAVNEST = {
     "clip": "no node knows the global norm when it is updated",
     "recompute": "a node keeps the activations of the microbatches alive",
     "shard_optimizer": "no two nodes of a cluster hold the same layers",
+    **dict.fromkeys(("offload_optimizer", "delayed_update"), "a node updates its layers where it computes"),
     "all_reduce": "clusters are averaged by rings",
     "exact_sums": "gradients are not summed between nodes",
     "compress": "activations are sent as they are",
@@ -133,8 +134,9 @@ def resolve_ravnest(config: Config, world_size: int | None) -> RavnestJob:
     """
     forming = FormingFlags(clusters=config.clusters, ahead=_ahead(config))
     refuse_meaningless(config, NOT_IN_RAVNEST, "Ravnest's clusters")
-    if config.dtype == "float16":
-        raise UsageError("--dtype float16 needs a loss scale, and clusters have none; give --dtype bfloat16")
+    if config.dtype in ("float16", "bfloat16-parameters"):
+        needed = "a loss scale" if config.dtype == "float16" else "float32 copies of the parameters"
+        raise UsageError(f"--dtype {config.dtype} needs {needed}, and clusters have none; give --dtype bfloat16")
     if config.steps == 0:
         fact = "clusters that take no step have nothing to do (--steps 0)"
         raise UsageError(f"{fact}; leave --schedule ravnest out to evaluate or export")

@@ -54,6 +54,12 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
         ("--clip 1", None, "no node knows the global norm"),
         ("--init x", None, "every node draws its own layers"),
         ("--recompute", None, "--recompute means nothing"),
+        ("--offload-optimizer", None, "--offload-optimizer means nothing .* updates its layers where it computes"),
+        (
+            "--dtype bfloat16-parameters",
+            None,
+            "bfloat16-parameters needs float32 copies of the parameters",
+        ),
         ("--pipes 2", None, "their schedule is async_1f1b"),
         ("--ahead 7,4,1", None, "give that of a cluster's first stage"),
         ("--steps 0", None, "leave --schedule ravnest out to evaluate"),
