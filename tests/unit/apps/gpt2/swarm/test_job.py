@@ -88,6 +88,8 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
         ("--steps 0", None, "leave --schedule swarm out to evaluate"),
         ("--checkpoint x --resume x/step-00000002", None, "--resume auto"),
         ("--dtype float16", None, "--dtype float16 needs a loss scale, and a swarm has none; give --dtype bfloat16"),
+        ("--dtype bfloat16-parameters", None, "--dtype bfloat16-parameters needs float32 copies of the parameters"),
+        ("--offload-optimizer", None, "--offload-optimizer means nothing to a swarm: a peer updates its stage"),
         ("--pipes 2", None, "--pipes 2 means nothing to a swarm"),
         ("--recompute", None, "--recompute means nothing to a swarm: a peer always runs the forward"),
         ("--chunks 2", None, "a peer holds one stage; leave it out"),
