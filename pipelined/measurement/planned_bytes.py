@@ -4,7 +4,7 @@ Shapes come from the meta device: each stage's forward is run there once, by a t
 trains. The sum of the step's totals is not counted. With exact sums a step whose grids do not fit sends its part twice.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -67,7 +67,8 @@ async def planned_bytes(
     if plan.tensor == 1:
         stages = list(_stages(model, cut, example[0], dtype))
     else:
-        stages = list(_team_stages(split_model(model), cut, example, dtype, member=member, recompute=recompute))
+        own, held = split_model(model), plan.stages_of(rank)
+        stages = list(_team_stages(own, cut, example, dtype, member=member, held=held, recompute=recompute))
     messages, moved = _sent(plan, rank, stages)
     total = round(messages * ratio) + moved + sums + _statistics(trainer)
     if plan.tensor == 1 or local.divided:
@@ -112,11 +113,19 @@ def _stages(model: Model, cut: Sequence[range], x: Tree, dtype: torch.dtype) -> 
 
 
 def _team_stages(
-    model: TeamModel, cut: Sequence[range], example: Example, dtype: torch.dtype, *, member: int, recompute: bool
+    model: TeamModel,
+    cut: Sequence[range],
+    example: Example,
+    dtype: torch.dtype,
+    *,
+    member: int,
+    held: Container[int],
+    recompute: bool,
 ) -> Iterator[StageBytes]:
+    """What a member sends for each stage; what it gathers for a step serves all stages that it holds."""
     (inputs,), (targets,) = map(tensors_of, example)
     x, came, gathered = _piece(model, inputs, member), 0, dict[str, torch.Tensor]()
-    for layers in cut:
+    for stage, layers in enumerate(cut):
         last, results = model.layers - 1 in layers, list[Value]()
         module, lie = model.of_member(member).build(layers, dtype, "meta", None), model.parameters()
         pieces = {name: each.view(lie[name].shape(member)) for name, each in module.named_parameters()}
@@ -130,7 +139,8 @@ def _team_stages(
             pieces=pieces,
             results=results,
         )
-        first, found = (record(member, work, not recompute, gathered=gathered) for _ in range(2))
+        shared = gathered if stage in held else {}
+        first, found = (record(member, work, not recompute, gathered=shared) for _ in range(2))
         once, output = first.forward.nbytes - found.forward.nbytes, results[-1]
         moved = (1 + recompute) * found.forward.nbytes + found.backward.nbytes
         if last:

@@ -25,7 +25,7 @@ CASES = [
     (TeamCase("gpipe", 2, 2, 2, layers=1, layout="data"), "ring", {"shard_optimizer": True}),
     (TeamCase("one_f_one_b", 1, 2, 2, layers=1, layout="data+zero3", recompute=True), "ring", {}),
     (TeamCase("one_f_one_b", 1, 1, 2, layers=1, layout="data+zero3"), "ring", {"shard_optimizer": True}),
-    (TeamCase("gpipe", 1, 1, 3, layers=1, layout="data+zero2"), "ring", {"shard_optimizer": True}),
+    (TeamCase("zb_h1", 2, 1, 3, layers=1, layout="data+zero2"), "ring", {"shard_optimizer": True}),
     (TeamCase("chimera", 2, 1, 2, layers=1, layout="data+zero2", recompute=True), "ring", {}),
     (TeamCase("one_f_one_b", 2, 1, 2, layers=2, recompute=True, dropout=0.2), "ring", {}),
 ]
