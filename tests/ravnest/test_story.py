@@ -12,7 +12,7 @@ SEEDS, GROUP, GROUPS = 12, 20, 250
 
 def happens(fault, phase, seconds):
     """A story in which a fault befalls n0, or it and n1, in this phase."""
-    known()
+    known(1), known(2)
     story = Story()
     run_virtual(story.run(story.befall(fault, phase=phase, seconds=seconds, names=["n0", "n1"])))
     return story
