@@ -13,6 +13,7 @@ from apps.lm.huggingface.bert import BERT_TYPE, read_bert
 from apps.lm.models.bert_presets import BERT_PRESETS, BertConfig
 from apps.rows.program import main
 from apps.rows.text import TextRowFlags, TextTask
+from pipelined.errors import UsageError
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
@@ -51,6 +52,12 @@ class BertTask(TextTask):
         """Those of the tokenizer, and the mask if it has none."""
         has = text.tokenizer.id_of("[MASK]") is not None
         return text.tokenizer.vocab_size + (not has)
+
+    def read(self) -> Text:
+        """As `TextTask.read`. Raises UsageError: of packed documents a mask would hide tokens that do not count."""
+        if self.is_packed:
+            raise UsageError("BERT guesses tokens of running text, not of packed documents; write them without --pack")
+        return super().read()
 
     def training(self, plan: Plan) -> "BertTraining":
         from apps.bert.training import BertTraining

@@ -156,7 +156,7 @@ def _build(
 ) -> RankTrainer:
     config = job.config
     description = JobDescription(
-        model=ShardedGPT2(job.model, job.factors, job.config.state) if job.factors else GPT2(job.model),
+        model=ShardedGPT2(job.model, job.factors, job.config.state) if job.factors else GPT2(job.model, text.is_packed),
         plan=job.plan,
         feed=TokenFeed(batches_of(job, text.train)),
         optimizer_config=optimizer_of(job),

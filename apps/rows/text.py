@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ from apps.common.flags import MINIMUM, TextDataFlags, start_of
 from apps.common.paths import check_export
 from apps.lm.data.text import Text, read_text, require_text
 from apps.rows.config import RowFlags, Task
+from pipelined.api.data.tokens.index import is_packed
 from pipelined.errors import UsageError
 
 SEQUENCE = 64
@@ -103,6 +105,11 @@ class TextTask(Task):
     def check(self) -> None:
         if self.config.export is not None:
             check_export(self.config.export, self.kind)
+
+    @cached_property
+    def is_packed(self) -> bool:
+        """Whether some targets of the data do not count; see `Text.is_packed`."""
+        return is_packed([*self.config.data, *self.config.val_data])
 
     def required_vocab(self, text: Text) -> int:
         """The symbols that the model must have."""

@@ -13,7 +13,7 @@ from apps.lm.data.batches import Batches
 from apps.lm.data.text import Text, share_text
 from apps.lm.data.tokens import windows_of
 from apps.lm.huggingface.initial import load_initial
-from apps.lm.models.gpt2 import token_loss
+from apps.lm.models.gpt2 import counted_loss, token_loss
 from apps.rows.text import TextTask
 from apps.rows.training import Training
 from pipelined.actors.agree import agree
@@ -53,8 +53,8 @@ class TextTraining(Training):
     def write(self, directory: Path, tensors: Mapping[str, torch.Tensor], tokenizer: Tokenizer) -> None:
         """Write a Hugging Face directory."""
 
-    def loss(self, output: torch.Tensor, targets: Any) -> torch.Tensor:
-        return token_loss(output, targets)
+    def loss(self, output: torch.Tensor, targets: Any) -> torch.Tensor | tuple[torch.Tensor, int]:
+        return counted_loss(output, targets) if self.task.is_packed else token_loss(output, targets)
 
     def example(self, rows: int) -> Batch:
         ids = torch.zeros((), dtype=torch.int64).expand(rows, self.sequence)

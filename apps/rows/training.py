@@ -22,8 +22,8 @@ class Training(ABC):
         """The layers by name."""
 
     @abstractmethod
-    def loss(self, output: Any, targets: Any) -> torch.Tensor:
-        """The mean loss of a microbatch."""
+    def loss(self, output: Any, targets: Any) -> torch.Tensor | tuple[torch.Tensor, int]:
+        """The mean loss of a microbatch, or its sum and what it counts."""
 
     @abstractmethod
     def example(self, rows: int) -> Batch:

@@ -15,7 +15,7 @@ from pipelined.errors import UsageError, refuse_below
 if TYPE_CHECKING:
     from pipelined.api.data.tokens.formats import Piece
     from pipelined.api.data.tokens.tokenizer import Tokenizer
-    from pipelined.api.data.tokens.writer import Written
+    from pipelined.api.data.tokens.writer import Encoded, Written
 
 SHARD = 100_000_000
 """Tokens of a shard: 200 MB."""
@@ -30,7 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer", default="gpt2", help="gpt2, bytes (256 symbols), a tokenizer.json, or a directory with one"
     )
-    parser.add_argument("--field", default="text", help="the key or column that holds the text")
+    parser.add_argument("--field", help="the key or column that holds the text. Default: text, or messages with --chat")
+    parser.add_argument(
+        "--pack",
+        type=int,
+        metavar="T",
+        help="pack documents first-fit into rows for sequences of T tokens, so that none is cut that fits",
+    )
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="with --pack: JSON lines with a list of messages; only what the assistant says counts in the loss",
+    )
     parser.add_argument(
         "--end",
         metavar="TOKEN",
@@ -51,6 +62,11 @@ def run(arguments: argparse.Namespace) -> None:
     from pipelined.api.data.tokens.formats import check, files_in
 
     refuse_below(1, "--shard", arguments.shard)
+    if arguments.pack is not None:
+        refuse_below(1, "--pack", arguments.pack)
+    if arguments.chat and arguments.pack is None:
+        raise UsageError("--chat needs rows, which have the loss's mask; add --pack T, the tokens of a sequence")
+    arguments.field = arguments.field or ("messages" if arguments.chat else "text")
     if arguments.workers is not None:
         refuse_below(1, "--workers", arguments.workers)
     tokenizer = _tokenizer(arguments.tokenizer)
@@ -62,7 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
     ending = "nothing" if end is None else tokenizer.decode([end])
     counts = f"{written.documents:,} documents with {ending} after them, {written.tokens:,} tokens"
     shards = f"{tokenizer.dtype.name}, shards: {len(written.shards)}"
-    print(f"{arguments.out}: {counts} ({shards}); train with --data {arguments.out}")
+    seq = "" if arguments.pack is None else f" --seq {arguments.pack}"
+    print(f"{arguments.out}: {counts} ({shards}); train with --data {arguments.out}{seq}")
 
 
 def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokenizer", end: int | None) -> "Written":
@@ -74,16 +91,25 @@ def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokeniz
 
     total = sum(file.stat().st_size for file in files)
     workers = arguments.workers or max(1, min(len(os.sched_getaffinity(0)), total // A_PROCESS))
-    console = Console(stderr=True)
+    console, row = Console(stderr=True), 0 if arguments.pack is None else arguments.pack + 1
     columns = progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()
     with (
-        ShardWriter(arguments.out, tokenizer, arguments.tokenizer, arguments.shard) as shards,
+        ShardWriter(arguments.out, tokenizer, arguments.tokenizer, arguments.shard, row) as shards,
         progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar,
     ):
         task = bar.add_task("", total=total)
-        for encoded in encode_pieces(_pieces(files, arguments.field), shards.tokenizer_file, end, workers):
-            shards.add(encoded.ids, encoded.documents)
-            bar.advance(task, encoded.size)
+
+        def encoded() -> "Iterator[Encoded]":
+            pieces = _pieces(files, arguments.field, arguments.chat)
+            for each in encode_pieces(pieces, shards.tokenizer_file, end, workers):
+                bar.advance(task, each.size)
+                yield each
+
+        if row:
+            shards.add_packed(encoded(), end or 0)
+        else:
+            for each in encoded():
+                shards.add(each.ids, each.documents)
         return shards.finish()
 
 
@@ -105,8 +131,9 @@ def _end(tokenizer: "Tokenizer", token: str | None) -> int | None:
     return found
 
 
-def _pieces(files: list[Path], field: str) -> Iterator["Piece"]:
+def _pieces(files: list[Path], field: str, chat: bool) -> Iterator["Piece"]:
+    from pipelined.api.data.tokens.chat import chat_pieces
     from pipelined.api.data.tokens.formats import pieces
 
     for file in files:
-        yield from pieces(file, field)
+        yield from chat_pieces(file, field) if chat else pieces(file, field)

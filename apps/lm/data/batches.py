@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apps.lm.data.masking import IGNORED
 from pipelined.api.data.tokens.mapped import MappedTokens, Tokens, spans_of
 from pipelined.errors import UsageError
 from pipelined.random.permutation import KeyedPermutation
@@ -42,7 +43,9 @@ class Batches:
     seed: int
 
     def __post_init__(self) -> None:
-        self.epoch_sequences = len(self.tokens) // self.sequence - 1  # one less: room for the offset and last target
+        row = row_of(self.tokens, self.sequence)
+        # else one less: room for the offset and the last target
+        self.epoch_sequences = len(self.tokens) // row if row else len(self.tokens) // self.sequence - 1
         self._epoch, self._offset = -1, 0
         self._order: np.ndarray | KeyedPermutation = np.empty(0, np.int64)
         if self.epoch_sequences < self.global_batch:
@@ -60,8 +63,7 @@ class Batches:
         """The sequences of one global microbatch (0 … N·W-1) of a step."""
         first = step * self.global_batch + microbatch * self.batch
         starts = np.array([self._start(first + row) for row in range(self.batch)])
-        taken = spans_of(self.tokens, starts, self.sequence + 1).astype(np.int64)  # (B, T+1)
-        return taken[:, :-1], taken[:, 1:]
+        return windows_at(self.tokens, starts, self.sequence)
 
     def _start(self, number: int) -> int:
         """Where the sequence of this number, counted from the run's beginning, starts in the text."""
@@ -69,11 +71,34 @@ class Batches:
         if epoch != self._epoch:
             key, self._epoch = _key(self.seed, epoch), epoch
             draw = np.random.Generator(np.random.Philox(int.from_bytes(key, "little")))
-            self._offset = int(draw.integers(self.sequence))
+            self._stride = row_of(self.tokens, self.sequence) or self.sequence
+            self._offset = int(draw.integers(self.sequence)) if self._stride == self.sequence else 0
             mapped = isinstance(self.tokens, MappedTokens)
             count = self.epoch_sequences
             self._order = KeyedPermutation(count, key) if mapped else draw.permutation(count)
-        return self._offset + self.sequence * int(self._order[place])
+        return self._offset + self._stride * int(self._order[place])
+
+
+def row_of(tokens: Tokens, sequence: int) -> int:
+    """Tokens of a row of packed documents, a sequence and one; 0 where documents follow one another.
+
+    Raises:
+        UsageError: they were packed for sequences of another length.
+    """
+    row = tokens.row if isinstance(tokens, MappedTokens) else 0
+    if row not in (0, sequence + 1):
+        fact = f"the documents are packed for other sequences (--seq {sequence}, packed: {row - 1})"
+        raise UsageError(f"{fact}; take --seq {row - 1}")
+    return row
+
+
+def windows_at(tokens: Tokens, starts: np.ndarray, sequence: int) -> Rows:
+    """The inputs and targets from each start; a target of packed documents that does not count is `IGNORED`."""
+    taken = spans_of(tokens, starts, sequence + 1).astype(np.int64)  # (B, T+1)
+    inputs, targets = taken[:, :-1], taken[:, 1:]
+    if isinstance(tokens, MappedTokens) and tokens.row:
+        targets = np.where(tokens.counted.spans(starts, sequence + 1)[:, 1:], targets, IGNORED)
+    return inputs, targets
 
 
 def _key(seed: int, epoch: int) -> bytes:
@@ -86,16 +111,16 @@ def validation_windows(tokens: Tokens, sequence: int, most: int = 0) -> Rows:
     Args:
         tokens: the validation ids, one-dimensional.
         most: score at most this many windows, at even distances; 0: all.
-    Returns: inputs and targets, each (windows, T), of the tokens' dtype.
+    Returns: inputs and targets, each (windows, T).
     Raises:
         UsageError: there is not one whole window.
     """
-    windows = (len(tokens) - 1) // sequence
+    row = row_of(tokens, sequence)
+    windows = len(tokens) // row if row else (len(tokens) - 1) // sequence
     if windows < 1:
         raise UsageError(
             f"too little validation text for one window (tokens: {len(tokens)}, needed: {sequence + 1}); "
             "give more --data or lower --seq"
         )
     scored = min(windows, most or windows)
-    taken = spans_of(tokens, np.arange(scored) * windows // scored * sequence, sequence + 1)
-    return taken[:, :-1], taken[:, 1:]
+    return windows_at(tokens, np.arange(scored) * windows // scored * (row or sequence), sequence)

@@ -70,6 +70,11 @@ class Text:
         return f"data: {self.name}, digest {self.source[:12]}, {epochs}, {held}; tokenizer: {name}"
 
     @property
+    def is_packed(self) -> bool:
+        """Whether not every token counts as a target, so that a loss is a sum with its count."""
+        return any(isinstance(ids, MappedTokens) and ids.row > 0 for ids in (self.train, self.validation))
+
+    @property
     def digest(self) -> str:
         """The blake2b of the tokenizer and all ids: with another one the sequences differ."""
         hasher = hashlib.blake2b(self.tokenizer.to_json().encode(), digest_size=32)
@@ -194,6 +199,7 @@ def _prepared(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:
     given = find_tokenizer(called, ()) if tokenizer or not is_indexed(paths) else None
     found, tokens, source = _open(paths, given)
     cut = len(tokens) - (0 if whole else min(round(len(tokens) * VALIDATION_SHARE), HELD_BACK))
+    cut -= cut % (tokens.row or 1)
     name = ", ".join(map(str, paths))
     return Text(name, found, tokens.part(0, cut), tokens.part(cut, len(tokens)), source, called)
 
@@ -229,7 +235,8 @@ def _pack(text: Text) -> dict[str, Any]:
 def _pack_tokens(tokens: Tokens) -> list[Any]:
     if isinstance(tokens, MappedTokens):
         files = [[str(path), count] for path, count in tokens.files]
-        return [tokens.dtype.name, files, tokens.first, tokens.count]
+        masks = [[str(path), count] for path, count in tokens.masks]
+        return [tokens.dtype.name, files, masks, [tokens.first, tokens.count], tokens.row]
     return [tokens.dtype.name, tokens.tobytes()]
 
 
@@ -238,8 +245,10 @@ def _unpack(packed: dict[str, Any]) -> Text:
     return Text(**{**packed, **tokens, "tokenizer": Tokenizer.from_json(packed["tokenizer"])})
 
 
-def _unpack_tokens(dtype: str, held: Any, first: int = 0, count: int = 0) -> Tokens:
+def _unpack_tokens(dtype: str, held: Any, masks: Any = (), part: Sequence[int] = (0, 0), row: int = 0) -> Tokens:
     """Tokens as sent, or as mapped here. Raises UsageError: this rank cannot read the same files."""
     if isinstance(held, bytes):
         return np.frombuffer(held, dtype)
-    return MappedTokens.open([(Path(path), tokens) for path, tokens in held], dtype).part(first, first + count)
+    files, masked = ([(Path(path), tokens) for path, tokens in names] for names in (held, masks))
+    first, count = part
+    return MappedTokens.open(files, dtype, row, masked).part(first, first + count)

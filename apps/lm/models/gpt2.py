@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from apps.lm.data.masking import IGNORED
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.random.keyed_random import current_random, dropout, keyed_generator
@@ -28,10 +29,11 @@ class GPT2:
 
     Args:
         config: its sizes.
+        counts: whether some targets are ignored, so that a loss is a sum with its count.
     """
 
-    def __init__(self, config: ModelConfig):
-        self.config = config
+    def __init__(self, config: ModelConfig, counts: bool = False):
+        self.config, self._counts = config, counts
 
     @property
     def layers(self) -> int:
@@ -66,9 +68,9 @@ class GPT2:
     def _part(self, layers: range) -> nn.Module:
         return Part(self.config, layers)
 
-    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """See `token_loss`."""
-        return token_loss(output, targets)
+    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, int]:
+        """See `token_loss` and `counted_loss`."""
+        return counted_loss(output, targets) if self._counts else token_loss(output, targets)
 
     def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
         """Shape of what flows into a layer: ids, then the residual stream; beyond the last layer, logits."""
@@ -90,6 +92,13 @@ def token_loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """
     exact = output if output.dtype == torch.float64 else output.float()
     return functional.cross_entropy(exact.flatten(0, 1), targets.flatten())  # (B·T, V), (B·T)
+
+
+def counted_loss(output: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """As `token_loss`, but the sum over the targets that are not -100 (`IGNORED`), and their number."""
+    exact = output if output.dtype == torch.float64 else output.float()
+    total = functional.cross_entropy(exact.flatten(0, 1), targets.flatten(), reduction="sum")
+    return total, int((targets != IGNORED).sum())
 
 
 class UntiedGPT2(GPT2):

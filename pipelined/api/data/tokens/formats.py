@@ -30,11 +30,13 @@ class Piece:
         text: what is tokenised.
         ends: whether a document ends here.
         size: bytes of the file that it took, about.
+        counted: whether its tokens, and the end token behind it, count as targets, where tokens are packed.
     """
 
     text: str
     ends: bool
     size: int
+    counted: bool = True
 
 
 def files_in(path: Path) -> list[Path]:
@@ -49,7 +51,7 @@ def files_in(path: Path) -> list[Path]:
         splits = ", ".join(str(folder) for folder in sorted(path.iterdir()) if folder.is_dir())
         raise UsageError(f"{path} holds several splits; name one of them ({splits})")
     if (path / STATE).is_file():
-        return [path / file["filename"] for file in _loaded((path / STATE).read_text(), path / STATE)["_data_files"]]
+        return [path / file["filename"] for file in loaded_row((path / STATE).read_text(), path / STATE)["_data_files"]]
     inside = sorted(file for file in path.rglob("*") if file.is_file())
     files = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     if not files:
@@ -134,7 +136,7 @@ def _lines(path: Path, field: str) -> Iterator[Piece]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                row = _loaded(line, f"line {number} of {path}")
+                row = loaded_row(line, f"line {number} of {path}")
                 yield Piece(_text(row, field, f"line {number} of {path}"), True, len(line))
 
 
@@ -192,7 +194,8 @@ def _sized(text: str, *, ends: bool) -> Piece:
     return Piece(text, ends, len(text.encode()))
 
 
-def _loaded(text: str | bytes, where: object) -> dict[str, Any]:
+def loaded_row(text: str | bytes, where: object) -> dict[str, Any]:
+    """An object from its JSON. Raises UsageError: it is none, as the message says of `where`."""
     try:
         row = json.loads(text)
     except ValueError as error:
@@ -207,12 +210,17 @@ def _text(row: dict[str, Any], field: str, where: str) -> str:
         raise UsageError(f"{where} has no {field!r} (keys: {', '.join(row)}); name one of them by --field")
     if not isinstance(row[field], str):
         raise UsageError(f"{where} holds no text in {field!r} ({type(row[field]).__name__}); name another by --field")
+    require_utf8(row[field], where, field)
+    return row[field]
+
+
+def require_utf8(text: str, where: str, field: str) -> None:
+    """Raises UsageError: the text has half of a character."""
     try:
-        row[field].encode()
+        text.encode()
     except UnicodeEncodeError as error:
         half = f"half a character in {field!r}: U+{ord(error.object[error.start]):04X}"
         raise UsageError(f"{where} cannot be UTF-8 ({half}); mend it, or leave it out") from error
-    return row[field]
 
 
 def _arrow(path: Path) -> Any:

@@ -10,7 +10,9 @@ from typing import Any
 from pipelined.api.data.tokens.mapped import MappedTokens
 from pipelined.errors import UsageError
 
-INDEX, TOKENIZER, FORMAT = "index.json", "tokenizer.json", "pipelined tokens 1"
+INDEX, TOKENIZER = "index.json", "tokenizer.json"
+FORMAT, PACKED = "pipelined tokens 1", "pipelined tokens 2"
+"""Of documents that follow one another, and of documents packed into rows, with a mask beside each shard."""
 DTYPES = ("uint16", "uint32")
 
 
@@ -59,20 +61,37 @@ def open_index(directory: Path) -> TokenFiles:
         raw, tokenizer = path.read_bytes(), (directory / TOKENIZER).read_text(encoding="utf-8")
         index = json.loads(raw)
         shards = [(directory / str(shard["file"]), int(shard["tokens"])) for shard in index["shards"]]
-        dtype = _known(index)
+        dtype, row = _known(index), _row(index)
+        masks = [(directory / str(shard["mask"]), int(shard["tokens"])) for shard in index["shards"] if row]
     except OSError as error:
         raise UsageError(f"cannot read {error.filename} ({error.strerror}); write the tokens again") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"the index {path} is damaged ({error!r}); write the tokens again") from error
     digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
-    return TokenFiles(MappedTokens.open(shards, dtype), digest, tokenizer)
+    return TokenFiles(MappedTokens.open(shards, dtype, row, masks), digest, tokenizer)
 
 
 def _known(index: dict[str, Any]) -> str:
     """The type of the tokens. Raises ValueError: the format or the type is unknown."""
-    if index["format"] != FORMAT or index["dtype"] not in DTYPES:
+    if index["format"] not in (FORMAT, PACKED) or index["dtype"] not in DTYPES:
         raise ValueError(f"format: {index['format']!r}, dtype: {index['dtype']!r}")
     return str(index["dtype"])
+
+
+def _row(index: dict[str, Any]) -> int:
+    """The tokens of a row; 0 where documents are not packed. Raises ValueError: a shard is not made of rows."""
+    row = int(index["row"]) if index["format"] == PACKED else 0
+    if index["format"] == PACKED and (row < 2 or any(int(shard["tokens"]) % row for shard in index["shards"])):
+        raise ValueError(f"row: {row}")
+    return row
+
+
+def is_packed(paths: Sequence[Path]) -> bool:
+    """Whether a path holds documents packed into rows; False where an index cannot be read, which is told later."""
+    try:
+        return any(json.loads((path / INDEX).read_bytes())["format"] == PACKED for path in paths if is_indexed([path]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def open_bare(paths: Sequence[Path], symbols: int) -> TokenFiles:

@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -28,15 +28,21 @@ class MappedTokens:
         dtype: of the ids, uint16 or uint32; little-endian in the files.
         first: the token of the files that this part begins with.
         count: the tokens of this part.
+        row: tokens of the rows into which documents are packed; 0: they follow one another.
+        masks: of packed documents, files with a byte a token: whether it counts as a target.
     """
 
     files: tuple[tuple[Path, int], ...]
     dtype: np.dtype[Any]
     first: int
     count: int
+    row: int = 0
+    masks: tuple[tuple[Path, int], ...] = ()
 
     @classmethod
-    def open(cls, files: list[tuple[Path, int]], dtype: str) -> "MappedTokens":
+    def open(
+        cls, files: list[tuple[Path, int]], dtype: str, row: int = 0, masks: Sequence[tuple[Path, int]] = ()
+    ) -> "MappedTokens":
         """All tokens of some files.
 
         Raises:
@@ -45,7 +51,14 @@ class MappedTokens:
         kind = np.dtype(dtype).newbyteorder("<")
         for path, tokens in files:
             _require_size(path, tokens * kind.itemsize)
-        return cls(tuple(files), kind, 0, sum(tokens for _, tokens in files))
+        for path, tokens in masks:
+            _require_size(path, tokens)
+        return cls(tuple(files), kind, 0, sum(tokens for _, tokens in files), row, tuple(masks))
+
+    @property
+    def counted(self) -> "MappedTokens":
+        """Of packed documents, whether each token counts as a target: 1 or 0."""
+        return MappedTokens(self.masks, np.dtype(np.uint8), self.first, self.count)
 
     def __len__(self) -> int:
         return self.count

@@ -17,7 +17,8 @@ from types import TracebackType
 import numpy as np
 
 from pipelined.api.data.tokens.formats import Piece
-from pipelined.api.data.tokens.index import FORMAT, INDEX, TOKENIZER
+from pipelined.api.data.tokens.index import FORMAT, INDEX, PACKED, TOKENIZER
+from pipelined.api.data.tokens.packing import Ids, packed
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError, writing
 
@@ -32,7 +33,7 @@ class Written:
     Args:
         documents: that ended.
         tokens: in all shards.
-        shards: the name, the number of tokens and the SHA-256 of each.
+        shards: the name, the number of tokens and the SHA-256 of each, and of the mask beside it where rows are packed.
     """
 
     documents: int = 0
@@ -48,17 +49,20 @@ class ShardWriter:
         tokenizer: that makes the ids.
         called: how it was requested, for people.
         size: the most tokens of a shard.
+        row: tokens of a row into which documents are packed, of which a shard has at least one; 0: they are not.
     Raises:
         UsageError: the directory is the working directory, or above it.
     """
 
-    def __init__(self, directory: Path, tokenizer: Tokenizer, called: str, size: int):
+    def __init__(self, directory: Path, tokenizer: Tokenizer, called: str, size: int, row: int = 0):
         if Path.cwd().is_relative_to(resolved := directory.resolve()):
             raise UsageError(f"--out {directory} is the working directory, or above it; name a new directory")
         directory = resolved
-        self._directory, self._tokenizer, self._called, self._size = directory, tokenizer, called, size
+        self._directory, self._tokenizer, self._called = directory, tokenizer, called
+        self._row, self._size = row, max(row, size // row * row) if row else size
         self._part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.part")
         self._held: list[np.ndarray] = []
+        self._counted: list[np.ndarray] = []
         self._count = 0
         self.written = Written()
 
@@ -94,6 +98,29 @@ class ShardWriter:
         while self._count >= self._size:
             self._write_shard()
 
+    def add_packed(self, encoded: Iterable["Encoded"], filler: int) -> None:
+        """Pack documents into rows, and append these.
+
+        Args:
+            filler: the id of what fills a row up.
+        """
+        for ids, counted in packed(self._documents(encoded), self._row, filler):
+            self._counted.append(counted)
+            self.add(ids, 0)
+
+    def _documents(self, encoded: Iterable["Encoded"]) -> Iterator[Ids]:
+        """Whole documents; what follows the last end is none."""
+        held: list[Ids] = []
+        for each in encoded:
+            self.written.documents += each.documents
+            cuts = np.split(each.ids, each.ends), np.split(each.counted, each.ends)
+            for number, part in enumerate(zip(*cuts, strict=True)):
+                held.append(part)
+                if number < len(each.ends):
+                    ids, counted = map(np.concatenate, zip(*held, strict=True))
+                    yield ids, counted
+                    held = []
+
     def finish(self) -> Written:
         """Write the last shard and the index, and give the directory its name.
 
@@ -107,7 +134,8 @@ class ShardWriter:
         digest = _sha256(self.tokenizer_file.read_bytes())
         about = {"called": self._called, "symbols": self._tokenizer.vocab_size, "sha256": digest}
         dtype = self._tokenizer.dtype.name
-        index = {"format": FORMAT, "dtype": dtype, "tokenizer": about, **vars(self.written)}
+        kind = {"format": PACKED, "row": self._row} if self._row else {"format": FORMAT}
+        index = {**kind, "dtype": dtype, "tokenizer": about, **vars(self.written)}
         with writing(self._directory):
             (self._part / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
             self._part.replace(self._directory)
@@ -117,13 +145,23 @@ class ShardWriter:
         ids = np.concatenate(self._held)
         shard, rest = ids[: self._size], ids[self._size :]
         self._held, self._count = [rest], len(rest)
-        name = f"tokens-{len(self.written.shards):05}.bin"
-        raw = shard.astype(self._tokenizer.dtype.newbyteorder("<")).tobytes()
+        number = f"{len(self.written.shards):05}.bin"
+        written = self._write(f"tokens-{number}", shard.astype(self._tokenizer.dtype.newbyteorder("<")))
+        about = {"file": f"tokens-{number}", "tokens": len(shard), "sha256": written}
+        if self._row:
+            counted = np.concatenate(self._counted)
+            about |= {"mask": f"mask-{number}", "mask_sha256": self._write(f"mask-{number}", counted[: len(shard)])}
+            self._counted = [counted[len(shard) :]]
+        self.written.shards.append(about)
+        self.written.tokens += len(shard)
+
+    def _write(self, name: str, numbers: np.ndarray) -> str:
+        """Write a file, and return its SHA-256."""
+        raw = numbers.tobytes()
         with writing(self._directory), (self._part / name).open("wb") as file:
             file.write(raw)
             os.fsync(file.fileno())
-        self.written.shards.append({"file": name, "tokens": len(shard), "sha256": _sha256(raw)})
-        self.written.tokens += len(shard)
+        return _sha256(raw)
 
 
 def _sha256(raw: bytes) -> str:
@@ -132,11 +170,23 @@ def _sha256(raw: bytes) -> str:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The ids of some pieces, the documents that end in them, and the bytes of files that they took."""
+    """The ids of some pieces.
+
+    Args:
+        ends: the places behind which a document ends.
+        counted: of each id, whether it counts as a target, where documents are packed; uint8.
+        size: the bytes of files that they took.
+    """
 
     ids: np.ndarray
-    documents: int
+    ends: np.ndarray
+    counted: np.ndarray
     size: int
+
+    @property
+    def documents(self) -> int:
+        """The documents that end here."""
+        return len(self.ends)
 
 
 def encode_pieces(pieces: Iterable[Piece], tokenizer: Path, end: int | None, workers: int) -> Iterator[Encoded]:
@@ -177,11 +227,13 @@ def _batched(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 def _encode(tokenizer: Path, end: int | None, pieces: Sequence[Piece]) -> Encoded:
     found = _loaded(tokenizer)
-    ends = np.array([] if end is None else [end], found.dtype)
-    parts: list[np.ndarray] = []
-    for piece, ids in zip(pieces, found.encode_each([piece.text for piece in pieces]), strict=True):
-        parts += [ids, ends] if piece.ends else [ids]
-    return Encoded(np.concatenate(parts), sum(p.ends for p in pieces), sum(p.size for p in pieces))
+    behind = np.array([] if end is None else [end], found.dtype)
+    encoded = found.encode_each([piece.text for piece in pieces])
+    parts = [np.append(ids, behind) if piece.ends else ids for piece, ids in zip(pieces, encoded, strict=True)]
+    sizes = [len(part) for part in parts]
+    ends = np.cumsum(sizes)[[number for number, piece in enumerate(pieces) if piece.ends]]
+    counted = np.repeat(np.array([piece.counted for piece in pieces], np.uint8), sizes)
+    return Encoded(np.concatenate(parts), ends, counted, sum(piece.size for piece in pieces))
 
 
 @cache

@@ -1,0 +1,55 @@
+"""Chats in JSON lines as text: `{"messages": [{"role": "user", "content": "Hello"}, ...]}`, a chat a line.
+
+Every message becomes `<|im_start|>ROLE`, a line end, the content and `<|im_end|>` (ChatML); messages are parted by line
+ends. What the assistant says counts as a target, with its `<|im_end|>`; nothing else does.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipelined.api.data.tokens.formats import Piece, loaded_row, require_utf8
+from pipelined.errors import UsageError
+
+ASSISTANT = "assistant"
+
+
+def chat_pieces(path: Path, field: str) -> Iterator[Piece]:
+    """The chats of a file, each a document.
+
+    Args:
+        field: the key that holds the messages.
+    Raises:
+        UsageError: the file is no `.jsonl`; or a line is no chat.
+    """
+    if path.suffix.lower() != ".jsonl":
+        raise UsageError(f"{path} is no .jsonl; --chat reads JSON lines with a list of messages")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield from _pieces_of(loaded_row(line, where := f"line {number} of {path}"), field, where, len(line))
+
+
+def _pieces_of(row: dict[str, object], field: str, where: str, size: int) -> Iterator[Piece]:
+    messages = _messages(row, field, where)
+    for number, (role, content) in enumerate(messages, 1):
+        opening = ("\n" if number > 1 else "") + f"<|im_start|>{role}\n"
+        closing = f"{content}<|im_end|>"
+        last, taken = number == len(messages), size if number == 1 else 0
+        if role != ASSISTANT:
+            yield Piece(opening + closing, last, taken, counted=False)
+        else:
+            yield Piece(opening, False, taken, counted=False)
+            yield Piece(closing, last, 0)
+
+
+def _messages(row: dict[str, object], field: str, where: str) -> list[tuple[str, str]]:
+    """The role and the content of each message."""
+    held = row.get(field)
+    if not isinstance(held, list) or not held:
+        raise UsageError(f"{where} has no list of messages in {field!r}; name the key by --field, or mend the line")
+    found = [tuple(each.get(key) if isinstance(each, dict) else None for key in ("role", "content")) for each in held]
+    for role, content in found:
+        if not isinstance(role, str) or not isinstance(content, str):
+            raise UsageError(f"{where} has a message without a text as its role and its content; mend it")
+        require_utf8(role + content, where, field)
+    return [(str(role), str(content)) for role, content in found]

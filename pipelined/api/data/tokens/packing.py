@@ -1,0 +1,63 @@
+"""Documents packed into rows of one length, first-fit, so that none is cut that fits into a row.
+
+Of every token a row says whether it counts as a target. The first token of a document does not, as nothing before it
+belongs to the document; nor does what fills a row up. A document longer than a row is cut into pieces that share one
+token, so that each of its tokens after the first is a target once.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+OPEN = 1024
+"""Rows that are not full and take further documents; beyond these the oldest is written as it is."""
+
+Ids = tuple[np.ndarray, np.ndarray]
+"""Token ids, and of each whether it counts (uint8), both of one length."""
+
+
+def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
+    """Rows of documents.
+
+    Args:
+        row: tokens of a row; a sequence and one.
+        filler: the id of what fills a row up.
+    Cost: holds `OPEN` rows. A document of one token says nothing, and is left out.
+    """
+    rows, room = list[list[Ids]](), list[int]()
+
+    def close(number: int) -> Ids:
+        room.pop(number)
+        return _filled(rows.pop(number), row, filler)
+
+    for document in documents:
+        for piece in _pieces(document, row):
+            size = len(piece[0])
+            number = next((number for number, free in enumerate(room) if free >= size), len(rows))
+            if number == OPEN:
+                yield close(0)
+                number -= 1
+            if number == len(rows):
+                rows.append([])
+                room.append(row)
+            rows[number].append(piece)
+            room[number] -= size
+            if room[number] < 2:  # a token is a target after another
+                yield close(number)
+    while rows:
+        yield close(0)
+
+
+def _pieces(document: Ids, row: int) -> Iterator[Ids]:
+    """A document in pieces that fit into a row."""
+    ids, counted = document
+    for start in range(0, len(ids) - 1, row - 1):
+        counts = counted[start : start + row].copy()
+        counts[0] = 0
+        yield ids[start : start + row], counts
+
+
+def _filled(pieces: list[Ids], row: int, filler: int) -> Ids:
+    ids, counted = map(np.concatenate, zip(*pieces, strict=True))
+    free = row - len(ids)
+    return np.append(ids, np.full(free, filler, ids.dtype)), np.append(counted, np.zeros(free, np.uint8))
