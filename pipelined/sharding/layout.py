@@ -46,7 +46,7 @@ class Layout:
         cuts: for each dimension that is cut, its cuts.
         partial: the op of each partial axis, "sum", "mean" or "max".
     Raises:
-        UsageError: a word is none of these, an axis is named twice, or a maximum stands beside a sum or mean.
+        UsageError: an unknown word, an axis is named twice, or a maximum stands beside a sum or mean.
     """
 
     __slots__ = ("_key", "cuts", "partial")

@@ -195,7 +195,7 @@ def _sized(text: str, *, ends: bool) -> Piece:
 
 
 def loaded_row(text: str | bytes, where: object) -> dict[str, Any]:
-    """An object from its JSON. Raises UsageError: it is none, as the message says of `where`."""
+    """An object from its JSON. Raises UsageError, which names `where`, for anything else."""
     try:
         row = json.loads(text)
     except ValueError as error:

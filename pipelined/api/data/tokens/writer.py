@@ -109,7 +109,7 @@ class ShardWriter:
             self.add(ids, 0)
 
     def _documents(self, encoded: Iterable["Encoded"]) -> Iterator[Ids]:
-        """Whole documents; what follows the last end is none."""
+        """Whole documents; an unfinished document at the end is left out."""
         held: list[Ids] = []
         for each in encoded:
             self.written.documents += each.documents
