@@ -19,7 +19,7 @@ from benchmarks._tcp_roads import Bare
 from transports import open_transport
 from transports.rpc import Endpoint, Request, Response, open_endpoint
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 SHORT = 1 << 10
 
 
@@ -33,8 +33,8 @@ class Pair:
     def __init__(self, rank: int, end: Endpoint, there: str, bare: Bare):
         self.rank, self._end, self._there, self._bare = rank, end, there, bare
         self._over: asyncio.Queue[None] = asyncio.Queue()
-        end.handle("echo", self._echo, MOST_BYTES)
-        end.handle("take", self._take, MOST_BYTES)
+        end.handle("echo", self._echo, MAX_BYTES)
+        end.handle("take", self._take, MAX_BYTES)
         end.handle("over", self._note)
 
     async def request(self, topic: str, view: memoryview) -> Response:

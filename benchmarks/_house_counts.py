@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from benchmarks._house_tree import PACKAGES, Module, Tree
 
-MOST_ENTRIES = 20
+MAX_ENTRIES = 20
 SMALL_LINES = 60
-LONGEST_FILE, LONGEST_FUNCTION = 300, 60
-MOST_CALLABLES, MOST_POSITIONAL = 2, 5
+MAX_FILE, MAX_FUNCTION = 300, 60
+MAX_CALLABLES, MAX_POSITIONAL = 2, 5
 WORDS = re.compile(r"\b(?:[Ww]ho|[Ww]hoever|[Ww]hose|[Nn]obody|[Ss]omebody|is none|[Tt]he one rule)\b")
 """The words that plain English avoids. `is None`, the test of Python, is not among them."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -47,7 +47,7 @@ def full_folders(tree: Tree) -> Iterator[Count]:
         folder: len([e for e in tree.entries(folder) if f"{folder}.{e}" not in tree.plug_ins])
         for folder in tree.folders
     }
-    yield _most("entries of a folder", MOST_ENTRIES, sizes)
+    yield _most("entries of a folder", MAX_ENTRIES, sizes)
 
 
 def paragraphs(tree: Tree) -> Iterator[Count]:
@@ -75,8 +75,8 @@ def constructors(tree: Tree) -> Iterator[Count]:
         for module in tree
         for node in module.nodes(ast.ClassDef)
     }
-    over = {place: number for place, number in found.items() if number > MOST_CALLABLES}
-    yield Count(f"constructors with over {MOST_CALLABLES} callables", len(over), 0, _worst(over))
+    over = {place: number for place, number in found.items() if number > MAX_CALLABLES}
+    yield Count(f"constructors with over {MAX_CALLABLES} callables", len(over), 0, _worst(over))
 
 
 def parameters(tree: Tree) -> Iterator[Count]:
@@ -85,20 +85,20 @@ def parameters(tree: Tree) -> Iterator[Count]:
         f"{module.path}:{node.lineno} {node.name}": number
         for module in tree
         for node in module.nodes(*FUNCTIONS)
-        if (number := len(_positional(node))) > MOST_POSITIONAL
+        if (number := len(_positional(node))) > MAX_POSITIONAL
     }
-    yield Count(f"functions with over {MOST_POSITIONAL} parameters not keyword-only", len(over), 0, _worst(over))
+    yield Count(f"functions with over {MAX_POSITIONAL} parameters not keyword-only", len(over), 0, _worst(over))
 
 
 def lengths(tree: Tree) -> Iterator[Count]:
     """The longest file and the longest function, in lines, and all lines."""
-    yield _most("longest file, lines", LONGEST_FILE, {str(module.path): module.lines for module in tree})
+    yield _most("longest file, lines", MAX_FILE, {str(module.path): module.lines for module in tree})
     functions = {
         f"{module.path}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
         for module in tree
         for node in module.nodes(*FUNCTIONS)
     }
-    yield _most("longest function, lines", LONGEST_FUNCTION, functions)
+    yield _most("longest function, lines", MAX_FUNCTION, functions)
     by_package = {package: sum(module.lines for module in _below(tree, package)) for package in PACKAGES}
     yield Count("lines", sum(by_package.values()), 40_000, _worst(by_package))
 

@@ -29,7 +29,7 @@ from transports import new_event_loop
 from transports.rpc.world import Worlds
 
 SEQUENCE, VOCABULARY, WIDTH = 8, 16, 8
-MOST_BYTES = 1 << 26
+MAX_BYTES = 1 << 26
 
 
 class TimingTracer(OrderTracer):
@@ -83,7 +83,7 @@ async def main() -> None:
     """Open an endpoint, and train each run that is read, until there is no more."""
     torch.set_num_threads(1)
     async with await endpoint_at(sys.argv[1]) as endpoint:
-        worlds, clock = Worlds(endpoint, MOST_BYTES), PunctualClock()
+        worlds, clock = Worlds(endpoint, MAX_BYTES), PunctualClock()
         print(endpoint.address, flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             print(json.dumps(await trained(worlds, json.loads(line), clock)), flush=True)

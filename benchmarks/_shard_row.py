@@ -8,7 +8,7 @@ from typing import Any
 FROM = 1 << 20
 """Bytes from which a ratio is promised."""
 LEAST = {("own", 2): 0.7, ("allocated", 2): 1.0, ("own", 4): 1.0, ("allocated", 4): 1.0}
-LEAST_ALL_TO_ALL = {2: 0.5, 4: 1.0}
+MIN_ALL_TO_ALL = {2: 0.5, 4: 1.0}
 """MPI's time over ours that is promised, by our arrays and ranks."""
 HEAD = f"{'collective':15} {'bytes':>9} {'us':>9} {'algbw':>6} {'x MPI':22} {'least':>5}"
 
@@ -34,7 +34,7 @@ class ShardRow:
         if self.nbytes < FROM:
             return 0.0
         exchanged = self.collective == "all_to_all"
-        return LEAST_ALL_TO_ALL.get(self.ranks, 0.0) if exchanged else LEAST.get((self.arrays, self.ranks), 0.0)
+        return MIN_ALL_TO_ALL.get(self.ranks, 0.0) if exchanged else LEAST.get((self.arrays, self.ranks), 0.0)
 
     @property
     def ratios(self) -> list[float]:

@@ -23,7 +23,7 @@ from pipelined.swarm.stages.stage import Microbatch
 from tests.swarm.virtual_parties import VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork
 
-LEAST_PIECE = 8
+MIN_PIECE = 8
 """Bytes of a piece of a sum that is played as small as can be."""
 
 
@@ -121,7 +121,7 @@ def _rules(actors: Actors) -> Rules:
         rebalance_s=0.0,
         codec=actors.codec,
         sums_codec=actors.sums_codec,
-        piece_bytes=max(LEAST_PIECE, round(actors.piece / actors.scale)),
+        piece_bytes=max(MIN_PIECE, round(actors.piece / actors.scale)),
         delayed=actors.delayed,
     )
 

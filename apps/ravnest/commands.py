@@ -28,7 +28,7 @@ from pipelined.training.step_report import StepReport
 if TYPE_CHECKING:
     from pipelined.ravnest.saving import Saving
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """The largest message that a node takes from another."""
 
 
@@ -51,7 +51,7 @@ async def serve(flags: Serve, say: Say) -> None:
                 orders = OrderDirectory(flags.orders, task.pack().decode()) if flags.orders else None
                 run = (await directory.read(RUN)).entries[RUN].value.decode()
                 saving = await asyncio.to_thread(saving_of, flags, task, run) if flags.checkpoint else None
-                member = ClusterMember(training, Worlds(endpoint, MOST_BYTES), executor, orders=orders, saving=saving)
+                member = ClusterMember(training, Worlds(endpoint, MAX_BYTES), executor, orders=orders, saving=saving)
                 capacity = Capacity(flags.room or free_memory(), flags.line, flags.speed)
                 say(f"{node.name}: node at {endpoint.address}, {capacity.ram / 2**20:,.0f} MiB")
                 await RavnestNode(node, member, capacity, task.subject.lease, say).run()

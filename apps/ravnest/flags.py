@@ -13,7 +13,7 @@ from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.pool import BYTES, RATES, SPEEDS, quantity
 
-LEAST_VOCABULARY = 256
+MIN_VOCABULARY = 256
 """Symbols of a model that is only checked; the text decides later."""
 
 
@@ -259,7 +259,7 @@ def check_forming(flags: Train | Local) -> None:
     if flags.resume and flags.checkpoint is None:
         raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
     flags.subject.check()
-    flags.subject.model(LEAST_VOCABULARY)
+    flags.subject.model(MIN_VOCABULARY)
     flags.forming.check()
     refuse_below(1, "--nodes", flags.nodes)
     if not (isinstance(flags, Local) and flags.pool):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 CONFIDENCE = 0.95
-LEAST_SPREAD = 0.01
+MIN_SPREAD = 0.01
 """The least relative standard error of a measurement. A smaller one is chance, and would outweigh all other samples."""
 
 
@@ -32,7 +32,7 @@ class Sample:
     def error(self) -> float:
         """Standard error of the median, from the median distance to it (times 1.48 it is a standard deviation)."""
         distance = 1.4826 * statistics.median(abs(second - self.middle) for second in self.seconds)
-        return max(distance / math.sqrt(len(self.seconds)), LEAST_SPREAD * self.middle, 1e-9)
+        return max(distance / math.sqrt(len(self.seconds)), MIN_SPREAD * self.middle, 1e-9)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from transports import Transport
 
 CHANNEL = 1
 """The first bare-buffer channel of the trials; each bucket has its own."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """The most bytes in a trial; beyond this size the fastest algorithm does not change."""
 
 Seconds = Mapping[str, float]
@@ -31,7 +31,7 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
     """
     mine: list[tuple[int, Seconds]] = []
     for number, bucket in enumerate(parameters):
-        holders, nbytes = plan.holders(*bucket.stages), min(bucket.nbytes, MOST_BYTES)
+        holders, nbytes = plan.holders(*bucket.stages), min(bucket.nbytes, MAX_BYTES)
         if transport.rank not in holders or len(holders) < 2 or not nbytes:
             continue
         measured = await measure(Group(transport, holders, CHANNEL + number), (nbytes,))

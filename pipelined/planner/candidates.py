@@ -15,7 +15,7 @@ from pipelined.schedules.registry import declared
 
 AUTO = "auto"
 """Instead of a number of ranks of a worker: any."""
-MOST_CHUNKS = 4
+MAX_CHUNKS = 4
 """The most stages of a pipe on a worker that are tried."""
 NOT_EXACT = ", not exact"
 """The label of a schedule without a flush: its gradients are those of older weights."""
@@ -89,7 +89,7 @@ def data_parallel(ranks: int, batch: int) -> Plan | None:
 
 def _of(name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, Any], deep: bool) -> Iterator[Plan]:
     """The plans of one schedule; deep: without those of a single stage, as `ONE_STAGE` stands for them."""
-    for depth in range(2 if deep else 1, min(layers, ranks * MOST_CHUNKS) + 1):
+    for depth in range(2 if deep else 1, min(layers, ranks * MAX_CHUNKS) + 1):
         for knobs in _variants(name, depth, batch, fixed):
             counts = (depth, *_divisors(batch))  # a schedule may refuse some, and all give the same workers
             group = next(filter(None, (_try(name, depth, 1, 2, number, knobs=knobs) for number in counts)), None)

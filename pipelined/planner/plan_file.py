@@ -17,7 +17,7 @@ from pipelined.schedules import require_known
 FORMAT, VERSION = "pipelined-plan", 2
 VERSIONS = (1, VERSION)
 """Those that are read; a plan of version 1 has no teams."""
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """The most bytes of a plan file."""
 
 
@@ -143,8 +143,8 @@ def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
 
 def _read(path: Path) -> Any:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path} is no plan (bytes: {path.stat().st_size}, most: {MOST_BYTES}); name another file")
+        if path.stat().st_size > MAX_BYTES:
+            raise UsageError(f"{path} is no plan (bytes: {path.stat().st_size}, most: {MAX_BYTES}); name another file")
         return json.loads(path.read_text())
     except OSError as error:
         raise UsageError(f"cannot read the plan {path} ({error.strerror}); name another --plan") from error

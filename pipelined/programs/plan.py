@@ -27,7 +27,7 @@ SIZES = ("depth", "width", "microbatch", "microbatches")
 """The whole numbers of every plan."""
 MOST = 1 << 16
 """The largest number of stages, groups, microbatches or pipes that is read from a file; no job needs more."""
-MOST_CELLS = 1 << 20
+MAX_CELLS = 1 << 20
 """The largest product of stages and groups, microbatches or pipes that is read from a file; layout and check take time
 and memory in proportion to it."""
 
@@ -219,6 +219,6 @@ def require_possible(sizes: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {value} and can be {MOST} at most")
     for name, value in numbers.items():
         cells = sizes["depth"] * value
-        if name not in ("depth", "microbatch") and cells > MOST_CELLS:
-            fact = f"depth times {name} is {cells} ({sizes['depth']} x {value}) and can be {MOST_CELLS} at most"
+        if name not in ("depth", "microbatch") and cells > MAX_CELLS:
+            fact = f"depth times {name} is {cells} ({sizes['depth']} x {value}) and can be {MAX_CELLS} at most"
             raise ValueError(f"{fact}; use fewer stages or {name}")

@@ -20,8 +20,8 @@ from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import Version
 
 NODES, CLUSTERS, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
-MOST_PLACES = 4096
-MOST_ALIVE = 4096
+MAX_PLACES = 4096
+MAX_ALIVE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Clusters(Record):
         if [type(each) for each in self.begun] != [int, str] or self.begun[0] < 0:
             raise ValueError(f"Clusters.begun: no step and lineage (got: {self.begun!r:.80})")
         object.__setattr__(self, "begun", Version(*self.begun))
-        if not self.rows or sum(map(len, self.rows)) > MOST_PLACES:
+        if not self.rows or sum(map(len, self.rows)) > MAX_PLACES:
             raise ValueError(f"Clusters.rows: none, or too many places (clusters: {len(self.rows)})")
         rows = [[_read_place(place) for place in row] for row in self.rows]
         for row in rows:
@@ -168,6 +168,6 @@ def _read_place(value: object) -> StagePlace:
     if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
         raise ValueError(f"Clusters.rows: no place (got: {value!r:.80})")
     place = StagePlace(*value)
-    if not 0 <= place.first < place.end or not 1 <= place.alive <= MOST_ALIVE:
+    if not 0 <= place.first < place.end or not 1 <= place.alive <= MAX_ALIVE:
         raise ValueError(f"Clusters.rows: layers or microbatches alive out of range (got: {place})")
     return place

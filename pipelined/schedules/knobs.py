@@ -103,7 +103,7 @@ SCALE = Knob(
     choices=("direct", "forward-doubling", "backward-halving"),
     tries=_scales,
 )
-MOST_AHEAD = 4096
+MAX_AHEAD = 4096
 """The most microbatches alive on a stage; a plan from a file could else take hours to prove."""
 AHEAD = Knob(
     "ahead",
@@ -125,9 +125,9 @@ def alive_limits(shape: Shape) -> tuple[int, ...]:
     if not text:
         return ()
     numbers = [int(part) if part.isascii() and part.isdigit() and len(part) < 9 else 0 for part in text.split(",")]
-    if not 1 <= min(numbers) <= max(numbers) <= MOST_AHEAD or len(numbers) not in (1, shape.depth):
+    if not 1 <= min(numbers) <= max(numbers) <= MAX_AHEAD or len(numbers) not in (1, shape.depth):
         fact = f"{AHEAD.flag} {text} is no number of microbatches alive (stages: {shape.depth})"
-        raise ScheduleError(f"{fact}; give K from 1 to {MOST_AHEAD}, or {shape.depth} such numbers with commas between")
+        raise ScheduleError(f"{fact}; give K from 1 to {MAX_AHEAD}, or {shape.depth} such numbers with commas between")
     if len(numbers) == shape.depth:
         return tuple(numbers)
     return tuple(-(-numbers[0] * (shape.depth - stage) // shape.depth) for stage in range(shape.depth))

@@ -22,7 +22,7 @@ from pipelined.traces.tracer import COMPUTE, MESSAGES, NOWHERE, Events, NullTrac
 __all__ = ["Events", "NullTracer", "Span", "TraceError", "Tracer", "read", "write"]
 
 BUSY = (*COMPUTE, "all_reduce")
-SHORTEST_IDLE = 1e-5  # seconds; shorter gaps are the runtime's own time between two instructions
+MIN_IDLE = 1e-5  # seconds; shorter gaps are the runtime's own time between two instructions
 PLACES = ("step", "stage", "microbatch", "pipe")
 
 
@@ -117,11 +117,11 @@ def _idle(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[S
     busy = sorted((span for span in mine if span.category in BUSY), key=lambda span: span.start)
     free = 0.0
     for span in busy:
-        if span.start - free >= SHORTEST_IDLE:
+        if span.start - free >= MIN_IDLE:
             yield Span(rank, "idle", "idle", free, span.start, span.step)
         free = max(free, span.end)
     end = max((span.end for spans in everyone for span in spans), default=0.0)
-    if end - free >= SHORTEST_IDLE:
+    if end - free >= MIN_IDLE:
         yield Span(rank, "idle", "idle", free, end)
 
 

@@ -35,7 +35,7 @@ from transports.rpc import Rejected
 from transports.rpc.tcp import open_at
 
 STEPS = 14
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 HELD_OUT = 2
 PASSES = ["forward", "backward", "evaluate"]
 OF_PEERS = [*PASSES, "prepare", "resume", "reduce", "piece", "inherit", "manifest", "chunk", "totals", "announce"]
@@ -206,7 +206,7 @@ def test_a_hostile_trainer_changes_nothing_and_is_refused_by_name(seed, codec):
     tracemalloc.start()
     try:
         run_virtual(troubled(seed, codec))
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
 
@@ -248,7 +248,7 @@ def test_bytes_from_strangers_at_every_port_change_nothing_and_are_counted():
     tracemalloc.start()
     try:
         weights, rejected = asyncio.run(over_tcp())
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
     assert all(np.array_equal(each, Reference(1, 6).weights(STEPS // 2, 0)) for each in weights)

@@ -31,7 +31,7 @@ from transports.rpc.identity import PartyIdentity, connect
 from transports.rpc.tcp import open_at
 
 STEPS, BATCH = 30, 6
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 KNOWN_TOPIC = {"directory": "directory.enter"}
 """A topic without arrays that is answered at a port; elsewhere `status`."""
 BOMB = pack("zstd", [np.zeros(1 << 23)], "64 MiB of zeros")
@@ -172,7 +172,7 @@ async def troubled():
 def test_each_of_a_list_is_refused_by_name_at_every_port_and_changes_nothing():
     weights, outcomes, counted, grown = asyncio.run(troubled())
     assert {case: pair for case, pair in outcomes.items() if pair[0] != pair[1]} == {}
-    assert grown < MOST_BYTES
+    assert grown < MAX_BYTES
     for name, (rejected, _) in counted.items():
         assert rejected == {reason: 1 for _, reason in said("").values()} | {"wrong key": 1}, name
     for name in ("p0", "p1"):

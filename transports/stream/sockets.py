@@ -52,7 +52,7 @@ class Keepalive(NamedTuple):
 
 KEEPALIVE = Keepalive()
 TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it
-LONGEST_PAUSE_MS = 10_000  # between two retransmissions or probes of a full receiver; the default is 2 minutes
+MAX_PAUSE_MS = 10_000  # between two retransmissions or probes of a full receiver; the default is 2 minutes
 _INFO = struct.Struct("=3xB20xI16xI8xI")  # of Linux' tcp_info: probes, unacked, last_data_sent, last_ack_recv
 
 Address = tuple[str, int]
@@ -195,7 +195,7 @@ def set_options(sock: socket.socket, keepalive: Keepalive = KEEPALIVE) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     if sys.platform == "linux":
         with suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_PAUSE_MS)
+            sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, MAX_PAUSE_MS)
 
 
 def seconds_unacknowledged(sock: socket.socket) -> float | None:

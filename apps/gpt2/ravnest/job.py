@@ -22,7 +22,7 @@ from pipelined.state.store import saved_stages
 from pipelined.state.versions import saved_steps
 
 SCHEDULE = "ravnest"
-NODES_A_CLUSTER, LEAST_NODES = 2, 3
+NODES_A_CLUSTER, MIN_NODES = 2, 3
 """Ranks without a launcher: two a cluster, and at least three."""
 AVERAGE_EVERY = 16
 """Microbatches of a cluster from one round to the next by default, or the next larger number of whole steps."""
@@ -153,7 +153,7 @@ def resolve_ravnest(config: Config, world_size: int | None) -> RavnestJob:
     )
     subject.check()
     forming.check()
-    ranks = world_size or max(LEAST_NODES, NODES_A_CLUSTER * (config.clusters or 1))
+    ranks = world_size or max(MIN_NODES, NODES_A_CLUSTER * (config.clusters or 1))
     check_clusters(forming, ranks)
     return RavnestJob(config, model, subject, forming, ranks)
 

@@ -18,7 +18,7 @@ from apps.lm.data.text import Text
 from apps.lm.export import FinalOutput
 from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.weights import VALUE, Weights
-from apps.ravnest.commands import MOST_BYTES, pool_request, show_steps
+from apps.ravnest.commands import MAX_BYTES, pool_request, show_steps
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
@@ -119,7 +119,7 @@ class Rank:
 
     async def _serve(self, node: Node) -> None:
         saving = Saving(self.last, 1, self.run)
-        member = ClusterMember(self.training, Worlds(node.endpoint, MOST_BYTES), self.executor, saving=saving)
+        member = ClusterMember(self.training, Worlds(node.endpoint, MAX_BYTES), self.executor, saving=saving)
         say = print_line if self.transport.rank == 0 else _say_nothing
         try:
             await RavnestNode(node, member, Capacity(self.ram, LINE), self.task.subject.lease, say).run()

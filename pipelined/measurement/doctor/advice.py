@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pipelined.measurement.doctor.examination import Examination, ExaminedNode
 from pipelined.measurement.doctor.libraries import WHEELS
 
-LEAST_MEMORY = 1 << 30
+MIN_MEMORY = 1 << 30
 """Free bytes that a rank needs; torch alone takes a third of them."""
-LEAST_SHARED = 64 << 20
+MIN_SHARED = 64 << 20
 """Free bytes of shared memory that a rank needs."""
 SLOW_S = 1e-9
 """Seconds per byte between nodes above which compression of messages saves time."""
@@ -131,12 +131,12 @@ def _devices(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
 
 def _memory(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     ranks, available, shared = len(node.ranks), node.machine.available, node.machine.shared
-    if available is not None and available < LEAST_MEMORY * ranks:
+    if available is not None and available < MIN_MEMORY * ranks:
         fact = f"{available / 2**30:.1f} GiB are free for {ranks} ranks on {node.machine.host}"
-        yield Advice(fact, f"start fewer, or end what takes the rest; a rank needs {LEAST_MEMORY >> 30} GiB")
-    if ranks > 1 and shared is not None and shared < LEAST_SHARED * ranks:
+        yield Advice(fact, f"start fewer, or end what takes the rest; a rank needs {MIN_MEMORY >> 30} GiB")
+    if ranks > 1 and shared is not None and shared < MIN_SHARED * ranks:
         fact = f"{shared >> 20} MiB of shared memory are free for {ranks} ranks on {node.machine.host}"
-        yield Advice(fact, f"give /dev/shm {LEAST_SHARED * ranks >> 20} MiB (docker run --shm-size)")
+        yield Advice(fact, f"give /dev/shm {MIN_SHARED * ranks >> 20} MiB (docker run --shm-size)")
 
 
 def _reading(found: Examination, node: ExaminedNode) -> Iterator[Advice]:

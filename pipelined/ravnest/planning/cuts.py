@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageSizes
 
-MOST_IN_TABLE = 11
+MAX_IN_TABLE = 11
 """Nodes of a cluster beyond which orders are searched by descent: the table has a row for every set of nodes."""
 Objective = Literal["transfer", "rate"]
 Costs = NDArray[np.float64]
@@ -48,7 +48,7 @@ class Cuts:
         """The largest cost of a stage in the best cut: a share of RAM, or seconds. Infinity where none fits."""
         if len(members) > len(self._sizes.layers):
             return np.inf
-        if len(members) > MOST_IN_TABLE:
+        if len(members) > MAX_IN_TABLE:
             return self._worst_in_order(self._descended(members))
         return float(self._rest(self._table(len(members)), _mask(members), len(members), np.inf)[0])
 
@@ -57,7 +57,7 @@ class Cuts:
         limit = self.worst(members)
         if limit == np.inf:
             return None
-        orders = self._descended(members) if len(members) > MOST_IN_TABLE else None
+        orders = self._descended(members) if len(members) > MAX_IN_TABLE else None
         rests: dict[int, Costs] = {}
         mask, depth, first, cut = _mask(members), len(members), 0, list[CutStage]()
         reached = float(self._rest(rests, mask, depth, limit, orders)[0])

@@ -16,9 +16,9 @@ from pipelined.ravnest.planning.genetic import evolve
 from pipelined.ravnest.planning.pool import PoolNode
 
 Method = Literal["exhaustive", "genetic"]
-MOST_EXHAUSTIVE = 11
+MAX_EXHAUSTIVE = 11
 """Nodes up to which every partition is looked at: 11 nodes have 246,730 into 5 clusters."""
-MOST_CHECKED = 100
+MAX_CHECKED = 100
 """Partitions of the genetic search of which the cuts are looked at, the best first."""
 Partition = tuple[tuple[int, ...], ...]
 Score = tuple[float, float]
@@ -87,7 +87,7 @@ class Formation:
             tuple(sorted(tuple(node for node, of in enumerate(assigned) if of == c) for c in range(clusters)))
             for assigned in evolve(rams, weights, clusters, self.need, by_rate=by_rate, seed=seed)
         )
-        for groups in islice(dict.fromkeys(found), MOST_CHECKED):
+        for groups in islice(dict.fromkeys(found), MAX_CHECKED):
             if all(group and self.cost(group) < float("inf") for group in groups):
                 return groups
         return None
@@ -116,7 +116,7 @@ class Formation:
 
 def method_for(nodes: int, method: Method | None) -> Method:
     """The method asked for; open: exhaustive for few nodes."""
-    return method or ("exhaustive" if nodes <= MOST_EXHAUSTIVE else "genetic")
+    return method or ("exhaustive" if nodes <= MAX_EXHAUSTIVE else "genetic")
 
 
 def form(formation: Formation, clusters: int, method: Method) -> Partition | None:

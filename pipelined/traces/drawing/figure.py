@@ -26,7 +26,7 @@ LANES = {"receive": 0, "send": 1, "all_reduce": 2, "step": 2}
 WIDTH = 12.0  # inches
 MARGIN = 1.1  # inches beside the rows, for their names
 SMALLEST, LARGEST = 3.5, 9.0  # points; a smaller number is left out
-MOST_STAGES, MOST_ENTRIES = 8, 16  # in the legend, and in one line of it
+MAX_STAGES, MAX_ENTRIES = 8, 16  # in the legend, and in one line of it
 
 
 def draw(picture: Scene) -> Figure:
@@ -49,7 +49,7 @@ def draw_on(axes: Axes, picture: Scene) -> None:
 def add_legend(figure: Figure, picture: Scene) -> None:
     """Say below the page what its colours and shapes mean."""
     handles = list(_legend(picture))
-    lines = -(-len(handles) // MOST_ENTRIES)
+    lines = -(-len(handles) // MAX_ENTRIES)
     look = {"fontsize": 8, "handlelength": 1.1, "handleheight": 1.1, "columnspacing": 1.2, "handletextpad": 0.45}
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), frameon=False, **look)
 
@@ -121,7 +121,7 @@ def dress(axes: Axes, picture: Scene, title: str) -> None:
 
 def _legend(picture: Scene) -> Iterator[Artist]:
     depth, pipes = picture.depth, picture.pipes
-    for stage in range(0, depth, -(-depth // MOST_STAGES)):
+    for stage in range(0, depth, -(-depth // MAX_STAGES)):
         yield Patch(color=stage_colour(stage, depth, 0, pipes), label=f"stage {stage}")
     for pipe in range(pipes) if pipes > 1 else ():
         yield Patch(color=pipe_colour(pipe, pipes), label=f"pipe {pipe}")

@@ -24,7 +24,7 @@ from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.grids import Grids
 
-MOST_USES = 256
+MAX_USES = 256
 """The uses of one tied parameter in a model, for each of which the grid has room."""
 
 
@@ -69,7 +69,7 @@ class ExactSums(Accumulation):
         self._tied: dict[object, str] = {
             bucket.parameters[name]: name for name, (bucket, _) in self._places.items() if name in several
         }
-        uses = {name: MOST_USES if name in several else 1 for name in self._places}
+        uses = {name: MAX_USES if name in several else 1 for name in self._places}
         self.grids = Grids({name: microbatches * number for name, number in uses.items()})
         self._largest = dict.fromkeys(self._places, 0.0)
         self._takes_uses = True
@@ -132,8 +132,8 @@ class ExactSums(Accumulation):
                     uses[name] = uses.get(name, 0) + 1
                     node.register_hook(partial(self._on_use_gradient, name, place))
         for name, number in uses.items():
-            if number > MOST_USES:
-                raise UsageError(f"exact sums: {name} is used {number} times and may be {MOST_USES} times; untie it")
+            if number > MAX_USES:
+                raise UsageError(f"exact sums: {name} is used {number} times and may be {MAX_USES} times; untie it")
 
     @contextmanager
     def without_weights(self) -> Iterator[None]:

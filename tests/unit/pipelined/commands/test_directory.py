@@ -26,7 +26,7 @@ async def imported(*arguments):
 directory.serve = imported
 __main__.main(["directory"])
 """
-MOST_OWN, MOST_OF_PIPELINED = 75, 32
+MAX_OWN, MAX_OF_PIPELINED = 75, 32
 
 
 def test_it_loads_neither_torch_nor_mpi_nor_the_swarm():
@@ -36,8 +36,8 @@ def test_it_loads_neither_torch_nor_mpi_nor_the_swarm():
     rooms = {".".join(name.split(".")[:2]) for name in own}
     assert not loaded & {"torch", "mpi4py", "transports.mpi", "collectives", "apps", "tyro"}
     assert not rooms & {"pipelined.swarm", "pipelined.membership", "pipelined.state", "pipelined.training"}
-    assert len(own) <= MOST_OWN, sorted(own)
-    assert len([name for name in own if name.startswith("pipelined")]) <= MOST_OF_PIPELINED, sorted(own)
+    assert len(own) <= MAX_OWN, sorted(own)
+    assert len([name for name in own if name.startswith("pipelined")]) <= MAX_OF_PIPELINED, sorted(own)
 
 
 def begin(*flags):

@@ -119,7 +119,7 @@ def test_many_nodes_are_cut_by_descent(monkeypatch):
     """Beyond the table's size a good order is searched; here it is as good as the table's."""
     rams, speeds = [12, 20, 40, 16], [1.0, 2.0, 1.0, 2.0]
     exact = best(rams, speeds, "transfer")
-    monkeypatch.setattr("pipelined.ravnest.planning.cuts.MOST_IN_TABLE", 3)
+    monkeypatch.setattr("pipelined.ravnest.planning.cuts.MAX_IN_TABLE", 3)
     descended = best(rams, speeds, "transfer")
     assert descended is not None and sum(count for _, count in descended) == sum(count for _, count in exact) == 8
 
