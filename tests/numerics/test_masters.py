@@ -125,6 +125,23 @@ def test_weights_set_before_the_first_step_are_those_that_are_updated(tmp_path):
     assert ends[0] == ends[1]
 
 
+def test_an_optimizer_is_built_from_the_values_of_the_parameters():
+    """One that pulls to the values it was built with needs them."""
+    seen = []
+
+    class Looking(OptimizerConfig):
+        def build(self, parameters):
+            seen.append({name: parameter.detach().clone() for name, parameter in parameters.items()})
+            return super().build(parameters)
+
+    async def values(trainer):
+        return {name: parameter.detach().clone() for name, parameter in trainer.local.parameters.items()}
+
+    job = Case("gpipe", 1, 1, 1, layers=1).job(optimizer_config=Looking(lr=0.1, steps=5), offload_optimizer=True)
+    (expected,), (found,) = on_ranks(job, values), seen
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+
+
 def test_a_delayed_update_runs_while_the_next_step_computes():
     computing, waited = threading.Event(), []
 

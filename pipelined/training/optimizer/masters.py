@@ -94,12 +94,12 @@ class MasterOptimizer(RankOptimizer):
         return fields.get(IN_USE, fields[VALUE]) if self._delayed else fields[VALUE]
 
     def _copied(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
-        """The masters, which get their values before they are first used: the parameters may not have them yet."""
+        """The masters, which get their values anew before they are first used: weights of a file are set later."""
         self._unset = set(parameters)
         return {name: self._master(parameter) for name, parameter in parameters.items()}
 
     def _master(self, parameter: nn.Parameter) -> nn.Parameter:
-        values = torch.empty_like(parameter, device=self._device, dtype=self._dtype)
+        values = parameter.detach().to(self._device, self._dtype, copy=True)
         return nn.Parameter(values, requires_grad=parameter.requires_grad)
 
     def _fill(self, names: Iterable[str]) -> None:
