@@ -102,7 +102,7 @@ def open_gradients(
     """Each output that requires a gradient and has one, and the gradient.
 
     Raises:
-        WireError: the gradients are not those of these outputs.
+        WireError: the gradients are not those of these outputs, or have another shape.
     """
     if isinstance(arrived, Message):
         places, given = arrived.note, [block.torch() for block in arrived.blocks]
@@ -114,8 +114,12 @@ def open_gradients(
     if not fits or not all(isinstance(place, int) and 0 <= place < len(outputs) for place in places):
         fact = f"gradients of other tensors (outputs: {len(outputs)}, gradients: {len(given)}, places: {places})"
         raise WireError(fact)
-    pairs = [(outputs[place], gradient.to(device)) for place, gradient in zip(places, given, strict=True)]
-    return [(output, gradient) for output, gradient in pairs if output.requires_grad]
+    pairs = [(outputs[place], gradient) for place, gradient in zip(places, given, strict=True)]
+    for output, gradient in pairs:
+        if output.shape != gradient.shape:
+            fact = f"output: {tuple(output.shape)}, gradient: {tuple(gradient.shape)}"
+            raise WireError(f"a gradient of another shape than its output ({fact})")
+    return [(output, gradient.to(device)) for output, gradient in pairs if output.requires_grad]
 
 
 def describe_tree(tree: Tree, recompute: bool = False) -> Any:

@@ -70,3 +70,12 @@ def test_a_note_that_does_not_fit_the_blocks_is_refused(note):
 def test_gradients_of_other_tensors_are_refused(places):
     with pytest.raises(WireError):
         open_gradients(Message(0, ("x",), (Block.of(torch.ones(1)),), places), [torch.ones(1), torch.ones(1)], CPU)
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 3), (3,), (2, 1), ()])
+def test_a_gradient_of_another_shape_is_refused(shape):
+    output = torch.ones(2, 3, requires_grad=True)
+    for arrived in (sent(pack_tree(torch.ones(shape))), torch.ones(shape)):
+        with pytest.raises(WireError) as refused:
+            open_gradients(arrived, [output], CPU)
+        assert str((2, 3)) in str(refused.value) and str(shape) in str(refused.value)
