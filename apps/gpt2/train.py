@@ -88,7 +88,8 @@ class Session:
         """Payload bytes that this rank should send in a step. All ranks call this before their first step."""
         job, ids = self.job, torch.empty(self.job.plan.rows, self.job.sequence, dtype=torch.int64, device="meta")
         cut, ratio = partition(layer_costs(job.model, job.sequence), job.plan.depth), ratio_of(job.config.compress)
-        return await planned_bytes(self.trainer, cut, (ids, ids), recompute=job.config.recompute, ratio=ratio)
+        sums, again = await self.trainer.planned_sum_bytes(), job.config.recompute
+        return planned_bytes(self.trainer, cut, (ids, ids), sums=sums, recompute=again, ratio=ratio)
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""

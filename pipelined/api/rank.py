@@ -136,9 +136,9 @@ class RankSession:
         """
         trainer, numerics = self.trainer, self._job.numerics
         cut, own = partition(trainer.model.costs(1), trainer.plan.depth), None
+        sums, ratio = await trainer.planned_sum_bytes(), ratio_of(numerics.compress)
         with suppress(Exception):  # whatever a layer raises that needs values
-            ratio = ratio_of(numerics.compress)
-            own = await planned_bytes(trainer, cut, example, recompute=numerics.recompute, ratio=ratio)
+            own = planned_bytes(trainer, cut, example, sums=sums, recompute=numerics.recompute, ratio=ratio)
         each = await gather(trainer.context.actor.transport, "planned bytes", own)
         return None if not each or None in each else sum(each)
 

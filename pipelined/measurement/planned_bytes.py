@@ -42,27 +42,23 @@ class StageBytes(NamedTuple):
     once: int = 0
 
 
-async def planned_bytes(
-    trainer: RankTrainer, cut: Sequence[range], example: Example, *, recompute: bool, ratio: float = 1.0
+def planned_bytes(
+    trainer: RankTrainer, cut: Sequence[range], example: Example, *, sums: int, recompute: bool, ratio: float = 1.0
 ) -> int:
-    """Bytes of this rank in a step; all ranks call this, before their first step.
+    """Bytes of this rank in a step, before its first one.
 
     Args:
-        trainer: of this rank; it prepares its first step here.
         cut: the layers of each stage.
         example: its values do not matter.
+        sums: of them those of gradient sums, see `RankTrainer.planned_sum_bytes`.
         recompute: whether a forward runs again before its backward.
         ratio: bytes that a codec sends for a byte of a message.
     Raises:
-        Exception: as a layer raises it that needs values, after all that ranks do together.
-    Cost: the preparation of the first step; for a team the record of a microbatch, some ms a block.
+        Exception: as a layer raises it that needs values.
+    Cost: for a team the record of a microbatch, some ms a block.
     """
     model, plan, rank, local = trainer.model, trainer.plan, trainer.context.actor.rank, trainer.local
-    dtype, member, sums = (
-        next(iter(local.parameters.values())).dtype,
-        plan.member(rank),
-        await trainer.planned_sum_bytes(),
-    )
+    dtype, member = next(iter(local.parameters.values())).dtype, plan.member(rank)
     example = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), example)
     if plan.tensor == 1:
         stages = list(_stages(model, cut, example[0], dtype))

@@ -1,12 +1,14 @@
 """The bytes that a step was planned to send, beside those that all ranks count in it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pipelined.api.data.batches import BatchFeed
 from pipelined.api.model.user_model import Team, bind
+from pipelined.api.rank import RankSession
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.programs.partition import partition
@@ -37,7 +39,8 @@ def test_a_step_sends_what_was_planned(case, all_reduce, numerics):
     cut = partition(case.model.costs(SEQUENCE), plan.depth)
 
     async def both(trainer, transport):
-        planned = await planned_bytes(trainer, cut, (ids, ids), recompute=case.recompute)
+        sums = await trainer.planned_sum_bytes()
+        planned = planned_bytes(trainer, cut, (ids, ids), sums=sums, recompute=case.recompute)
         reports = []
         if trainer.plan.flushes:
             await trainer.step(0)  # with exact sums it takes two passes
@@ -75,9 +78,25 @@ def test_a_step_of_a_row_of_layers_sends_what_was_planned(layers, plan, numerics
 
     async def both(trainer):
         cut = partition(model.costs(1), plan.depth)
-        planned = await planned_bytes(trainer, cut, example, recompute=numerics.recompute)
+        sums = await trainer.planned_sum_bytes()
+        planned = planned_bytes(trainer, cut, example, sums=sums, recompute=numerics.recompute)
         await trainer.step(0)
         return planned, (await trainer.step(1)).nbytes
 
     found = on_ranks(job, both)
     assert {sent for _, sent in found} == {sum(planned for planned, _ in found)}
+
+
+def test_an_error_of_the_preparation_is_no_layer_that_needs_values():
+    """Else this rank would go on while others still prepare."""
+    case, ids = Case("gpipe", 1, 1, 1, layers=1), torch.empty(1, SEQUENCE, dtype=torch.int64)
+
+    async def failing():
+        raise ConnectionError("rank 1 is lost")
+
+    async def planned(trainer, transport):
+        trainer.planned_sum_bytes = failing
+        with pytest.raises(ConnectionError):
+            await RankSession(SimpleNamespace(numerics=Numerics()), trainer, None, None, None).planned_bytes((ids, ids))
+
+    on_every_rank(case, planned)
