@@ -26,6 +26,7 @@ def training_of(task: RavnestTask, text: Text) -> ClusterTraining:
         fact = f"another text or tokenizer is trained on (digest here: {text.digest[:16]}, there: {task.text[:16]})"
         raise UsageError(f"{fact}; give the --data and --tokenizer of `train`")
     subject = task.subject
+    text.require_running("Ravnest")
     batches = Batches(text.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
     return ClusterTraining(
         model=UntiedGPT2(subject.model(task.vocabulary)),

@@ -64,7 +64,8 @@ def feed_of(text: Text, rows: int, sequence: int, microbatches: int, seed: int) 
         sequence: tokens a sequence, T.
         microbatches: of a step.
     Raises:
-        UsageError: an epoch of this text would hold less than one step, or there is nothing to score.
+        UsageError: an epoch of this text would hold less than one step, there is nothing to score, or it is packed.
     """
+    text.require_running("a swarm")
     batches = Batches(text.train, sequence, rows, microbatches, seed)
     return MicrobatchFeed(batches, validation_windows(text.validation, sequence, text.windows))

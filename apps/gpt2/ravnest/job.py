@@ -120,6 +120,7 @@ class RavnestJob:
             UsageError: it cannot be read, is too short, or has more symbols than the model.
         """
         text, subject = text_of(self.config, self.model), self.subject
+        text.require_running("Ravnest")
         Batches(text.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
         return text
 

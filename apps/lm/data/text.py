@@ -74,6 +74,12 @@ class Text:
         """Whether not every token counts as a target, so that a loss is a sum with its count."""
         return any(isinstance(ids, MappedTokens) and ids.row > 0 for ids in (self.train, self.validation))
 
+    def require_running(self, program: str) -> None:
+        """Refuse packed documents. Raises UsageError."""
+        if self.is_packed:
+            fact = f"{program} counts every token, and of packed documents some do not count"
+            raise UsageError(f"{fact}; write the tokens without --pack")
+
     @property
     def digest(self) -> str:
         """The blake2b of the tokenizer and all ids: with another one the sequences differ."""

@@ -2,7 +2,8 @@
 
 Of every token a row says whether it counts as a target. The first token of a document does not, as nothing before it
 belongs to the document; nor does what fills a row up. A document longer than a row is cut into pieces that share one
-token, so that each of its tokens after the first is a target once.
+token, so that each of its tokens after the first is a target once. A piece without a target is left out, so every row
+has one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,7 @@ def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
     Args:
         row: tokens of a row; a sequence and one.
         filler: the id of what fills a row up.
-    Cost: holds `OPEN` rows. A document of one token says nothing, and is left out.
+    Cost: holds `OPEN` rows.
     """
     rows, room = list[list[Ids]](), list[int]()
 
@@ -49,12 +50,13 @@ def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
 
 
 def _pieces(document: Ids, row: int) -> Iterator[Ids]:
-    """A document in pieces that fit into a row."""
+    """The pieces of a document that fit into a row, and have a target."""
     ids, counted = document
     for start in range(0, len(ids) - 1, row - 1):
         counts = counted[start : start + row].copy()
         counts[0] = 0
-        yield ids[start : start + row], counts
+        if counts.any():
+            yield ids[start : start + row], counts
 
 
 def _filled(pieces: list[Ids], row: int, filler: int) -> Ids:

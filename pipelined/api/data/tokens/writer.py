@@ -130,7 +130,8 @@ class ShardWriter:
         if self._count:
             self._write_shard()
         if not self.written.tokens:
-            raise UsageError("the files hold no text (tokens: 0); name files with text in them")
+            fact = "nothing in the files counts as a target" if self._row else "the files hold no text"
+            raise UsageError(f"{fact} (tokens: 0); name files with text in them, of chats with an assistant's messages")
         digest = _sha256(self.tokenizer_file.read_bytes())
         about = {"called": self._called, "symbols": self._tokenizer.vocab_size, "sha256": digest}
         dtype = self._tokenizer.dtype.name

@@ -9,10 +9,13 @@ from torch.nn import functional
 from apps.bert.__main__ import Config as Bert
 from apps.gpt2.__main__ import main as gpt2
 from apps.llama.__main__ import Config as Llama
+from apps.lm.data.text import read_text
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.rows.program import main as rows
+from apps.swarm.data import feed_of
 from pipelined.__main__ import main as pipelined
+from pipelined.errors import UsageError
 from tests.unit.apps.lm.data.chats import CHATS
 
 T, STEPS = 40, 3
@@ -103,3 +106,8 @@ def test_a_row_of_layers_counts_the_same_at_every_cut_of_the_batch(chats, tmp_pa
 def test_what_packed_documents_do_not_go_with_is_refused(chats, capsys, program, flags, fact):
     assert program([*flags.split(), "--data", str(chats), "--batch", "2", "--steps", "1"]) == 2
     assert fact in capsys.readouterr().err
+
+
+def test_a_swarm_refuses_packed_documents(chats):
+    with pytest.raises(UsageError, match=r"a swarm counts every token.*without --pack"):
+        feed_of(read_text([chats]), 1, T, 1, 0)

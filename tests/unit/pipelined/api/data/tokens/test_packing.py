@@ -63,6 +63,11 @@ def test_every_token_but_the_first_of_its_document_is_a_target_once_behind_the_t
     assert len({tuple(ids) for ids, _ in rows}) == len(rows)
 
 
+def test_a_piece_without_a_target_is_left_out():
+    counted = np.array([1, 0, 0, 0, 0, 0, 1, 1], np.uint8)  # of pieces 0-3, 3-6 and 6-7 the first has none
+    assert [int(sum(row[1])) for row in packed([(np.arange(8), counted)], 4, FILLER)] == [1, 1]
+
+
 def test_a_document_that_fits_is_not_cut():
     rows = list(packed(documents([6, 7, 4, 3, 10]), 10, FILLER))
     assert sorted(int(sum(counted)) for _, counted in rows) == [5 + 3, 6 + 2, 9]
@@ -89,6 +94,7 @@ def test_chats_count_what_the_assistant_says_and_nothing_else(tmp_path, workers)
         ("{}", "--pack 8 --chat", "line 1 of .* has no list of messages in 'messages'"),
         ('{"messages": [{"role": "user"}]}', "--pack 8 --chat", "a message without a text as its role and its content"),
         ('{"messages": [3]}', "--pack 8 --chat", "a message without a text"),
+        ('{"messages": [{"role": "model", "content": "Hi"}]}', "--pack 8 --chat", "nothing in the files counts"),
         ("{}", "--chat", "--chat needs rows, .*add --pack T"),
         ("{}", "--pack 0", "--pack must be at least 1"),
     ],
