@@ -56,7 +56,8 @@ class BertTask(TextTask):
     def read(self) -> Text:
         """As `TextTask.read`. Raises UsageError: of packed documents a mask would hide tokens that do not count."""
         if self.is_packed:
-            raise UsageError("BERT guesses tokens of running text, not of packed documents; write them without --pack")
+            fact = "BERT masks tokens of running text, not of packed documents"
+            raise UsageError(f"{fact}; write the tokens without --pack")
         return super().read()
 
     def training(self, plan: Plan) -> "BertTraining":

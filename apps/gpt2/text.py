@@ -9,7 +9,6 @@ from apps.lm.data.batches import Batches, validation_windows
 from apps.lm.data.text import Text, read_text, require_text, share_text
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.api.data.tokens.mapped import Tokens
-from pipelined.errors import UsageError
 from transports import Transport
 
 
@@ -20,9 +19,7 @@ async def prepare_text(transport: Transport, job: Job) -> Text:
 
 def _read(job: Job) -> Text:
     text = text_of(job.config, job.model)
-    if text.is_packed and job.plan.tensor > 1:
-        fact = f"ranks that split a worker count every token, and packed documents do not (--tensor {job.plan.tensor})"
-        raise UsageError(f"{fact}; leave --tensor out, or write the tokens without --pack")
+    text.require_countable(job.plan)
     require_text(start_of(job.config), text.digests, job.config.new_data)
     batches_of(job, text.train)
     validation_windows(text.validation, job.sequence, text.windows)

@@ -61,10 +61,15 @@ class TextTraining(Training):
         return ids, ids
 
     async def read(self, transport: Transport) -> str:
-        self.text = await share_text(transport, self.task.read)
+        self.text = await share_text(transport, self._read)
         rows, count = self.plan.rows, self.plan.total_microbatches
         self.batches = Batches(self.text.train, self.sequence, rows, count, self.config.seed)
         return self.text.describe(self.plan.batch * self.sequence * self.config.steps, self.config.steps)
+
+    def _read(self) -> Text:
+        text = self.task.read()
+        text.require_countable(self.plan)
+        return text
 
     def microbatch(self, step: int, number: int) -> Batch:
         inputs, targets = map(torch.from_numpy, self.batches.rows(step, number))

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pack",
         type=int,
         metavar="T",
-        help="pack documents first-fit into rows for sequences of T tokens, so that none is cut that fits",
+        help="pack documents first-fit into rows for sequences of T tokens, so that no document that fits is cut",
     )
     parser.add_argument(
         "--chat",

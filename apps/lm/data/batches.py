@@ -49,10 +49,9 @@ class Batches:
         self._epoch, self._offset = -1, 0
         self._order: np.ndarray | KeyedPermutation = np.empty(0, np.int64)
         if self.epoch_sequences < self.global_batch:
-            raise UsageError(
-                f"too little text for one batch (tokens: {len(self.tokens)}, needed: "
-                f"{(self.global_batch + 1) * self.sequence}); give more --data, or lower --microbatches or --seq"
-            )
+            needed = self.global_batch * row if row else (self.global_batch + 1) * self.sequence
+            fact = f"too little text for one batch (tokens: {len(self.tokens)}, needed: {needed})"
+            raise UsageError(f"{fact}; give more --data, or lower --microbatches{'' if row else ' or --seq'}")
 
     @property
     def global_batch(self) -> int:

@@ -22,6 +22,7 @@ from pipelined.api.data.tokens.index import INDEX, is_indexed, is_prepared, open
 from pipelined.api.data.tokens.mapped import MappedTokens, Tokens
 from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer
 from pipelined.errors import UsageError
+from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from transports import Transport
 
@@ -73,6 +74,17 @@ class Text:
     def is_packed(self) -> bool:
         """Whether not every token counts as a target, so that a loss is a sum with its count."""
         return any(isinstance(ids, MappedTokens) and ids.row > 0 for ids in (self.train, self.validation))
+
+    def require_countable(self, plan: Plan) -> None:
+        """Refuse packed documents where every token counts: with ranks that split a worker, and without a flush.
+
+        Raises: UsageError.
+        """
+        if not self.is_packed or (plan.tensor == 1 and plan.flushes):
+            return
+        given = f"--tensor {plan.tensor}" if plan.tensor > 1 else f"--schedule {plan.schedule}, which updates earlier"
+        fact = f"of packed documents some tokens do not count, and their number is known at the end of a step ({given})"
+        raise UsageError(f"{fact}; take a schedule with a flush and no --tensor, or write the tokens without --pack")
 
     def require_running(self, program: str) -> None:
         """Refuse packed documents. Raises UsageError."""
@@ -220,7 +232,8 @@ def _open(paths: Sequence[Path], given: Tokenizer | None) -> tuple[Tokenizer, Ma
     found = Tokenizer.from_json(opened.tokenizer or "")
     if given is not None and digest_of(given) != digest_of(found):
         fact = f"{paths[0] / INDEX} was written with another tokenizer (digest {digest_of(found)[:12]}, "
-        raise UsageError(f"{fact}given: {digest_of(given)[:12]}); leave --tokenizer out, or write the tokens again")
+        fact += f"of --tokenizer or --init: {digest_of(given)[:12]})"
+        raise UsageError(f"{fact}; leave --tokenizer out, or write the tokens again with this one")
     return found, opened.tokens, opened.digest
 
 

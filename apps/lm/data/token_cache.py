@@ -16,7 +16,7 @@ import numpy as np
 LEAST = 1 << 20
 """Characters from which on a text is kept; fewer are tokenised in about a second."""
 MOST = 8
-"""Texts that are kept; the oldest is removed first."""
+"""Texts that are kept; the one used longest ago is removed first."""
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,9 @@ class CachedTokens:
 def load(key: str) -> CachedTokens | None:
     """What was kept under a key; None for nothing whole."""
     try:
-        with (_directory() / f"{key}.npz").open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        path = _directory() / f"{key}.npz"
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            os.utime(path)  # the one used longest ago is removed first
             return CachedTokens(file["tokenizer"].tobytes().decode(), file["train"], file["validation"])
     except FileNotFoundError:
         return None
@@ -48,7 +50,7 @@ def load(key: str) -> CachedTokens | None:
 
 
 def keep(key: str, tokens: CachedTokens) -> None:
-    """Keep tokens under a key, and remove the oldest file of too many."""
+    """Keep tokens under a key, and remove the file used longest ago of too many."""
     try:
         directory = _directory()
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Documents packed into rows of one length, first-fit, so that none is cut that fits into a row.
+"""Documents packed into rows of one length, first-fit, so that no document that fits into a row is cut.
 
 Of every token a row says whether it counts as a target. The first token of a document does not, as nothing before it
 belongs to the document; nor does what fills a row up. A document longer than a row is cut into pieces that share one

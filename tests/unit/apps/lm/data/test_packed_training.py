@@ -99,12 +99,15 @@ def test_a_row_of_layers_counts_the_same_at_every_cut_of_the_batch(chats, tmp_pa
     ("program", "flags", "fact"),
     [
         (gpt2, "--seq 39", "the documents are packed for other sequences (--seq 39, packed: 40); take --seq 40"),
-        (gpt2, f"--seq {T} --tensor 2", "packed documents do not (--tensor 2); leave --tensor out"),
-        (lambda words: rows("apps.bert", Bert(), words), f"--seq {T}", "BERT guesses tokens of running text"),
+        (gpt2, f"--seq {T} --tensor 2", "(--tensor 2); take a schedule with a flush and no --tensor"),
+        (gpt2, f"--seq {T} --schedule async_1f1b --depth 2 --clip 0", "(--schedule async_1f1b, which updates earlier)"),
+        (lambda words: rows("apps.llama", Llama(), words), f"--seq {T} --tensor 2", "(--tensor 2); take a schedule"),
+        (gpt2, f"--seq {T} --batch 500 --microbatches 500", "lower --microbatches\n"),
+        (lambda words: rows("apps.bert", Bert(), words), f"--seq {T}", "BERT masks tokens of running text"),
     ],
 )
 def test_what_packed_documents_do_not_go_with_is_refused(chats, capsys, program, flags, fact):
-    assert program([*flags.split(), "--data", str(chats), "--batch", "2", "--steps", "1"]) == 2
+    assert program(["--batch", "2", *flags.split(), "--data", str(chats), "--steps", "1"]) == 2
     assert fact in capsys.readouterr().err
 
 
