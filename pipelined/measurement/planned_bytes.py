@@ -1,9 +1,11 @@
 """The payload that a rank sends in a step, worked out: messages, gradient sums, statistics, moves of a team.
 
-Shapes come from the meta device: each stage's forward is run there once, by a team as the record of the code that
-trains. The sum of the step's totals is not counted. With exact sums a step whose grids do not fit sends its part twice.
+A language model knows its shapes. Those of others come from the meta device: each stage's forward is run there once,
+by a team as the record of the code that trains. The sum of the step's totals is not counted. With exact sums a step
+whose grids do not fit sends its part twice.
 """
 
+import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -19,7 +21,7 @@ from pipelined.sharding.operators.tape import Tape, sum_path
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.path import path
 from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
-from pipelined.training.model import Model
+from pipelined.training.model import LanguageModel, Model
 from pipelined.training.teams.model import TeamModel, split_model
 from pipelined.training.trainer import RankTrainer
 
@@ -101,6 +103,12 @@ def _statistics(trainer: RankTrainer) -> int:
 
 def _stages(model: Model, cut: Sequence[range], x: Tree, dtype: torch.dtype) -> Iterator[StageBytes]:
     came = 0
+    if isinstance(model, LanguageModel) and isinstance(x, torch.Tensor):
+        for layers in cut:
+            output = dtype.itemsize * math.prod(model.shape_of(layers.stop, *x.shape))
+            yield StageBytes(output, came)
+            came = output
+        return
     for layers in cut:
         with torch.no_grad():
             x = model.build(layers, dtype, "meta", None)(x)

@@ -6,7 +6,7 @@ several holders, if the model declares it as tied.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -62,6 +62,19 @@ class Model(Protocol):
 
     def identity(self) -> Mapping[str, Any]:
         """The fields that must be equal for a checkpoint to fit this model."""
+        ...
+
+
+@runtime_checkable
+class LanguageModel(Model, Protocol):
+    """A model of token ids that knows the shapes between its layers in closed form.
+
+    They are needed before anything is computed; a forward on the meta device would load torch's decompositions, which
+    takes seconds at the start of every process.
+    """
+
+    def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
+        """Shape of the input of this layer; beyond the last one, of the logits."""
         ...
 
 

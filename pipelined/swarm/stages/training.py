@@ -18,7 +18,7 @@ from torch import nn
 
 from pipelined.errors import UsageError
 from pipelined.swarm.stages.exact_optimizers import ExactOptimizer, find_update
-from pipelined.training.model import Model
+from pipelined.training.model import LanguageModel
 from pipelined.training.optimizer import OptimizerConfig
 
 Layout = tuple[str, tuple[int, ...]]
@@ -86,18 +86,6 @@ class StageTraining(Protocol):
 
     def digest(self, code: Iterable[ModuleType]) -> str:
         """Hexadecimal digits that depend on all of this, and on the sources of these modules."""
-
-
-class LanguageModel(Model, Protocol):
-    """A model of token ids that knows the shapes between its layers in closed form.
-
-    A peer needs them before it has computed anything; a forward on the meta device would load torch's decompositions,
-    which takes seconds at the start of every peer.
-    """
-
-    def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
-        """Shape of the input of this layer; beyond the last one, of the logits."""
-        ...
 
 
 @dataclass(frozen=True)
