@@ -73,6 +73,7 @@ class TrainWorker(Worker):
         self._messages = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
         self._instructions, self._room = instructions, asyncio.Semaphore(1 + AHEAD)
         self._last: asyncio.Task[None] | None = None
+        self._sends = set[asyncio.Task[None]]()
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
@@ -101,6 +102,11 @@ class TrainWorker(Worker):
                 await self._backward(at, message)
         if self._sums is not None:
             self._sums.ended(at)
+
+    async def sent(self) -> None:
+        """Wait until all that was sent so far is with its receivers, and so among the bytes that this rank has sent."""
+        if self._sends:
+            await asyncio.wait(self._sends)
 
     def arrived(self, at: At) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message.
@@ -176,7 +182,9 @@ class TrainWorker(Worker):
                 await self.context.messages.send(peer, address.key, *parcel.tensors, note=parcel.note)
 
         peer = self.context.holder(address.pipe, address.stage)
-        self.context.actor.start(send())
+        sending = self.context.actor.start(send())
+        self._sends.add(sending)
+        sending.add_done_callback(self._sends.discard)
 
     def origin(self, at: Instruction) -> Origin | None:
         """The sender and the key of an instruction's message; None if it needs no message."""

@@ -1,11 +1,14 @@
 """The bytes that a step was planned to send, beside those that all ranks count in it."""
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
+import pipelined as pp
 from pipelined.api.data.batches import BatchFeed
 from pipelined.api.model.user_model import Team, bind
 from pipelined.api.rank import RankSession
@@ -13,11 +16,13 @@ from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.training.exchange import compression
 from pipelined.training.job import JobDescription, Numerics
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
 from tests.numerics.teams import TeamCase
 from tests.numerics.test_split_rows import LOSSES, adam, batches, images, words
 from tests.numerics.trained import on_every_rank, on_ranks
+from transports import pack
 
 CASES = [
     (Case("chimera", 4, 2, 4), "ring", {}),
@@ -100,3 +105,37 @@ def test_an_error_of_the_preparation_is_no_layer_that_needs_values():
             await RankSession(SimpleNamespace(numerics=Numerics()), trainer, None, None, None).planned_bytes((ids, ids))
 
     on_every_rank(case, planned)
+
+
+def test_a_step_counts_all_messages_that_a_codec_codes_in_threads(monkeypatch):
+    """Two ranks, two microbatches of (2, 8) in 16 bits there and back: 128 bytes in each step."""
+
+    def slowly(*given):
+        time.sleep(0.01)
+        return pack(*given)
+
+    monkeypatch.setattr(compression, "pack", slowly)
+    sent = steps_of_products(3, compress="bf16")
+    assert sent == [2 * 2 * 2 * 8 * 2] * 3
+
+
+def steps_of_products(steps, **numerics):
+    """The bytes of each step of two stages that end in products, both 8 numbers wide, without gradient sums."""
+    plan, rows = Plan("gpipe", 2, 1, 2, 2), (torch.randn(4, 8), torch.randn(4, 8))
+    feed = BatchFeed([rows] * steps)
+    feed.configure(plan.rows, torch.float32, cached_steps=2)
+    layers = pp.Sequential([lambda: nn.Linear(8, 8), lambda: nn.Linear(8, 8)])
+    model = bind(layers, nn.functional.mse_loss, 5, rows[0][:2], Team(1, None, plan.rows))
+    job = JobDescription(
+        model=model,
+        plan=plan,
+        feed=feed,
+        optimizer_config=UserOptimizer(adam),
+        numerics=Numerics(dtype=torch.float32, **numerics),
+        seed=5,
+    )
+
+    async def train(trainer):
+        return [(await trainer.step(step)).nbytes for step in range(steps)]
+
+    return on_ranks(job, train)[0]

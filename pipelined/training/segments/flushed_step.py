@@ -77,6 +77,7 @@ class FlushedStep(Segment):
             )
             await (follow_order(worker, order) if order else prepared.schedule.schedule(worker))
         await sync.finish()
+        await worker.sent()  # a codec's threads may still be at work, and the step counts its bytes
 
     async def _sum(self, bucket: Bucket) -> None:
         await self._sums.sum(bucket)
