@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from apps.common.run.checks import check_delayed
 from apps.gpt2.config import Config
 from apps.gpt2.job import BATCH, model_of, sequence_of
 from apps.gpt2.operators import chain
@@ -74,6 +75,10 @@ class PlannedGPT2:
     @property
     def compress(self) -> str:
         return self.config.compress
+
+    @property
+    def has_masters(self) -> bool:
+        return self.config.master_itemsize > 0
 
     @cached_property
     def layer_costs(self) -> list[float]:
@@ -164,8 +169,9 @@ def planned_model_of(config: Config, batch: int | None = None) -> PlannedGPT2:
     Args:
         batch: sequences a step, instead of the configuration's.
     Raises:
-        UsageError: the model or the sequence is impossible, or there is no such codec.
+        UsageError: the model or the sequence is impossible, or there is no such codec or delayed update.
     """
     check_codec(config.compress, "--compress")
+    check_delayed(config)
     model = model_of(config)
     return PlannedGPT2(config, model, sequence_of(config, model), batch or config.batch or BATCH)

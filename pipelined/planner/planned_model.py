@@ -30,6 +30,11 @@ class PlannedModel(MeasuredModel, Protocol):
         """Settings that the user has chosen, which the planner must keep: fields of `Plan`, and `recompute`."""
         ...
 
+    @property
+    def has_masters(self) -> bool:
+        """Whether the optimizer updates copies of the parameters, for which a schedule needs a flush."""
+        ...
+
     def workload(self, plan: Plan) -> Workload:
         """The model cut by the plan: exact sizes; seconds at one floating-point operation per second."""
         ...

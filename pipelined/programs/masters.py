@@ -4,16 +4,24 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
 
 
-def require_masters(plan: Plan, *, offload: bool, delayed: bool, scaled: bool) -> None:
-    """Refuse masters that do not go with the plan, with a delayed update, or with a loss that is scaled.
+def require_flush(plan: Plan) -> None:
+    """Refuse masters with a schedule without a flush.
 
     Raises:
-        PlanError: the schedule has no flush, or a step could be skipped whose update is delayed.
-        UsageError: a delayed update that is not made in host memory.
+        PlanError: it has none.
     """
     if not plan.flushes:
         fact = f"{plan.schedule} keeps versions of its weights, which the optimizer updates in place"
         raise PlanError(f"{fact}; masters need a schedule with a flush, such as `schedule=one_f_one_b`")
+
+
+def require_delayed(*, offload: bool, delayed: bool, scaled: bool) -> None:
+    """Refuse a delayed update that is not made in host memory, or of a loss that is scaled.
+
+    Raises:
+        PlanError: a step could be skipped whose update is delayed.
+        UsageError: the update is made on the device.
+    """
     if delayed and not offload:
         fact = "a delayed update runs on the host while the device computes the next step"
         raise UsageError(f"{fact}; add `offload_optimizer=`, or leave `delayed_update=` out")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pipelined.errors import UsageError
+from pipelined.programs.masters import require_delayed
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.model import Model
@@ -31,6 +32,8 @@ class Numerics:
         offload_optimizer: the optimizer keeps masters and its state in host memory, and updates there.
         delayed_update: a step computes with the values of the update before the last one, which runs beside it.
         masters: the dtype of the masters, if it is another than `dtype`; see `pipelined.training.optimizer.masters`.
+    Raises:
+        UsageError: these do not go together; PlanError: nor with a delayed update.
     """
 
     dtype: torch.dtype = torch.float32
@@ -43,6 +46,16 @@ class Numerics:
     offload_optimizer: bool = False
     delayed_update: bool = False
     masters: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        dtype, masters, autocast = self.dtype, self.masters, self.autocast
+        if masters and not (masters.is_floating_point and torch.promote_types(dtype, masters) is masters):
+            fact = f"masters in {masters} cannot hold every value of parameters in {dtype}"
+            raise UsageError(f"{fact}; give a wider floating-point dtype, or leave `masters=` out")
+        if autocast and dtype.itemsize == autocast.itemsize and autocast is not dtype:
+            fact = f"products in {autocast} of parameters in {dtype} are of no common dtype"
+            raise UsageError(f"{fact}; leave `autocast=` out, or keep the parameters in torch.float32")
+        require_delayed(offload=self.offload_optimizer, delayed=self.delayed_update, scaled=self.scales_loss)
 
     @classmethod
     def of_call(cls, arguments: Mapping[str, Any]) -> "Numerics":

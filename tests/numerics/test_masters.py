@@ -9,6 +9,7 @@ import torch
 
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
+from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import OPTIMIZER, AdamW, Case, Feed
 from tests.numerics.teams import TeamCase
@@ -16,6 +17,7 @@ from tests.numerics.test_divided_updates import losses_and_digest
 from tests.numerics.test_front_door import adam, trained
 from tests.numerics.trained import on_every_rank, on_ranks
 
+F64 = torch.float64
 DELAYED = {"offload_optimizer": True, "delayed_update": True}
 CASES = [
     (Case("one_f_one_b", 2, 1, 2, layers=1, dropout=0.1), {}),
@@ -187,9 +189,29 @@ def test_a_delayed_update_runs_while_the_next_step_computes():
     ids=["no flush", "no offload", "float16"],
 )
 def test_what_masters_do_not_go_with_is_refused(case, numerics, message):
-    job = case.job(optimizer_config=replace(OPTIMIZER, clip=0.0), **numerics)
     with pytest.raises(UsageError, match=message):
+        job = case.job(optimizer_config=replace(OPTIMIZER, clip=0.0), **numerics)
         on_ranks(job, lambda trainer: trainer.step(0))
+
+
+HALF = {"dtype": torch.bfloat16, "autocast": torch.float16, "masters": torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("numerics", "message"),
+    [
+        ({"masters": torch.int32}, "cannot hold every value"),
+        ({"masters": torch.bfloat16}, "cannot hold every value"),
+        ({"dtype": torch.bfloat16, "masters": torch.float16}, "cannot hold every value"),
+        (HALF, "no common dtype"),
+    ],
+    ids=str,
+)
+def test_dtypes_that_do_not_go_together_are_refused(numerics, message):
+    with pytest.raises(UsageError, match=message):
+        Numerics(**numerics)
+    for fine in ({"dtype": torch.bfloat16, "masters": torch.float32}, {"dtype": torch.float64}, {"masters": F64}):
+        Numerics(autocast=torch.bfloat16, **fine)
 
 
 def bfloat16_loop(case, steps, optimizer_config):

@@ -8,7 +8,7 @@ from apps.common.trackers import check_trackers
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import require_exact
-from pipelined.programs.masters import require_masters
+from pipelined.programs.masters import require_delayed, require_flush
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
@@ -36,8 +36,8 @@ def check_run(config: RunFlags, plan: Plan, other_sums: Sequence[str] = ()) -> N
     if config.exact_sums:
         require_exact(plan, config.compress)
     if config.master_itemsize or config.delayed_update:
-        offload, delayed = config.offload_optimizer, config.delayed_update
-        require_masters(plan, offload=offload, delayed=delayed, scaled=config.dtype == "float16")
+        require_flush(plan)
+    check_delayed(config)
     if config.dtype == "float16":
         require_scalable(plan, config.exact_sums)
     _check_rate(config)
@@ -61,6 +61,12 @@ def check_sums(choice: str, others: Sequence[str] = ()) -> None:
         parse_choice(choice)
     except ValueError as error:
         raise UsageError("; or ".join([f"--all-reduce: {error}", *others])) from error
+
+
+def check_delayed(config: RunFlags) -> None:
+    """Refuse --delayed-update without --offload-optimizer, or in float16."""
+    offload, scaled = config.offload_optimizer, config.dtype == "float16"
+    require_delayed(offload=offload, delayed=config.delayed_update, scaled=scaled)
 
 
 def _check_rate(config: RunFlags) -> None:

@@ -77,7 +77,7 @@ def plan(
             instruction; 0) and coding (seconds a byte of a message spends in the codec; 0).
         links, far, node, cores: the machine, as in `simulate`; links between ranks where they are not measured.
         memory_limit: bytes of a rank; default: its share of this machine's memory.
-        stale: look at schedules without a flush, too; those are not exact.
+        stale: look at schedules without a flush, too, which are not exact, unless there are masters.
         tries: plans to try with real steps; default: 3 if it measures on as many ranks as it plans for, else 0.
         progress: called on rank 0 with a line as the work goes on.
         knobs: settings of the schedule that the plan must have, such as `pipes=4`.

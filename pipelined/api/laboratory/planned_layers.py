@@ -66,6 +66,10 @@ class PlannedLayers:
         return self.precision.compress
 
     @property
+    def has_masters(self) -> bool:
+        return self.precision.has_masters
+
+    @property
     def layer_costs(self) -> list[float]:
         """The weights by which training cuts the layers, too."""
         return self.model.costs(1)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class PlanRequest:
         costs: costs of stages; None: they are measured.
         machine: nodes and cores, and links that are not measured.
         memory_limit: bytes that a rank may hold; None: its share of this machine's memory.
-        stale: look at schedules without a flush, too.
+        stale: look at schedules without a flush, too, unless the optimizer updates masters.
         tries: plans to try with real steps; None: `TRIES` if that is possible.
     Raises:
         UsageError: a number is out of range.
@@ -170,7 +170,7 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
     Raises:
         UsageError: no plan fits. SystemExit: a rank failed; it has printed why.
     """
-    tries = request.tries_on(launch)
+    tries, request = request.tries_on(launch), replace(request, stale=request.stale and not model.has_masters)
     if request.costs is not None:
         wanted = SearchRequest(
             model, request.costs, request.machine, request.ranks, request.limit_on(launch), request.stale

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from pipelined.actors.executor import Executor
-from pipelined.programs.masters import require_masters
+from pipelined.programs.masters import require_flush
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer.config import update
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
@@ -38,7 +38,7 @@ class MasterOptimizer(RankOptimizer):
     """Updates masters of a rank's parameters, and copies their values to the parameters.
 
     Raises:
-        PlanError, UsageError: see `require_masters`.
+        PlanError: the schedule has no flush.
     Cost: for each parameter that the rank updates its master and the master's gradient; each value and each gradient is
         copied once a step.
     """
@@ -47,7 +47,7 @@ class MasterOptimizer(RankOptimizer):
         numerics, offload = job.numerics, job.numerics.offload_optimizer
         self._delayed, self._dtype = numerics.delayed_update, numerics.masters
         self._device = "cpu" if offload else executor.device
-        require_masters(job.plan, offload=offload, delayed=self._delayed, scaled=numerics.scales_loss)
+        require_flush(job.plan)
         super().__init__(job, parameters, executor)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masters")
         self._pending: list[Future[None]] = []

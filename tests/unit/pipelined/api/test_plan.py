@@ -31,6 +31,16 @@ def mlp(**settings):
     return pp.plan(LAYERS, STEP, loss=nn.functional.cross_entropy, costs={"flops": 1e9}, **settings)
 
 
+def test_a_plan_is_one_that_training_takes():
+    """With masters a schedule needs a flush, and a delayed update is made in host memory."""
+    settings = {"schedule": "async_1f1b", "stale": True, "ranks": 2, "depth": 2}
+    assert mlp(**settings).plan.schedule == "async_1f1b"
+    with pytest.raises(pp.UsageError, match="no schedule with a flush"):
+        mlp(**settings, offload_optimizer=True)
+    with pytest.raises(pp.UsageError, match="add `offload_optimizer=`"):
+        mlp(ranks=2, delayed_update=True)
+
+
 def test_operations_are_those_of_the_products():
     assert planned_layers().operations == [2 * IN * WIDE, 0, 2 * WIDE * OUT]
 
