@@ -29,7 +29,6 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
-from pipelined.measurement.codec import ratio_of
 from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.planner.moves import drifted_moves
 from pipelined.process.launch import Launch
@@ -87,9 +86,9 @@ class Session:
     async def planned_bytes(self) -> int:
         """Payload bytes that this rank should send in a step. All ranks call this before their first step."""
         job, ids = self.job, torch.empty(self.job.plan.rows, self.job.sequence, dtype=torch.int64, device="meta")
-        cut, ratio = partition(layer_costs(job.model, job.sequence), job.plan.depth), ratio_of(job.config.compress)
-        sums, again = await self.trainer.planned_sum_bytes(), job.config.recompute
-        return planned_bytes(self.trainer, cut, (ids, ids), sums=sums, recompute=again, ratio=ratio)
+        cut = partition(layer_costs(job.model, job.sequence), job.plan.depth)
+        sums = await self.trainer.planned_sum_bytes()
+        return planned_bytes(self.trainer, cut, (ids, ids), numerics(job.config), sums=sums)
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""

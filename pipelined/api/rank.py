@@ -16,7 +16,6 @@ from pipelined.api.data.feed import RankFeed
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
-from pipelined.measurement.codec import ratio_of
 from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
@@ -136,9 +135,9 @@ class RankSession:
         """
         trainer, numerics = self.trainer, self._job.numerics
         cut, own = partition(trainer.model.costs(1), trainer.plan.depth), None
-        sums, ratio = await trainer.planned_sum_bytes(), ratio_of(numerics.compress)
+        sums = await trainer.planned_sum_bytes()
         with suppress(Exception):  # whatever a layer raises that needs values
-            own = planned_bytes(trainer, cut, example, sums=sums, recompute=numerics.recompute, ratio=ratio)
+            own = planned_bytes(trainer, cut, example, numerics, sums=sums)
         each = await gather(trainer.context.actor.transport, "planned bytes", own)
         return None if not each or None in each else sum(each)
 

@@ -5,9 +5,9 @@ by a team as the record of the code that trains. The sum of the step's totals is
 whose grids do not fit sends its part twice.
 """
 
-import math
-from collections.abc import Container, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -20,10 +20,13 @@ from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import Tape, sum_path
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.path import path
+from pipelined.training.exchange.compression import CHUNK_BYTES, NONE
 from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
+from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
 from pipelined.training.teams.model import TeamModel, split_model
 from pipelined.training.trainer import RankTrainer
+from transports import pack
 
 Example = tuple[Tree, Tree]
 """Inputs and targets of a microbatch."""
@@ -45,30 +48,32 @@ class StageBytes(NamedTuple):
 
 
 def planned_bytes(
-    trainer: RankTrainer, cut: Sequence[range], example: Example, *, sums: int, recompute: bool, ratio: float = 1.0
+    trainer: RankTrainer, cut: Sequence[range], example: Example, numerics: Numerics, *, sums: int
 ) -> int:
     """Bytes of this rank in a step, before its first one.
 
     Args:
         cut: the layers of each stage.
         example: its values do not matter.
+        numerics: of the trainer; a codec is given random numbers.
         sums: of them those of gradient sums, see `RankTrainer.planned_sum_bytes`.
-        recompute: whether a forward runs again before its backward.
-        ratio: bytes that a codec sends for a byte of a message.
     Raises:
         Exception: as a layer raises it that needs values.
-    Cost: for a team the record of a microbatch, some ms a block.
+    Cost: for a team the record of a microbatch, some ms a block; with a codec the coding of at most two chunks for each
+        size of message.
     """
     model, plan, rank, local = trainer.model, trainer.plan, trainer.context.actor.rank, trainer.local
     dtype, member = next(iter(local.parameters.values())).dtype, plan.member(rank)
     example = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), example)
     if plan.tensor == 1:
-        stages = list(_stages(model, cut, example[0], dtype))
+        device = torch.device(trainer.context.executor.device)
+        outputs = _outputs(model, cut, example[0], dtype, device=device, numerics=numerics)
+        stages = list(_stages(outputs, numerics.compress))
     else:
         own, held = split_model(model), plan.stages_of(rank)
-        stages = list(_team_stages(own, cut, example, dtype, member=member, held=held, recompute=recompute))
+        stages = list(_team_stages(own, cut, example, dtype, numerics, member=member, held=held))
     messages, moved = _sent(plan, rank, stages)
-    total = round(messages * ratio) + moved + sums + _statistics(trainer)
+    total = messages + moved + sums + _statistics(trainer)
     if plan.tensor == 1 or local.divided:
         return total
     lie = split_model(model).parameters()
@@ -101,19 +106,66 @@ def _statistics(trainer: RankTrainer) -> int:
     return total
 
 
-def _stages(model: Model, cut: Sequence[range], x: Tree, dtype: torch.dtype) -> Iterator[StageBytes]:
+def _stages(outputs: Iterable[Sequence[torch.Tensor]], codec: str) -> Iterator[StageBytes]:
     came = 0
+    for output in outputs:
+        yield StageBytes(_message(output, codec), came)
+        came = _message([tensor for tensor in output if differentiable(tensor)], codec)
+
+
+def _outputs(
+    model: Model, cut: Sequence[range], x: Tree, dtype: torch.dtype, *, device: torch.device, numerics: Numerics
+) -> Iterator[list[torch.Tensor]]:
+    """The tensors that each stage gives, without values."""
     if isinstance(model, LanguageModel) and isinstance(x, torch.Tensor):
         for layers in cut:
-            output = dtype.itemsize * math.prod(model.shape_of(layers.stop, *x.shape))
-            yield StageBytes(output, came)
-            came = output
-        return
-    for layers in cut:
-        with torch.no_grad():
-            x = model.build(layers, dtype, "meta", None)(x)
-        yield StageBytes(sum(tensor.nbytes for tensor in tensors_of(x)), came)
-        came = sum(tensor.nbytes for tensor in tensors_of(x) if differentiable(tensor))
+            yield [torch.empty(model.shape_of(layers.stop, *x.shape), dtype=dtype, device="meta")]
+    elif numerics.autocast is None:
+        for layers in cut:
+            with torch.no_grad():
+                x = model.build(layers, dtype, "meta", None)(x)
+            yield tensors_of(x)
+    else:
+        yield from _in_autocast(model, cut, x, dtype, device=device, autocast=numerics.autocast)
+
+
+def _in_autocast(
+    model: Model, cut: Sequence[range], x: Tree, dtype: torch.dtype, *, device: torch.device, autocast: torch.dtype
+) -> list[list[torch.Tensor]]:
+    """The outputs as tensors without values that name the rank's own device: autocast leaves the meta device alone.
+
+    Cost: a second of CPU for what torch imports.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.func import functional_call
+
+    parts = [model.build(layers, dtype, "meta", None) for layers in cut]
+    moved, outputs = partial(torch.empty_like, device=device), list[list[torch.Tensor]]()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), torch.autocast(device.type, autocast):
+        x = tree_map_only(torch.Tensor, moved, x)
+        for part in parts:
+            tensors = dict(chain(part.named_parameters(), part.named_buffers()))
+            x = functional_call(part, {name: moved(tensor) for name, tensor in tensors.items()}, x)
+            outputs.append(tensors_of(x))
+    return outputs
+
+
+def _message(tensors: Iterable[torch.Tensor], codec: str) -> int:
+    """Bytes of these tensors as one message."""
+    total = 0
+    for tensor in tensors:
+        coded = codec != NONE and tensor.is_floating_point()
+        chunks, rest = divmod(tensor.nbytes, CHUNK_BYTES) if coded else (0, tensor.nbytes)
+        total += chunks * _coded(codec, tensor.dtype, CHUNK_BYTES) if chunks else 0
+        total += _coded(codec, tensor.dtype, rest) if coded and rest else rest
+    return total
+
+
+@cache
+def _coded(codec: str, dtype: torch.dtype, nbytes: int) -> int:
+    """Bytes of a chunk of normally distributed numbers."""
+    numbers = torch.randn(nbytes // dtype.itemsize, generator=torch.Generator().manual_seed(nbytes))
+    return pack(codec, [numbers.to(dtype)]).nbytes
 
 
 def _team_stages(
@@ -121,10 +173,10 @@ def _team_stages(
     cut: Sequence[range],
     example: Example,
     dtype: torch.dtype,
+    numerics: Numerics,
     *,
     member: int,
     held: Container[int],
-    recompute: bool,
 ) -> Iterator[StageBytes]:
     """What a member sends for each stage; what it gathers for a step serves all stages that it holds."""
     (inputs,), (targets,) = map(tensors_of, example)
@@ -144,15 +196,16 @@ def _team_stages(
             results=results,
         )
         shared = gathered if stage in held else {}
-        first, found = (record(member, work, not recompute, gathered=shared) for _ in range(2))
+        first, found = (record(member, work, not numerics.recompute, gathered=shared) for _ in range(2))
         once, output = first.forward.nbytes - found.forward.nbytes, results[-1]
-        moved = (1 + recompute) * found.forward.nbytes + found.backward.nbytes
+        moved = (1 + numerics.recompute) * found.forward.nbytes + found.backward.nbytes
         if last:
             told = path(output.shards, Shards(output.shards.mesh, output.shards.lengths, "")).elements(member)
             yield StageBytes(0, came, moved + told * output.array.itemsize, once)
         else:
-            yield StageBytes(output.array.nbytes, came, moved, once)
-        came, x = output.array.nbytes, Value(piece(member, output.shards, dtype, trained=False), output.shards)
+            yield StageBytes(_message([output.array], numerics.compress), came, moved, once)
+        came = _message([output.array], numerics.compress)
+        x = Value(piece(member, output.shards, dtype, trained=False), output.shards)
 
 
 async def _recorded(

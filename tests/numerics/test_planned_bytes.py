@@ -45,7 +45,7 @@ def test_a_step_sends_what_was_planned(case, all_reduce, numerics):
 
     async def both(trainer, transport):
         sums = await trainer.planned_sum_bytes()
-        planned = planned_bytes(trainer, cut, (ids, ids), sums=sums, recompute=case.recompute)
+        planned = planned_bytes(trainer, cut, (ids, ids), Numerics(recompute=case.recompute), sums=sums)
         reports = []
         if trainer.plan.flushes:
             await trainer.step(0)  # with exact sums it takes two passes
@@ -84,7 +84,7 @@ def test_a_step_of_a_row_of_layers_sends_what_was_planned(layers, plan, numerics
     async def both(trainer):
         cut = partition(model.costs(1), plan.depth)
         sums = await trainer.planned_sum_bytes()
-        planned = planned_bytes(trainer, cut, example, sums=sums, recompute=numerics.recompute)
+        planned = planned_bytes(trainer, cut, example, numerics, sums=sums)
         await trainer.step(0)
         return planned, (await trainer.step(1)).nbytes
 
@@ -115,27 +115,37 @@ def test_a_step_counts_all_messages_that_a_codec_codes_in_threads(monkeypatch):
         return pack(*given)
 
     monkeypatch.setattr(compression, "pack", slowly)
-    sent = steps_of_products(3, compress="bf16")
-    assert sent == [2 * 2 * 2 * 8 * 2] * 3
+    planned, sent = bytes_of_products(3, compress="bf16")
+    assert sent == [planned] * 3 == [2 * 2 * 2 * 8 * 2] * 3
 
 
-def steps_of_products(steps, **numerics):
-    """The bytes of each step of two stages that end in products, both 8 numbers wide, without gradient sums."""
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_stage_that_ends_in_a_product_sends_the_dtype_of_autocast(dtype):
+    planned, sent = bytes_of_products(1, autocast=dtype)
+    assert sent == [planned] == [2 * 2 * 2 * 8 * 2]
+
+
+def test_the_scale_of_a_short_block_is_planned():
+    """A message is 16 codes of a byte and a scale of 4 bytes."""
+    planned, sent = bytes_of_products(1, compress="blockwise8")
+    assert sent == [planned] == [2 * 2 * (2 * 8 + 4)]
+
+
+def bytes_of_products(steps, **numerics):
+    """The bytes planned and those of each step, of two stages that end in products and are 8 numbers wide."""
     plan, rows = Plan("gpipe", 2, 1, 2, 2), (torch.randn(4, 8), torch.randn(4, 8))
-    feed = BatchFeed([rows] * steps)
+    feed, numerics = BatchFeed([rows] * steps), Numerics(dtype=torch.float32, **numerics)
     feed.configure(plan.rows, torch.float32, cached_steps=2)
     layers = pp.Sequential([lambda: nn.Linear(8, 8), lambda: nn.Linear(8, 8)])
     model = bind(layers, nn.functional.mse_loss, 5, rows[0][:2], Team(1, None, plan.rows))
     job = JobDescription(
-        model=model,
-        plan=plan,
-        feed=feed,
-        optimizer_config=UserOptimizer(adam),
-        numerics=Numerics(dtype=torch.float32, **numerics),
-        seed=5,
+        model=model, plan=plan, feed=feed, optimizer_config=UserOptimizer(adam), numerics=numerics, seed=5
     )
 
-    async def train(trainer):
-        return [(await trainer.step(step)).nbytes for step in range(steps)]
+    async def both(trainer):
+        example, sums = tuple(each[:2] for each in rows), await trainer.planned_sum_bytes()
+        planned = planned_bytes(trainer, partition(model.costs(1), 2), example, numerics, sums=sums)
+        return planned, [(await trainer.step(step)).nbytes for step in range(steps)]
 
-    return on_ranks(job, train)[0]
+    (first, sent), (second, _) = on_ranks(job, both)
+    return first + second, sent
