@@ -96,11 +96,10 @@ class Session:
 
     async def evaluate(self, tag: int, report: Report) -> float:
         """The mean nats a token over the validation text."""
-        windows = windows_of(self.text, self.job.sequence)
-        with report.evaluating() as show:
-            return await evaluate(
-                self.trainer.context, self.trainer.model, windows, self.trainer.world, tag=tag, on_progress=show
-            )
+        windows, trainer = windows_of(self.text, self.job.sequence), self.trainer
+        async with trainer.newest():
+            with report.evaluating() as show:
+                return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=tag, on_progress=show)
 
 
 async def train(
@@ -122,6 +121,7 @@ async def train(
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
             async with CheckpointSaver(trainer) as saver, opened_trackers(config, actor.rank == 0) as trackers:
                 await _run(Session(job, text, trainer, stop, claimed, saver, trackers))
+                await trainer.rank_optimizer.settled()  # an error of the last update is one of the job
             if config.trace:
                 await write_trace(transport, tracer, config.trace, job.plan.tensor)
     finally:
@@ -247,7 +247,8 @@ async def _sample(session: Session, say: Callable[[str], None]) -> None:
     config, tokenizer = session.job.config, session.text.tokenizer
     prompt = tokenizer.encode(config.prompt).tolist()
     pick = Picker(config.seed)
-    tokens = await sample(session.trainer.context, prompt, config.sample, session.job.sequence, pick)
+    async with session.trainer.newest():
+        tokens = await sample(session.trainer.context, prompt, config.sample, session.job.sequence, pick)
     if session.first_rank:
         say("sample:\n" + printable(tokenizer.decode(tokens)))
 

@@ -112,6 +112,7 @@ class RankSession:
             job.model.release()
             saver = await stack.enter_async_context(CheckpointSaver(trainer))
             yield cls(job, trainer, optimizer, claims, saver)
+            await trainer.rank_optimizer.settled()  # an error of the last update is one of the job
 
     async def train(self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None]) -> StepReport:
         """Train a segment of steps; see `RankTrainer.train`. `tell` is called with the report of each but the last.
@@ -145,13 +146,15 @@ class RankSession:
         """The mean loss over some microbatches, in evaluation mode; the same on all ranks."""
         self._evaluations += 1
         trainer = self.trainer
-        return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=self._evaluations)
+        async with trainer.newest():
+            return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=self._evaluations)
 
     async def sample(
         self, prompt: Sequence[int], count: int, sequence: int, pick: Callable[[torch.Tensor, int], int]
     ) -> list[int]:
         """Continue a prompt by `count` tokens; see `pipelined.training.evaluate.sample`."""
-        return await sample(self.trainer.context, prompt, count, sequence, pick)
+        async with self.trainer.newest():
+            return await sample(self.trainer.context, prompt, count, sequence, pick)
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""

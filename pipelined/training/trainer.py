@@ -5,7 +5,8 @@ steps overlap: stages are updated while the schedule runs, and the ranks agree o
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import torch
 
@@ -62,6 +63,7 @@ class RankTrainer:
         self.optimizer, self.rank_optimizer = optimizer.optimizer, optimizer
         self.world, self.loss_scale, self._agreement = agreement.world, agreement.loss_scale, agreement
         self._held, self._gathered, self._orders = versions, gathered, orders
+        self._delayed = job.numerics.delayed_update
         self._prepared: Prepared | None = None
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
@@ -113,6 +115,32 @@ class RankTrainer:
         """Payload bytes of this rank's gradient sums in a step. All ranks call this, as it prepares the first one."""
         self._prepared, agreed = self._prepared or await self._prepare(), self.accumulation.agreed
         return self.plan.updates_a_step * await self.sums.planned_bytes(self.local.buckets, self.world, agreed)
+
+    @asynccontextmanager
+    async def newest(self) -> AsyncIterator[None]:
+        """Inside the `async with` block the parameters have the values of the last update, which is waited for.
+
+        All ranks enter it together, between two steps. The next step computes as without it.
+
+        Cost: nothing without a delayed update; with one a copy of the parameters, and where ranks divide the update
+            their values to the other holders.
+        """
+        await self.rank_optimizer.settled()
+        if not self._delayed:
+            yield
+            return
+        self._prepared = self._prepared or await self._prepare()
+        parameters = self.local.parameters
+        in_use = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        try:
+            await self.rank_optimizer.use_values()
+            await self.sums.publish(self.local.buckets, self.context.executor)
+            self.local.clear_gradients()
+            yield
+        finally:
+            with torch.no_grad():
+                for name, parameter in parameters.items():
+                    parameter.copy_(in_use[name])
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """The tensors that a checkpoint saves for a parameter or a buffer, older versions of it included."""

@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 import torch
 
+import pipelined as pp
 from pipelined.errors import UsageError
-from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load, save
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import OPTIMIZER, AdamW, Case, Feed
@@ -109,6 +110,44 @@ def test_a_delayed_run_goes_on_from_a_checkpoint_to_the_bit(then, tmp_path):
     assert resumed == (at_once if then[0] == case else pytest.approx(at_once, rel=1e-12))
     newest = on_every_rank(case, go_on, torch.float64, **numerics)[0]
     assert newest[0] != pytest.approx(at_once[0], rel=1e-5), "without a delay the newest values are used at once"
+
+
+@pytest.mark.parametrize(("case", "numerics"), [CASES[1], CASES[3]], ids=names)
+def test_what_is_gathered_has_the_last_update_and_the_run_goes_on_as_without(case, numerics):
+    """The first update of a delayed run is that of a run in place."""
+
+    async def gathering(trainer, transport):
+        losses = [(await trainer.step(0)).loss]
+        state = await gather_state(trainer)
+        return state, losses + [(await trainer.step(step)).loss for step in (1, 2)]
+
+    async def training(trainer, transport):
+        return [(await trainer.step(step)).loss for step in range(3)]
+
+    state, losses = on_every_rank(case, gathering, F64, **numerics, **DELAYED)[0]
+    in_place, _ = on_every_rank(case, gathering, F64, **numerics)[0]
+    assert state.keys() == in_place.keys() and all(torch.equal(state[name], in_place[name]) for name in state)
+    assert losses == on_every_rank(case, training, F64, **numerics, **DELAYED)[0]
+
+
+class Failing(torch.optim.SGD):
+    """An optimizer whose update fails."""
+
+    def step(self, closure=None):
+        raise ArithmeticError("this update fails")
+
+
+ONE_STEP = {"loss": torch.nn.functional.mse_loss, "optimizer": partial(Failing, lr=0.1), **DELAYED}
+
+
+def test_an_error_of_the_last_update_fails_the_job(capfd):
+    layers, batch = [lambda: torch.nn.Linear(4, 4)], (torch.ones(2, 4), torch.ones(2, 4))
+    with pytest.raises(SystemExit):
+        pp.train(layers, [batch], depth=1, microbatches=1, **ONE_STEP)
+    assert "this update fails" in capfd.readouterr().err
+    with pp.Trainer(layers, pp.Plan("gpipe", 1, 1, 2, 1), **ONE_STEP) as trainer:
+        trainer.step(batch)
+    assert "this update fails" in capfd.readouterr().err
 
 
 def test_weights_set_before_the_first_step_are_those_that_are_updated(tmp_path):

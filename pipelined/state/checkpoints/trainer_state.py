@@ -16,12 +16,14 @@ from typing import Any
 
 from torch import Tensor
 
+from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.errors import UsageError
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta, State
 from pipelined.training.optimizer.state import has_shape_of_parameter
+from pipelined.training.parameters import LocalParameters
 from pipelined.training.segments.loss_scale import LossScale
 from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
@@ -151,11 +153,15 @@ async def load(trainer: RankTrainer, path: Path) -> int:
 async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
     """Every parameter and persistent buffer by name, on the host of rank 0; None on other ranks.
 
-    All ranks call this between two steps. A tensor comes from its first holder.
+    All ranks call this between two steps. A tensor comes from its first holder, with its newest value.
 
     Cost: one message a tensor to rank 0, which holds the whole model in memory.
     """
-    actor, local = trainer.context.actor, trainer.local
+    async with trainer.newest():
+        return await _gathered(trainer.context.actor, trainer.local)
+
+
+async def _gathered(actor: Actor, local: LocalParameters) -> dict[str, Tensor] | None:
     if actor.rank:
         actor.tell(0, ("state", "names"), note=[] if local.team.member else local.state_names)
     found = {}

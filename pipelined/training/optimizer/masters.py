@@ -63,13 +63,13 @@ class MasterOptimizer(RankOptimizer):
         """See `RankOptimizer.update`."""
         start = self._executor.clock.now()
         if self._delayed:
-            await self._use_values()
+            await self.use_values()
         for bucket in (each for each in buckets if each.exact is not None):
             self._submit(partial(self._take_gradient, bucket))
         await self.settled()
         self._submit(lambda: update(self.optimizer, rate, gradient_scale))
         if not self._delayed:
-            await self._use_values()
+            await self.use_values()
         return start, self._executor.clock.now()
 
     def then(self, work: Callable[[], None]) -> None:
@@ -80,6 +80,11 @@ class MasterOptimizer(RankOptimizer):
         pending, self._pending = self._pending, []
         for work in pending:
             await asyncio.wrap_future(work)
+
+    async def use_values(self) -> None:
+        """Wait for the update that is under way, if any, and compute with its values."""
+        await self.settled()
+        await self._executor.run("step", self._copy_values)
 
     def fields(self, name: str) -> dict[str, torch.Tensor]:
         self._fill([name])
@@ -115,11 +120,6 @@ class MasterOptimizer(RankOptimizer):
             master = self.updated[name]
             master.grad = torch.empty_like(master) if master.grad is None else master.grad
             master.grad.copy_(parameter.grad)
-
-    async def _use_values(self) -> None:
-        """Wait for the update that is under way, if any, and compute with its values."""
-        await self.settled()
-        await self._executor.run("step", self._copy_values)
 
     @torch.no_grad()
     def _copy_values(self) -> None:

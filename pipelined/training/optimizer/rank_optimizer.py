@@ -44,6 +44,9 @@ class RankOptimizer:
     async def settled(self) -> None:
         """Wait until no update is under way: `fields` and `restore` need that."""
 
+    async def use_values(self) -> None:
+        """Compute with the newest values, as the parameters have them in place."""
+
     def fields(self, name: str) -> dict[str, torch.Tensor]:
         """What a checkpoint saves of a parameter."""
         return self.state.fields(self.updated[name])
