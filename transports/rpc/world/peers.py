@@ -12,6 +12,7 @@ A rank leaves the world by `close` or `abort`; until then it also answers for a 
 """
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -30,6 +31,9 @@ GOODBYE_S = 1.0
 MAX_IN_FLIGHT = 1024
 """Messages and buffers that one rank sends to one other at once; further sends wait for their turn."""
 Blocks = tuple[Block, ...]
+
+_logger = logging.getLogger("pipelined.transports")
+_logger.addHandler(logging.NullHandler())  # else Python prints the warnings of a logger without handlers
 
 
 class WorldOwner(ABC):
@@ -57,6 +61,7 @@ class WorldPeers:
         self._parties: dict[int, Party] = {}
         self._turns = [asyncio.Semaphore(MAX_IN_FLIGHT) for _ in addresses]
         self._unanswered = set[asyncio.Future[Any]]()
+        self._silent = set[int]()
         self._left = False
 
     async def open(self) -> None:
@@ -185,7 +190,7 @@ class WorldPeers:
             WireError: the rank takes only smaller messages. Rejected: the rank has no memory for it ("busy").
         """
         try:
-            await self._delivered(self._addresses[rank], note, blocks)
+            await self._delivered(rank, note, blocks)
         except Unreachable as error:
             raise self._lost(rank, error) from error
         except Rejected as error:
@@ -197,15 +202,19 @@ class WorldPeers:
                 self.end(PeerAborted(*_culprit(error, rank)))
             raise self._lost(rank, error) from error
 
-    async def _delivered(self, address: str, note: WorldNote, blocks: Blocks) -> None:
+    async def _delivered(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
         """Send a request; connect again while the process there listens and does not reply, as one without a core."""
         while True:
             try:
-                await self._endpoint.request(address, note.topic, *blocks, note=note.pack())
+                await self._endpoint.request(self._addresses[rank], note.topic, *blocks, note=note.pack())
+                self._silent.discard(rank)
                 return
             except Unreachable as error:
                 if not error.silent:
                     raise
+                if rank not in self._silent:
+                    self._silent.add(rank)
+                    _logger.warning("waits for rank %d: %s (world: %s)", rank, error, self.name)
 
     def _lost(self, rank: int, error: TransportError) -> TransportError:
         """Lose a rank, unless this rank has ended. Returns the error for its operations."""
