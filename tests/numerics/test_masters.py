@@ -9,6 +9,7 @@ import torch
 
 import pipelined as pp
 from pipelined.errors import UsageError
+from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load, save
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
@@ -231,6 +232,22 @@ def test_what_masters_do_not_go_with_is_refused(case, numerics, message):
     with pytest.raises(UsageError, match=message):
         job = case.job(optimizer_config=replace(OPTIMIZER, clip=0.0), **numerics)
         on_ranks(job, lambda trainer: trainer.step(0))
+
+
+def test_a_frozen_parameter_has_no_master(tmp_path):
+    layers = [lambda: torch.nn.Linear(4, 4).requires_grad_(False), lambda: torch.nn.Linear(4, 4)]
+    settings = {"loss": torch.nn.functional.mse_loss, "optimizer": adam, "dtype": torch.bfloat16, **DELAYED}
+    batch = torch.ones(2, 4), torch.ones(2, 4)
+
+    def run(steps, **more):
+        return pp.train(layers, [batch] * steps, depth=1, microbatches=1, masters=torch.float32, **settings, **more)
+
+    run(2, checkpoint=tmp_path)
+    (shard,) = checkpoint.open(tmp_path).shards
+    frozen, trained = shard["tensors"]["0.weight"], shard["tensors"]["1.weight"]
+    assert frozen.keys() == {"value"} and trained.keys() > {"value", "version-1"}
+    assert [each["value"]["dtype"] for each in (frozen, trained)] == ["bfloat16", "float32"]
+    assert run(4, resume=tmp_path).losses == run(4).losses[2:]
 
 
 HALF = {"dtype": torch.bfloat16, "autocast": torch.float16, "masters": torch.float32}

@@ -88,7 +88,8 @@ class MasterOptimizer(RankOptimizer):
 
     def fields(self, name: str) -> dict[str, torch.Tensor]:
         self._fill([name])
-        in_use = {IN_USE: self._parameters[name].detach()} if self._delayed else {}
+        parameter = self._parameters[name]
+        in_use = {IN_USE: parameter.detach()} if self._delayed and parameter.requires_grad else {}
         return {**super().fields(name), **in_use}
 
     def restore(self, name: str, fields: Mapping[str, torch.Tensor], updates: int) -> None:
@@ -99,13 +100,16 @@ class MasterOptimizer(RankOptimizer):
         return fields.get(IN_USE, fields[VALUE]) if self._delayed else fields[VALUE]
 
     def _copied(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
-        """The masters, which get their values anew before they are first used: weights of a file are set later."""
-        self._unset = set(parameters)
-        return {name: self._master(parameter) for name, parameter in parameters.items()}
+        """The masters, and frozen parameters themselves.
+
+        Masters get their values anew before they are first used: weights of a file are set later.
+        """
+        trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        self._unset = set(trained)
+        return {**parameters, **{name: self._master(parameter) for name, parameter in trained.items()}}
 
     def _master(self, parameter: nn.Parameter) -> nn.Parameter:
-        values = parameter.detach().to(self._device, self._dtype, copy=True)
-        return nn.Parameter(values, requires_grad=parameter.requires_grad)
+        return nn.Parameter(parameter.detach().to(self._device, self._dtype, copy=True))
 
     def _fill(self, names: Iterable[str]) -> None:
         with torch.no_grad():
