@@ -63,7 +63,7 @@ class RankTrainer:
         self.optimizer, self.rank_optimizer = optimizer.optimizer, optimizer
         self.world, self.loss_scale, self._agreement = agreement.world, agreement.loss_scale, agreement
         self._held, self._gathered, self._orders = versions, gathered, orders
-        self._delayed = job.numerics.delayed_update
+        self.seed, self._delayed = job.seed, job.numerics.delayed_update
         self._prepared: Prepared | None = None
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:

@@ -1,6 +1,7 @@
 """Saves that are written while training continues hold the state at which they were begun."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from tests.numerics.plain import Case
-from tests.numerics.trained import on_every_rank
+from tests.numerics.trained import on_every_rank, on_ranks
 
 CASE = Case("chimera", 2, 2, 4, dropout=0.1)
 
@@ -33,6 +34,15 @@ def test_it_is_the_checkpoint_that_a_pause_writes(tmp_path):
     on_every_rank(CASE, train)
     for name in ("step-00000001", "step-00000002"):
         assert saved(tmp_path / "beside" / name) == saved(tmp_path / "paused" / name)
+
+
+def test_a_checkpoint_has_the_seed_of_the_job_not_that_of_its_dropout(tmp_path):
+    async def write(trainer):
+        await save(trainer, 0, SaveTarget(tmp_path, 1))
+
+    job = Case("gpipe", 1, 1, 1, layers=1).job()
+    on_ranks(replace(job, seed=3, dropout_seed=4), write)
+    assert saved(tmp_path)[1]["seed"] == 3
 
 
 def test_steps_are_trained_while_a_disk_is_slow(tmp_path, monkeypatch):
