@@ -103,7 +103,7 @@ class ClusterMember:
                     else:
                         await run.between(rounds)
             digest = await model_digest(world, trainer.local)
-        kept.write()
+        await kept.write()
         return digest
 
     def _saver(

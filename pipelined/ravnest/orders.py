@@ -8,6 +8,7 @@ A file for each node, `CLUSTERS-CLUSTER-STAGE-NAME.json`: the number of the clus
 round the updates after which the node added its difference. Order, data and clusters determine every bit. No torch.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipelined.aio.events import warn
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.ravnest.records import Clusters
@@ -69,15 +71,26 @@ class OrderDirectory:
     path: Path
     task: str
 
+    def file(self, clusters: Clusters, place: tuple[int, int]) -> Path:
+        """Where the order of the node at this cluster and stage is kept."""
+        cluster, stage = place
+        name = re.sub(r"[^\w.-]", "_", clusters.rows[cluster][stage].name)
+        return self.path / f"{clusters.number}-{cluster}-{stage}-{name}.json"
+
     def write(self, clusters: Clusters, place: tuple[int, int], order: NodeOrder) -> None:
-        """Write the order of the node at this cluster and stage."""
+        """Write the order of the node at this cluster and stage, whole: until then the file has the one before.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         cluster, stage = place
         text = {"task": self.task, "clusters": clusters.stored(), "cluster": cluster, "stage": stage}
         added = {str(number): updates for number, updates in order.added.items()}
         self.path.mkdir(parents=True, exist_ok=True)
-        name = re.sub(r"[^\w.-]", "_", clusters.rows[cluster][stage].name)
-        path = self.path / f"{clusters.number}-{cluster}-{stage}-{name}.json"
-        path.write_text(json.dumps({**text, "order": order.instructions, "added": added}))
+        path = self.file(clusters, place)
+        part = path.with_name(f"{path.name}.part")
+        part.write_text(json.dumps({**text, "order": order.instructions, "added": added}))
+        part.replace(path)
 
 
 class KeptOrder:
@@ -96,11 +109,14 @@ class KeptOrder:
         self._directory, self.clusters, self.place = directory, clusters, place
         self.tracer, self.added = OrderTracer(microbatches), dict[int, int]()
 
-    def write(self) -> None:
-        """Write what was done so far. Cost: the whole order is written again."""
+    async def write(self) -> None:
+        """Write what was done so far; where that fails it is an event. Cost: a thread writes the whole order again."""
         if self._directory is not None:
-            order = NodeOrder(tuple(self.tracer.instructions), self.added)
-            self._directory.write(self.clusters, self.place, order)
+            order = NodeOrder(tuple(self.tracer.instructions), dict(self.added))
+            try:
+                await asyncio.to_thread(self._directory.write, self.clusters, self.place, order)
+            except OSError as error:
+                warn("order not written", file=str(self._directory.file(self.clusters, self.place)), why=error)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The nodes of the first cluster save, because a round has the same average for al
 parameters instead. Later clusters, cut in any way, begin with what was saved. Imports torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -72,7 +72,7 @@ class StageSaver:
         optimizer: OptimizerState,
         executor: Executor,
         writes: bool,
-        on_begin: Callable[[], None],
+        on_begin: Callable[[], Awaitable[None]],
     ):
         self._tasks, self._saving, self._at, self._steps = tasks, saving, at, steps
         self._parameters, self._optimizer, self._executor = parameters, optimizer, executor
@@ -86,7 +86,7 @@ class StageSaver:
             number: of the round, from 1.
         """
         if self._is_due(number):
-            self._on_begin()
+            await self._on_begin()
             if self._writes:
                 self._state, _, _ = await self._executor.run("snapshot", self._copied)
 

@@ -1,0 +1,32 @@
+"""The order of a node is written whole or not at all, and training goes on where it cannot be written."""
+
+import errno
+import threading
+from pathlib import Path
+
+from pipelined.ravnest.orders import KeptOrder, OrderDirectory, read_orders
+from pipelined.ravnest.records import Clusters, StagePlace
+from pipelined.state.versions import Version
+
+CLUSTERS = Clusters(1, [[StagePlace("a", "at a", 7, 0, 2, 1)]], Version(0, ""))
+
+
+async def test_a_failed_write_keeps_the_order_before_and_names_the_file(tmp_path, monkeypatch, caplog):
+    kept, threads = KeptOrder(OrderDirectory(tmp_path, "task"), CLUSTERS, (0, 0), 2), list[int]()
+    kept.tracer.record("forward", "forward", 0.0, 1.0, (0, 0, 0, 0))
+    await kept.write()
+
+    def full_disk(path, text):
+        threads.append(threading.get_ident())
+        path.write_bytes(text.encode()[: len(text) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    kept.tracer.record("forward", "forward", 1.0, 2.0, (0, 0, 1, 0))
+    with caplog.at_level("WARNING", logger="pipelined"):
+        await kept.write()
+    (said,) = caplog.messages
+    assert str(tmp_path / "1-0-0-a.json") in said and "No space left" in said
+    (found,) = read_orders(tmp_path)
+    assert found.orders[0, 0].instructions == ("F0",)
+    assert threads and threads[0] != threading.get_ident(), "the event loop goes on"
