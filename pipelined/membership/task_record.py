@@ -39,10 +39,10 @@ async def publish_task(directory: Directory, task: TaskRecord, run: str = "", se
 
     Args:
         task: what this process trains.
-        run: the run's name, if it begins here. Default: a random name.
+        run: the run's name, which the directory must have. Default: its own, or a random name if the run begins here.
         settings: what the user gave to this process, for the message: flags or arguments.
     Raises:
-        UsageError: the directory has another training.
+        UsageError: the directory has another training, or another run of it.
     """
     record = task.pack()
     try:
@@ -53,6 +53,9 @@ async def publish_task(directory: Directory, task: TaskRecord, run: str = "", se
         if (theirs := task.unpack(entry.value)) != task:
             fact = f"the directory has another training ({task.differences(theirs)})"
             raise UsageError(f"{fact}; give the same {settings}, or another coordinator") from None
+        if run and (await directory.read(RUN)).entries[RUN].value != run.encode():
+            fact = "the directory has another run of this training, and its nodes would not read what this one saved"
+            raise UsageError(f"{fact}; start another coordinator, with a journal of its own") from None
 
 
 async def read_task(directory: Directory, url: str, say: Say) -> bytes:

@@ -1,0 +1,46 @@
+"""The first trainer writes what is trained and the name of the run; a later one must fit both."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.errors import UsageError
+from pipelined.membership.task_record import RUN, publish_task
+from transports.rpc.virtual.network import VirtualNetwork
+
+
+@dataclass(frozen=True)
+class Voyage:
+    port: str
+
+    def pack(self):
+        return self.port.encode()
+
+    @classmethod
+    def unpack(cls, data):
+        return cls(data.decode())
+
+    def differences(self, other):
+        return f"port {self.port} and {other.port}"
+
+
+def test_the_run_that_is_to_go_on_is_the_one_of_the_directory():
+    async def story():
+        network, clock = VirtualNetwork(), VirtualClock()
+        async with asyncio.TaskGroup() as tasks, network.endpoint("directory") as end, network.endpoint("one") as one:
+            serving = tasks.create_task(serve_directory(end, clock))
+            directory = EmbeddedDirectory(one, end.address, clock)
+            await publish_task(directory, Voyage("Genoa"), "first")
+            await publish_task(directory, Voyage("Genoa"), "first")
+            await publish_task(directory, Voyage("Genoa"))
+            with pytest.raises(UsageError, match="another run of this training"):
+                await publish_task(directory, Voyage("Genoa"), "second")
+            with pytest.raises(UsageError, match="Venice and Genoa"):
+                await publish_task(directory, Voyage("Venice"), "first")
+            assert (await directory.read(RUN)).entries[RUN].value == b"first"
+            serving.cancel()
+
+    run_virtual(story())
