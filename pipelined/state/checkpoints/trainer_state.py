@@ -168,7 +168,7 @@ async def _gathered(actor: Actor, local: LocalParameters) -> dict[str, Tensor] |
     for name in local.state_names:
         tensor = await whole_of(actor.transport, local, name)
         if tensor is not None and actor.rank:
-            actor.tell(0, ("state", name), tensor)
+            await actor.transport.send(0, ("state", name), tensor)  # it may change afterwards
         elif tensor is not None:
             found[name] = tensor.clone()
     if actor.rank:
