@@ -1,4 +1,4 @@
-"""Structured tasks: `Nursery`, which the transports use as well, `beside`, `first_of`, and a time-out on any clock."""
+"""Structured tasks: `Nursery`, which the transports use as well, `beside`, `first_of`, `cancelled`, and a time-out."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pipelined.aio.clock import Clock
 from transports import Nursery
 
-__all__ = ["Nursery", "beside", "first_of", "with_timeout"]
+__all__ = ["Nursery", "beside", "cancelled", "first_of", "with_timeout"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,14 @@ async def first_of(*works: Coroutine[Any, Any, T]) -> T:
         for task in running:
             task.cancel()
     return next(task.result() for task in running if not task.cancelled())
+
+
+async def cancelled(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel these tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 async def with_timeout(clock: Clock, seconds: float, work: Awaitable[T]) -> T:

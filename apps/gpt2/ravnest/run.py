@@ -7,7 +7,6 @@ else they read from the directory, as `python -m apps.ravnest serve` does.
 import asyncio
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.aio.nursery import Nursery
+from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.errors import UsageError
 from pipelined.measurement.doctor.machine import free_memory
 from pipelined.membership.connection import connected, member_node
@@ -114,7 +113,7 @@ class Rank:
         ):
             serving = tasks.create_task(self._serve(node))
             done = await lead(url, request)
-            await _cancelled(serving)
+            await cancelled(serving)
         return done
 
     async def _serve(self, node: Node) -> None:
@@ -143,7 +142,7 @@ class Rank:
             stops.append(tasks.create_task(_requested(request)))
             await asyncio.wait([training, *stops], return_when=asyncio.FIRST_COMPLETED)
             done = training.done()
-            await _cancelled(training, *stops)
+            await cancelled(training, *stops)
         for rank in others:
             await transport.send(rank, OVER, note=done)
         return done
@@ -153,7 +152,7 @@ class Rank:
         async with Nursery() as tasks:
             asking = tasks.create_task(self._ask(request))
             over = await self.transport.receive(0, OVER)
-            await _cancelled(asking)
+            await cancelled(asking)
         return bool(over.note)
 
     async def _ask(self, request: StopRequest) -> None:
@@ -219,13 +218,6 @@ async def _requested(request: StopRequest) -> None:
     """Wait until this process receives a stop request."""
     while not request.requested:
         await RealClock().sleep(POLL_S)
-
-
-async def _cancelled(*tasks: "asyncio.Task[Any]") -> None:
-    for task in tasks:
-        task.cancel()
-    with suppress(asyncio.CancelledError):
-        await asyncio.wait(tasks)
 
 
 def _say_nothing(text: str) -> None:

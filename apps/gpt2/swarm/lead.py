@@ -12,14 +12,14 @@ from apps.common.report import Report, reporting
 from apps.common.trackers import Tracker, opened_trackers
 from apps.gpt2.config import Config
 from apps.gpt2.swarm.job import SwarmJob
-from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, cancelled
+from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
 from apps.lm.data.ngram import compared
 from apps.lm.data.text import Text
 from apps.lm.export import FinalOutput, Say, say_digest
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.weights import Weights
-from pipelined.aio.nursery import Nursery
+from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.membership.connection import connected
 from pipelined.membership.node import Node
 from pipelined.state import store

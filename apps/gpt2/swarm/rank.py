@@ -1,6 +1,5 @@
 """One rank of `--schedule swarm`: the training, the same on all ranks, and this rank's peer and trainer."""
 
-import asyncio
 from dataclasses import dataclass, replace
 
 from apps.gpt2.swarm.job import SwarmJob
@@ -99,14 +98,6 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
     start = None if store is None else common_step(store.saved_stages())
     return Rank(transport, job, text, feed, task, session, store, start, executor)
-
-
-async def cancelled(*tasks: "asyncio.Task[object]") -> None:
-    """Cancel these tasks, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
 
 
 def _store(job: SwarmJob, text: Text) -> CheckpointStore | None:

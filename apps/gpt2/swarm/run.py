@@ -12,11 +12,11 @@ from functools import partial
 from apps.common.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import RankZero
-from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, cancelled, prepare
+from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, prepare
 from apps.gpt2.swarm.report import ActiveTime
 from apps.lm.data.text import Text
 from pipelined.actors.agree import agree, gather
-from pipelined.aio.nursery import Nursery
+from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.membership.connection import connected
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch

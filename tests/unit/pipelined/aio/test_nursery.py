@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import Nursery, beside, first_of, with_timeout
+from pipelined.aio.nursery import Nursery, beside, cancelled, first_of, with_timeout
 
 pytestmark = pytest.mark.virtual
 
@@ -218,3 +218,26 @@ async def test_cancellation_reaches_the_work():
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert story == [1.0]
+
+
+def test_tasks_are_cancelled_to_their_end_and_a_cancellation_meanwhile_is_not_lost():
+    async def ends_late():
+        try:
+            await waits()
+        finally:
+            await VirtualClock().sleep(2.0)
+
+    async def block():
+        child = asyncio.create_task(ends_late())
+        await VirtualClock().sleep(1.0)
+        cancelling = asyncio.create_task(cancelled(child))
+        await VirtualClock().sleep(1.0)
+        assert not child.done()
+        cancelling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelling
+        await cancelled(child)
+        assert child.cancelled()
+        await cancelled()
+
+    run_virtual(block())
