@@ -4,11 +4,13 @@ The worker, its weight versions and the agreement on each step are those of any 
 after each span of steps, or beside them. Imports torch.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
+
+import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Executor
@@ -17,7 +19,7 @@ from pipelined.errors import UsageError
 from pipelined.ravnest.cluster_run import ClusterRun
 from pipelined.ravnest.orders import KeptOrder, NodeOrder, OrderDirectory
 from pipelined.ravnest.records import Clusters
-from pipelined.ravnest.rounds import RoundLog, Rounds
+from pipelined.ravnest.rounds import RoundLog, Rounds, state_by_layer
 from pipelined.ravnest.saving import Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.versions import SavedStage
@@ -86,18 +88,18 @@ class ClusterMember:
                 tracer=kept.tracer if self.orders else self.tracer,
                 orders=self.order.of_stage(stage) if self.order else None,
             )
+            layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
+            held = {name: local[name] for layer in layers for name in layer if name in local}
             async with Nursery() as writes:
-                saver = self._saver(writes, training, trainer, kept)
+                saver = self._saver(writes, training, trainer, kept, held)
                 if clusters.begun.step:
                     await _required(saver).restore(clusters.begun)
-                run = ClusterRun(training, number, many, trainer, on_step)
+                run = ClusterRun(training, number, many, trainer, held, on_step)
                 if many == 1:
                     await run.alone(saver)
                 else:
-                    held, executor = trainer.local.parameters, self.executor
-                    rounds = Rounds(
-                        everyone, clusters, training.model, parameters=held, executor=executor, log=log, saver=saver
-                    )
+                    executor = self.executor
+                    rounds = Rounds(everyone, clusters, layers, tensors=held, executor=executor, log=log, saver=saver)
                     if training.overlapped:
                         await run.beside(rounds, self.order.added if self.order else {}, kept.added)
                     else:
@@ -107,7 +109,12 @@ class ClusterMember:
         return digest
 
     def _saver(
-        self, writes: Nursery, training: ClusterTraining, trainer: RankTrainer, kept: KeptOrder
+        self,
+        writes: Nursery,
+        training: ClusterTraining,
+        trainer: RankTrainer,
+        kept: KeptOrder,
+        held: Mapping[str, torch.Tensor],
     ) -> StageSaver | None:
         """Saves this node's stage, or only restores it; None: this node keeps nothing."""
         clusters, (number, stage), saving = kept.clusters, kept.place, self.saving
@@ -119,7 +126,7 @@ class ClusterMember:
             saving,
             at,
             steps=training.steps_by_round(len(clusters.rows)),
-            parameters=trainer.local.parameters,
+            tensors=held,
             optimizer=trainer.rank_optimizer.state,
             executor=self.executor,
             writes=number == 0,

@@ -3,22 +3,23 @@
 A round is whole or nothing: the rings leave every node with the average of its layers, then all confirm, then one
 transaction makes the round stand, and only then is it applied.
 
-Optimizer moments stay where they are: a difference of second moments could make one negative. Imports torch.
+Running statistics are averaged like parameters. Optimizer moments stay where they are, because a difference of second
+moments could make one negative, and so do integers, such as the batches that a norm has counted. Imports torch.
 
 Source: Ravnest, section 3.2 and Algorithm 2 (parallel multi-ring averaging).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
-from torch import nn
 
 from collectives.clusters import Rings, Share
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.saving import StageSaver
+from pipelined.training.check_model import persistent_buffers
 from pipelined.training.model import Model
 from transports import Transport
 
@@ -40,7 +41,7 @@ def shares_of(clusters: Clusters, sizes: Iterable[int]) -> list[list[Share]]:
     """The elements that each node holds; ranks count the nodes of all clusters, cluster by cluster.
 
     Args:
-        sizes: parameters of each layer.
+        sizes: elements of each layer that are averaged.
     """
     starts = [0]
     for size in sizes:
@@ -52,16 +53,21 @@ def shares_of(clusters: Clusters, sizes: Iterable[int]) -> list[list[Share]]:
     return shares
 
 
-def layer_sizes(model: Model, dtype: torch.dtype) -> list[int]:
-    """The parameters of each layer. Cost: no memory, for a model of any size."""
+def state_by_layer(model: Model, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
+    """The parameters and persistent buffers of each layer, on the meta device. Cost: no memory, for any model."""
     layers = [model.build(range(layer, layer + 1), dtype, "meta", None) for layer in range(model.layers)]
-    return [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
+    return [{**dict(layer.named_parameters()), **persistent_buffers(layer)} for layer in layers]
+
+
+def averaged(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of the tensors that rounds average: all but integers."""
+    return [tensor for tensor in tensors if tensor.is_floating_point()]
 
 
 @torch.no_grad()
-def flat_copy(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    """A copy of all parameters, flat, on the host."""
-    return torch.cat([parameter.detach().reshape(-1).cpu() for parameter in parameters])
+def flat_copy(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """A copy of all that is averaged of these tensors, flat, on the host."""
+    return torch.cat([tensor.detach().reshape(-1).cpu() for tensor in averaged(tensors)])
 
 
 class Rounds:
@@ -69,7 +75,8 @@ class Rounds:
 
     Args:
         world: of the nodes of all clusters.
-        parameters: of this node, in the order of its layers; they are replaced in place.
+        layers: of the whole model, see `state_by_layer`.
+        tensors: parameters and buffers of this node by name, in the order of its layers; they are replaced in place.
         saver: saves averages; None: they are not saved.
     """
 
@@ -77,21 +84,22 @@ class Rounds:
         self,
         world: Transport,
         clusters: Clusters,
-        model: Model,
+        layers: Sequence[Mapping[str, torch.Tensor]],
         *,
-        parameters: Mapping[str, nn.Parameter],
+        tensors: Mapping[str, torch.Tensor],
         executor: Executor,
         log: RoundLog,
         saver: StageSaver | None = None,
     ):
         self._saver = saver
         self._world, self._executor, self._log = world, executor, log
-        self._parameters = list(parameters.values())
-        self._rings = Rings(world, shares_of(clusters, layer_sizes(model, self._parameters[0].dtype)), CHANNEL)
+        self._tensors = averaged(tensors.values())
+        sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
+        self._rings = Rings(world, shares_of(clusters, sizes), CHANNEL)
         self.done = 0
 
     async def average(self, weight: float | None = None) -> None:
-        """Take part in the next round, and wait for it: afterwards this node's parameters are the average.
+        """Take part in the next round, and wait for it: afterwards this node's tensors are the average.
 
         Every node of every cluster calls this the same number of times; nothing is computed meanwhile.
 
@@ -108,8 +116,8 @@ class Rounds:
             await self._saver.begin(self.done + 1)
 
     async def snapshot(self) -> torch.Tensor:
-        """A copy of all parameters, flat, on the host."""
-        copy, _, _ = await self._executor.run("snapshot", lambda: flat_copy(self._parameters))
+        """A copy of all that is averaged, flat, on the host."""
+        copy, _, _ = await self._executor.run("snapshot", lambda: flat_copy(self._tensors))
         return copy
 
     async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> torch.Tensor:
@@ -127,15 +135,15 @@ class Rounds:
         return snapshot
 
     async def replace(self, average: torch.Tensor) -> None:
-        """Set the parameters to the average."""
+        """Set the tensors to the average."""
         await self._executor.run("average", lambda: self._each(average, torch.Tensor.copy_))
 
     async def add(self, average: torch.Tensor, snapshot: torch.Tensor) -> None:
-        """Add the difference of an average and a snapshot to the parameters; both are used up."""
+        """Add the difference of an average and a snapshot to the tensors; both are used up."""
         await self._executor.run("average", lambda: self._each(average.sub_(snapshot), torch.Tensor.add_))
 
     @torch.no_grad()
     def _each(self, flat: torch.Tensor, change: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
-        pieces = flat.split([parameter.numel() for parameter in self._parameters])
-        for parameter, piece in zip(self._parameters, pieces, strict=True):
-            change(parameter, piece.view_as(parameter).to(parameter.device))
+        pieces = flat.split([tensor.numel() for tensor in self._tensors])
+        for tensor, piece in zip(self._tensors, pieces, strict=True):
+            change(tensor, piece.view_as(tensor).to(tensor.device))

@@ -1,7 +1,8 @@
 """What a node saves, by parameter name: the average of its layers after a round, and its own moments at the snapshot.
 
-The nodes of the first cluster save, because a round has the same average for all. One cluster alone saves its own
-parameters instead. Later clusters, cut in any way, begin with what was saved. Imports torch.
+The nodes of the first cluster save, because a round has the same average for all; with it they save what stays in
+their cluster, moments and the counters of norms. One cluster alone saves its own values instead. Later clusters, cut in
+any way, begin with what was saved. Imports torch.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import nn
 
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
@@ -56,7 +56,7 @@ class StageSaver:
         tasks: the parent of writes; its end waits for them.
         at: the stage; its step is set for each save.
         steps: by round, from the first, the steps of the training completed before it.
-        parameters: of the stage, by name.
+        tensors: parameters and buffers of the stage, by name, in the order of its layers.
         writes: whether this stage is saved; else another cluster saves.
         on_begin: called before the snapshot of each round that is saved.
     """
@@ -68,14 +68,14 @@ class StageSaver:
         at: SavedStage,
         *,
         steps: Sequence[int],
-        parameters: Mapping[str, nn.Parameter],
+        tensors: Mapping[str, torch.Tensor],
         optimizer: OptimizerState,
         executor: Executor,
         writes: bool,
         on_begin: Callable[[], Awaitable[None]],
     ):
         self._tasks, self._saving, self._at, self._steps = tasks, saving, at, steps
-        self._parameters, self._optimizer, self._executor = parameters, optimizer, executor
+        self._tensors, self._optimizer, self._executor = tensors, optimizer, executor
         self._writes, self._on_begin, self._saver = writes, on_begin, saving.saver()
         self._state: dict[str, torch.Tensor] = {}
 
@@ -95,7 +95,7 @@ class StageSaver:
 
         Args:
             number: of the round, from 1.
-            average: of the parameters, flat, in their order.
+            average: of the tensors without integers, flat, in their order.
         """
         if self._writes and self._is_due(number):
             at = self._at._replace(step=self._steps[number - 1])
@@ -122,8 +122,8 @@ class StageSaver:
     def _copied(self) -> dict[str, torch.Tensor]:
         """A copy of all that is saved, by NAME/FIELD."""
         updates, state = torch.tensor(self._optimizer.updates), dict[str, torch.Tensor]()
-        for name, parameter in self._parameters.items():
-            fields = {**self._optimizer.fields(parameter), UPDATES: updates}
+        for name, held in self._tensors.items():
+            fields = {**self._optimizer.fields(held), UPDATES: updates}
             state |= {f"{name}/{field}": tensor.detach().cpu().clone() for field, tensor in fields.items()}
         return state
 
@@ -135,12 +135,12 @@ class StageSaver:
 
     @torch.no_grad()
     def _fill(self, state: Mapping[str, torch.Tensor], average: torch.Tensor) -> None:
-        sizes = [parameter.numel() for parameter in self._parameters.values()]
-        for name, piece in zip(self._parameters, average.split(sizes), strict=True):
-            state[f"{name}/{VALUE}"].copy_(piece.view_as(self._parameters[name]))
+        values = [value for name in self._tensors if (value := state[f"{name}/{VALUE}"]).is_floating_point()]
+        for value, piece in zip(values, average.split([value.numel() for value in values]), strict=True):
+            value.copy_(piece.view_as(value))
 
     def _restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        for name, parameter in self._parameters.items():
+        for name, held in self._tensors.items():
             names = {key: key.rpartition("/") for key in tensors}
             fields = {field: tensors[key] for key, (owner, _, field) in names.items() if owner == name}
-            self._optimizer.restore(parameter, fields, int(fields.pop(UPDATES)))
+            self._optimizer.restore(held, fields, int(fields.pop(UPDATES)))

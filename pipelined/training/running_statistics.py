@@ -12,7 +12,7 @@ would differ, and the model is refused.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -86,6 +86,11 @@ class RunningStatistics:
             if isinstance(owner, _BatchNorm) and owner.momentum is None
         }
         self.any = bool(self._owners)
+
+    @property
+    def noted(self) -> Collection[int]:
+        """The steps of which this replica has noted something that it has not taken."""
+        return self._steps.keys()
 
     def noting(self, forward: Callable[[], T], step: int, microbatch: int) -> T:
         """Run the first forward of a microbatch; its statistics are noted, and the buffers stay as they are.
@@ -182,6 +187,11 @@ class StatisticsExchange:
     def __init__(self, context: RankContext, stages: Mapping[int, RunningStatistics]):
         self._context = context
         self._stages = {index: statistics for index, statistics in stages.items() if statistics.any}
+
+    async def merge_until(self, step: int) -> None:
+        """Merge every step before this one that is not merged yet. This rank must be the only holder of its stages."""
+        for noted in sorted({each for one in self._stages.values() for each in one.noted if each < step}):
+            await self.merge(noted)
 
     async def merge(self, step: int) -> None:
         """Make the statistics those of all microbatches of a step, the same on all holders of a stage."""

@@ -116,6 +116,13 @@ class RankTrainer:
         self._prepared, agreed = self._prepared or await self._prepare(), self.accumulation.agreed
         return self.plan.updates_a_step * await self.sums.planned_bytes(self.local.buckets, self.world, agreed)
 
+    async def merge_statistics(self, step: int) -> None:
+        """Without a flush: take the steps before this one into the running statistics, before all ranks agree on them.
+
+        The buffers then depend on the number of updates alone. No other rank may hold the stage.
+        """
+        await self._agreement.statistics.merge_until(step)
+
     @asynccontextmanager
     async def newest(self) -> AsyncIterator[None]:
         """Inside the `async with` block the parameters have the values of the last update, which is waited for.

@@ -11,8 +11,9 @@ from torch import nn
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.ravnest.records import Clusters, StagePlace
-from pipelined.ravnest.rounds import Rounds, layer_sizes
+from pipelined.ravnest.rounds import Rounds, state_by_layer
 from pipelined.training.digests import model_digest
+from tests.numerics.own_model import Rows
 from tests.numerics.plain import Case
 from tests.numerics.ravnest import Together, trained, training_of
 from tests.numerics.test_ravnest_cluster import OPTIMIZER
@@ -50,20 +51,28 @@ def on_loop(story):
         return runner.run(story)
 
 
-def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters():
-    model = CASE.model
+MODELS = {"GPT-2": CASE.model, "norms": Rows(*4 * ["linear", "norm"])}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters(kind):
+    """Of parameters and running statistics; what a norm has counted stays."""
+    model = MODELS[kind]
     clusters = Clusters(1, rows([(0, 3), (3, 8)], [(0, 2), (2, 5), (5, 8)], [(0, 8)]))
     places = [place for row in clusters.rows for place in row]
     number = [cluster for cluster, row in enumerate(clusters.rows) for _ in row]
 
+    layers = state_by_layer(model, torch.float64)
+
     async def story():
         log, executor, held = Log(), TorchExecutor("cpu", RealClock()), []
         for place, cluster in zip(places, number, strict=True):
-            module = model.build(range(place.first, place.end), torch.float64, "meta", None)
-            sizes = {name: parameter.shape for name, parameter in module.named_parameters()}
-            held.append({name: nn.Parameter(filled(name, shape, cluster)) for name, shape in sizes.items()})
+            held.append({})
+            for name, one in [pair for layer in layers[place.first : place.end] for pair in layer.items()]:
+                value = filled(name, one.shape, cluster)
+                held[-1][name] = nn.Parameter(value) if one.requires_grad else value.to(one.dtype)
         rounds = [
-            Rounds(end, clusters, model, parameters=mine, executor=executor, log=log)
+            Rounds(end, clusters, layers, tensors=mine, executor=executor, log=log)
             for end, mine in zip(world(len(places)), held, strict=True)
         ]
         await asyncio.gather(*(each.average() for each in rounds))
@@ -73,21 +82,26 @@ def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters():
 
     written, held = on_loop(story())
     assert written == [1, 2]
-    for mine in held:
-        for name, parameter in mine.items():
-            mean = sum(filled(name, parameter.shape, cluster) for cluster in range(3)) / 3
-            assert torch.equal(parameter.detach(), mean), name
+    for mine, cluster in zip(held, number, strict=True):
+        for name, tensor in mine.items():
+            mean = sum(filled(name, tensor.shape, each) for each in range(3)) / 3
+            expected = mean if tensor.is_floating_point() else filled(name, tensor.shape, cluster).to(tensor.dtype)
+            assert torch.equal(tensor.detach(), expected), name
+    assert any("running_var" in name for mine in held for name in mine) == (kind == "norms")
 
 
 def filled(name, shape, cluster):
     """Whole numbers that depend on all three, so that sums are exact; multiples of 3, so that the mean is, too."""
     draw = np.random.default_rng([cluster, *name.encode()])
-    return 3 * torch.from_numpy(draw.integers(-1000, 1000, tuple(shape))).double()
+    return 3 * torch.from_numpy(np.asarray(draw.integers(-1000, 1000, tuple(shape)))).double()
 
 
 def test_the_layers_elements_are_those_of_the_whole_model():
     whole = CASE.model.build(range(CASE.model.layers), torch.float64, "meta", None)
-    assert sum(layer_sizes(CASE.model, torch.float64)) == sum(p.numel() for p in whole.parameters())
+    layers = state_by_layer(CASE.model, torch.float64)
+    assert sum(each.numel() for layer in layers for each in layer.values()) == sum(
+        p.numel() for p in whole.parameters()
+    )
 
 
 @pytest.mark.parametrize("steps", [6, 5])

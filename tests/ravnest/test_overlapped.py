@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, run_virtual
@@ -54,50 +55,78 @@ def replayed(training, orders):
 
 
 class Plain:
-    """One cluster as one module and one loop over microbatches: updated after each, with differences added by hand."""
+    """One cluster as one module and one loop over microbatches: updated after each, with differences added by hand.
+
+    Norms give the statistics of each microbatch (momentum 1), which are averaged by hand at the end of its step.
+    """
 
     def __init__(self, training, number, many):
         self.training, self.number, self.many, self.losses = training, number, many, {}
         self.module = training.model.build(range(training.model.layers), torch.float32, "cpu", seed=training.seed)
-        self.parameters = dict(self.module.named_parameters())
-        self.optimizer = training.optimizer_config.build(self.parameters)
+        self.tensors = {**dict(self.module.named_parameters()), **running(self.module)}
+        self.optimizer = training.optimizer_config.build(dict(self.module.named_parameters()))
+        self.statistics = []
+        for norm in self.module.modules():
+            if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+                norm.momentum = 1.0
 
-    def update(self, own_step):
+    def update(self, updates):
+        own_step, microbatch = divmod(updates, self.training.microbatches)
         step = self.training.begin + self.number + own_step * self.many
         if step >= self.training.steps:
             return
-        with drawing_from(KeyedRandom(self.training.seed + self.training.begin + self.number, own_step, 0)):
-            logits = self.module(self.training.feed.inputs(step, 0))
-        loss = self.training.model.loss(logits, self.training.feed.targets(step, 0))
+        held = {name: value.clone() for name, value in running(self.module).items()}
+        with drawing_from(KeyedRandom(self.training.seed + self.training.begin + self.number, own_step, microbatch)):
+            logits = self.module(self.training.feed.inputs(step, microbatch))
+        loss = self.training.model.loss(logits, self.training.feed.targets(step, microbatch))
         self.optimizer.zero_grad()
         loss.backward()
         update(self.optimizer, self.training.optimizer_config.rate(step), 1.0)
         self.losses[step, self.number] = float(loss.detach())
+        self.statistics.append({name: value.clone() for name, value in running(self.module).items()})
+        for name, value in running(self.module).items():
+            value.copy_(held[name])
+        if microbatch == self.training.microbatches - 1:
+            self.average_statistics()
+
+    def average_statistics(self):
+        for statistics in self.statistics:
+            for name, value in running(self.module).items():
+                value.mul_(0.9).add_(statistics[name], alpha=0.1)
+        self.statistics = []
 
     def snapshot(self):
-        return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+        return {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
+
+
+def running(module):
+    """The running statistics of a module, by name."""
+    return {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
 
 
 def plain(training, orders):
     """What a plain loop has where each node adds when it did in the run.
 
-    Returns: the losses by (step, cluster), the digest of the average, and by round the snapshots of the clusters.
+    Returns: the losses by (step, cluster), the average, and by round the snapshots of the clusters.
     """
-    rows, rounds = orders.clusters.rows, {}
+    rows, rounds, every = orders.clusters.rows, {}, training.every * training.microbatches
     clusters = [Plain(training, number, len(rows)) for number in range(len(rows))]
     names = {
         (number, stage): held_at(training, place) for number, row in enumerate(rows) for stage, place in enumerate(row)
     }
     done = len(training.spans_of(0, len(rows))) - 1
-    for updates in range(1, len(training.steps_of(0, len(rows))) + 1):
+    for updates in range(1, len(training.steps_of(0, len(rows))) * training.microbatches + 1):
         for each in clusters:
             each.update(updates - 1)
         for (number, stage), order in orders.orders.items():
             for round_, after in order.added.items():
                 if after == updates:
                     add(clusters[number], names[number, stage], rounds[round_], number)
-        if updates % training.every == 0 and updates // training.every <= done:
-            rounds[updates // training.every] = [each.snapshot() for each in clusters]
+        if updates % every == 0 and updates // every <= done:
+            rounds[updates // every] = snapshots = [each.snapshot() for each in clusters]
+            if not training.overlapped:
+                for each in clusters:
+                    put(each, {name: sum(held[name] for held in snapshots) / len(rows) for name in each.tensors})
     last = [each.snapshot() for each in clusters]
     final = {name: sum(each[name] for each in last) / len(rows) for name in last[0]}
     if training.by_microbatches:
@@ -105,28 +134,34 @@ def plain(training, orders):
         weights = [each / sum(since) for each in since]
         final = {name: sum(w * each[name] for w, each in zip(weights, last, strict=True)) for name in last[0]}
     losses = {at: loss for each in clusters for at, loss in each.losses.items()}
-    return losses, on_loop(digest_of(training, orders, final)), rounds
+    return losses, final, rounds
 
 
 def held_at(training, place):
-    """The names of the parameters of a node."""
+    """The names of the parameters and running statistics of a node."""
     layers = training.model.build(range(place.first, place.end), torch.float32, "meta", None)
-    return [name for name, _ in layers.named_parameters()]
+    return [*dict(layers.named_parameters()), *running(layers)]
 
 
 @torch.no_grad()
 def add(cluster, names, snapshots, number):
     for name in names:
         average = sum(each[name] for each in snapshots) / len(snapshots)
-        cluster.parameters[name] += average - snapshots[number][name]
+        cluster.tensors[name] += average - snapshots[number][name]
+
+
+@torch.no_grad()
+def put(cluster, values):
+    for name, value in values.items():
+        cluster.tensors[name].copy_(value)
 
 
 async def digest_of(training, orders, values):
-    """The digest of these parameters, as a run prints it."""
+    """The digest of the parameters among these values, as a run prints it."""
     clusters = replace(orders.clusters, rows=[[orders.clusters.rows[0][0]._replace(end=training.model.layers)]])
     async with opened(world(1)[0], training.job(clusters, 0)) as trainer:
-        for name, value in values.items():
-            trainer.local.parameters[name].data.copy_(value)
+        for name, parameter in trainer.local.parameters.items():
+            parameter.data.copy_(values[name])
         return await model_digest(trainer.context.actor.transport, trainer.local)
 
 
@@ -135,9 +170,9 @@ def test_overlapped_rounds_have_the_losses_and_the_average_of_a_plain_loop(tmp_p
     """One microbatch is alive, so that each cluster is a plain loop; two whole rounds of two clusters, and the last."""
     training = TRAININGS[kind]
     told, (orders,) = recorded(tmp_path, training, delay=SLOW_S)
-    losses, digest, _ = plain(training, orders)
+    losses, final, _ = plain(training, orders)
     assert {at: found for at, [found] in told.shown.items()} == losses
-    assert told.ends == [f"average {digest}"]
+    assert told.ends == [f"average {on_loop(digest_of(training, orders, final))}"]
     added = [order.added for order in orders.orders.values()]
     assert all(list(each) == [1, 2] for each in added)
     late = {updates - number * training.every for each in added for number, updates in each.items()}

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from pipelined.training.optimizer.config import FusedAdamW
@@ -41,12 +40,12 @@ class OptimizerState:
         """The number of updates made, including those before the state was restored."""
         return max((int(state.get("step", 0)) for state in self.optimizer.state.values()), default=0)
 
-    def fields(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    def fields(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """A parameter's value and state, by name; numbers under the prefix `number-`. Frozen: only the value."""
         value = {VALUE: parameter.detach()}
         return {**value, **self._saved(parameter)} if parameter.requires_grad else value
 
-    def restore(self, parameter: nn.Parameter, fields: Mapping[str, torch.Tensor], updates: int) -> None:
+    def restore(self, parameter: torch.Tensor, fields: Mapping[str, torch.Tensor], updates: int) -> None:
         """Restore the result of `fields` after so many updates; a parameter without saved state starts with new state.
 
         Fields of others, such as older versions, are left out.
@@ -59,7 +58,7 @@ class OptimizerState:
         if parameter.requires_grad and (state := self._restored(parameter, own, updates)):
             self.optimizer.state[parameter] = state
 
-    def _saved(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    def _saved(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """The state of a trained parameter."""
         state = self.optimizer.state.get(parameter, {})
         tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
@@ -68,7 +67,7 @@ class OptimizerState:
         }
         return {**tensors, **numbers}
 
-    def _restored(self, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
+    def _restored(self, parameter: torch.Tensor, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
         """The state of a trained parameter from what was saved of it; empty where nothing was."""
         return {
             name.removeprefix(NUMBER): one.item() if name.startswith(NUMBER) else _placed(name, one, parameter)
@@ -79,11 +78,11 @@ class OptimizerState:
 class AdamWState(OptimizerState):
     """The state of `OptimizerConfig`'s AdamW: its moments, zeros before the first update."""
 
-    def _saved(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    def _saved(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         state = self.optimizer.state.get(parameter, {})
         return {name: state.get(name, torch.zeros_like(parameter)) for name in MOMENTS}
 
-    def _restored(self, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
+    def _restored(self, parameter: torch.Tensor, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
         if not set(MOMENTS) <= saved.keys():
             return {}
         moments = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in MOMENTS}
@@ -95,6 +94,6 @@ def has_shape_of_parameter(field: str) -> bool:
     return field == VALUE or field in MOMENTS or field.startswith(VERSION_PREFIX)
 
 
-def _placed(name: str, saved: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+def _placed(name: str, saved: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor of an optimizer's state where its parameter is; a count of steps stays on the host."""
     return saved.clone() if name == "step" else saved.to(parameter.device, copy=True)

@@ -45,7 +45,7 @@ class StepAgreement:
         loss_scale: LossScale,
     ):
         self._context, self.world, self._totals = context, world, totals
-        self._statistics, self._optimizer, self._config = statistics, optimizer, config
+        self.statistics, self._optimizer, self._config = statistics, optimizer, config
         self.loss_scale, self._sent_by_update = loss_scale, 0
 
     async def follow(
@@ -102,7 +102,7 @@ class StepAgreement:
         if math.isfinite(loss) and math.isfinite(norm):
             await segment.update(rate, weight * clip_factor(self._config.clip, norm))
         if math.isfinite(loss) and (math.isfinite(norm) or skipped):  # a skipped step's forwards stay noted
-            await self._statistics.merge(step)
+            await self.statistics.merge(step)
         self._sent_by_update = payload_sent(self._context.actor) - before
         lr = self._optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self._context.executor.clock.now() - since
