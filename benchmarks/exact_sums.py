@@ -39,6 +39,9 @@ from pipelined.training.sums.grids import CHUNK
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
+KINDS = ("plain", "exact", "control")
+"""The trainers, in the order in which they are built. Control is a second plain one: what lies between both is
+noise, or owed to their places in memory."""
 OPTIMIZER = OptimizerConfig(lr=1e-4, steps=1000)
 ELEMENTS = 1 << 22
 """Elements of which both forms are timed."""
@@ -110,7 +113,7 @@ async def bench(transport: Transport, options: Options) -> int:
         stack.callback(executor.close)
         async with Actor(transport) as actor:
             trainers = {}
-            for name in ("plain", "exact"):
+            for name in KINDS:
                 job = JobDescription(
                     model=GPT2(options.model), plan=plan,
                     feed=RandomTokens(options.model.vocab, (options.microbatch, options.sequence)),
@@ -138,7 +141,8 @@ async def _rounds(trainers: dict[str, RankTrainer], rounds: int) -> tuple[dict[s
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     cpu: dict[str, list[float]] = {name: [] for name in trainers}
     for step in range(rounds + 2):
-        for name in list(trainers)[:: 1 if step % 2 else -1]:
+        turn = step % len(KINDS)
+        for name in KINDS[turn:] + KINDS[:turn]:
             began = process_time()
             report = await trainers[name].step(step)
             if step >= 2:  # the first steps find grids and warm up
@@ -184,16 +188,18 @@ def _round_and_add(gradient: torch.Tensor, grid: Grid, sums: torch.Tensor) -> No
 
 def as_table(options: Options, found: dict[str, Any]) -> str:
     """Medians, their ratios with quartiles, and bytes."""
-    plain, exact = found["seconds"]["plain"], found["seconds"]["exact"]
-    lower, middle, upper = spread([one / other for one, other in zip(exact, plain, strict=True)])
-    pairs = zip(found["cpu_seconds"]["exact"], found["cpu_seconds"]["plain"], strict=True)
-    low, ratio, high = spread([one / other for one, other in pairs])
+    seconds = found["seconds"]
+    lower, middle, upper = spread(_ratios(seconds, "exact"))
+    least, other, most = spread([one / plain for one, plain in zip(seconds["control"], seconds["plain"], strict=True)])
+    low, ratio, high = spread(_ratios(found["cpu_seconds"], "exact"))
     model = options.model
     lines = [
         f"{options.schedule} on {found['ranks']} ranks, {model.layers} blocks of {model.d_model}, "
         f"{options.microbatch * options.sequence} tokens a microbatch, rounds: {options.rounds}",
-        f"plain  {statistics.median(plain) * 1e3:8.1f} ms a step",
-        f"exact  {statistics.median(exact) * 1e3:8.1f} ms a step, {middle:.3f} of plain ({lower:.3f}-{upper:.3f})",
+        f"plain  {statistics.median(seconds['plain']) * 1e3:8.1f} ms a step; a second plain one {other:.3f} of it "
+        f"({least:.3f}-{most:.3f})",
+        f"exact  {statistics.median(seconds['exact']) * 1e3:8.1f} ms a step, {middle:.3f} of both plain ones' mean "
+        f"({lower:.3f}-{upper:.3f})",
         f"CPU seconds of all ranks: {ratio:.3f} of plain ({low:.3f}-{high:.3f})",
     ]
     for rank, each in enumerate(found["bytes"]):
@@ -203,6 +209,12 @@ def as_table(options: Options, found: dict[str, Any]) -> str:
         round_s, sum_s = (statistics.median(times[what]) for what in ("round", "all_reduce"))
         lines.append(f"{form}, {ELEMENTS:,} elements: round and add {round_s * 1e3:.1f} ms, sum {sum_s * 1e3:.1f} ms")
     return "\n".join(lines)
+
+
+def _ratios(each: dict[str, list[float]], kind: str) -> list[float]:
+    """In each round, what a kind took, of the mean of both plain trainers."""
+    rounds = zip(each[kind], each["plain"], each["control"], strict=True)
+    return [2 * one / (plain + control) for one, plain, control in rounds]
 
 
 def digests() -> list[dict[str, Any]]:
