@@ -24,3 +24,12 @@ def flags(options: type[T], name: str) -> T:
         return parsed(launch, lambda: tyro.cli(options, prog=f"python -m benchmarks.{name}"))
     except UsageError as error:
         raise SystemExit(refuse(error, launch)) from error
+
+
+def lacks_ranks(name: str, least: int = 2) -> int:
+    """Exit code 2, and how to start them, where `python -m benchmarks.NAME` has fewer ranks of MPI; else 0."""
+    launch = detect(os.environ)
+    if launch.url == "mpi://" and (launch.world_size or 1) >= least:
+        return 0
+    fact = f"{least} ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"
+    return refuse(UsageError(f"{fact}; mpirun -n {least} python -m benchmarks.{name}"), launch)

@@ -4,19 +4,14 @@ All begin with the same whole numbers, which float32 sums exactly, and before a 
 result with the known one. Rounds are interleaved, each in an order of its own.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from random import Random
-from time import perf_counter, sleep
+from collections.abc import Mapping
 
 import numpy as np
 from mpi4py import MPI
 
 from benchmarks._shard_row import ShardRow
+from benchmarks._turns import Call, take_turns
 from collectives import Group, all_gather, all_to_all, allocate, reduce_scatter, segments
-
-NAP_S = 50e-6
-"""A rank that waits for the others between two rounds leaves the core to them for so long at a time."""
-Call = Callable[[], Awaitable[object]]
 
 
 class Shards:
@@ -91,26 +86,15 @@ async def shard_row(
     """
     length = nbytes // 4
     array = await allocate(group, length) if arrays == "allocated" else np.empty(length, np.float32)
-    shards, order = Shards(group, comm, array), Random(nbytes)
-    calls, taken = shards.calls(collective), {"ours": list[float](), "mpi": list[float]()}
-    for _ in range(rounds + 1):
-        for name in order.sample(list(calls), len(calls)):
-            shards.refill(collective)
-            _meet(comm)
-            comm.Barrier()
-            start = perf_counter()
-            await calls[name]()
-            seconds = perf_counter() - start
-            _meet(comm)
-            if not all(comm.allgather(shards.is_right(collective, name))):
-                raise RuntimeError(f"{collective} of {nbytes} bytes by {name}: the result is wrong")
-            taken[name].append(max(comm.allgather(seconds)))
-    pairs = list(zip(taken["ours"][1:], taken["mpi"][1:], strict=True))
+    shards = Shards(group, comm, array)
+    taken = await take_turns(
+        comm,
+        f"{collective} of {nbytes} bytes",
+        shards.calls(collective),
+        rounds=rounds,
+        seed=nbytes,
+        before=lambda: shards.refill(collective),
+        is_right=lambda name: shards.is_right(collective, name),
+    )
+    pairs = list(zip(taken["ours"], taken["mpi"], strict=True))
     return ShardRow(collective, nbytes, group.size, arrays, pairs)
-
-
-def _meet(comm: MPI.Comm) -> None:
-    """Wait for all ranks without keeping the core; MPI's own barrier would keep it."""
-    met = comm.Ibarrier()
-    while not met.Test():
-        sleep(NAP_S)

@@ -16,14 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import log
 from random import Random
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks._flags import flags
+from benchmarks._flags import flags, lacks_ranks
 from benchmarks._results import Reported, tell
 from benchmarks._sum_row import HEAD, KIB, MIB, Row, Taken, pairs
 from pipelined.errors import UsageError
-from pipelined.process.launch import detect
 from pipelined.process.memory import frozen_objects
 from transports import Transport, new_event_loop, open_transport
 
@@ -34,9 +33,6 @@ if TYPE_CHECKING:  # MPI is loaded with the transport
 
 SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 HALVES = (MIB, 16 * MIB, 64 * MIB)
-NAP_S = 50e-6
-"""Who has to wait for the others between two rounds leaves the core to them for so long at a time."""
-
 FIRST, SECOND, ALONE = ("ours", "mpi", "pass", "alone"), ("ours", "gloo"), ("alone",)
 """Who takes part before and after torch.distributed is loaded, and after it with the halves besides."""
 
@@ -118,24 +114,19 @@ class Bench:
             RuntimeError: ranks ended with different bits, or with another sum.
         """
         from benchmarks._sums import Ticker
+        from benchmarks._turns import meet
 
         contents.refill()
-        self._meet()
+        meet(self._comm)
         self._comm.Barrier()
         async with Ticker() as ticker:
             start = perf_counter()
             for _ in range(calls):
                 await self.sums[name](contents.array)
             seconds = (perf_counter() - start) / calls
-        self._meet()
+        meet(self._comm)
         self._check(name, contents, calls)
         return tuple(map(max, zip(*self._comm.allgather((seconds, ticker.late_s, ticker.held_s)), strict=True)))
-
-    def _meet(self) -> None:
-        """Wait for all ranks, and leave the core to those who need it; MPI's own barrier would keep it."""
-        met = self._comm.Ibarrier()
-        while not met.Test():
-            sleep(NAP_S)
 
     def _check(self, name: str, contents: "Contents", calls: int) -> None:
         if name in ("pass", "alone"):
@@ -238,12 +229,8 @@ async def _bench_shards(transport: Transport, comm: "MPI.Comm", options: Options
 def main() -> int:
     """Read the flags and run on whatever launcher started this."""
     options = flags(Options, "all_reduce")
-    launch = detect(os.environ)
-    if launch.url != "mpi://" or (launch.world_size or 1) < 2:
-        from pipelined.process.run import refuse
-
-        fact = f"two ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"
-        return refuse(UsageError(f"{fact}; mpirun -n 4 python -m benchmarks.all_reduce"), launch)
+    if refused := lacks_ranks("all_reduce"):
+        return refused
     if options.threads == "multiple":
         import mpi4py.MPI  # noqa: F401 (before the transport loads it: with what mpi4py asks for by itself)
 

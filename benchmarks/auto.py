@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._flags import flags
+from benchmarks._flags import flags, lacks_ranks
 from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce, barrier, measure
 from collectives.tuning import rounds_at, runnable
 from pipelined.errors import UsageError
 from pipelined.process.launch import detect
-from pipelined.process.run import refuse, run
+from pipelined.process.run import run
 from transports import Transport
 
 SIZES = tuple(1 << power for power in range(10, 27, 2))
@@ -94,10 +94,9 @@ def told(rows: list[Row]) -> str:
 def main() -> int:
     """Read the flags and run on the ranks of MPI that there are."""
     options = flags(Options, "auto")
-    launch, least = detect(os.environ), min(options.ranks)
-    if launch.url != "mpi://" or (launch.world_size or 1) < least:
-        fact = f"{least} ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"
-        return refuse(UsageError(f"{fact}; mpirun -n {least} python -m benchmarks.auto"), launch)
+    if refused := lacks_ranks("auto", min(options.ranks)):
+        return refused
+    launch = detect(os.environ)
     return run(launch, launch.world_size, lambda transport: bench(transport, options))
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from benchmarks._flags import flags
+from benchmarks._flags import flags, lacks_ranks
 from benchmarks._results import Reported, tell
 from pipelined.actors.agree import broadcast, gather
 from pipelined.errors import UsageError
 from pipelined.process.launch import detect
-from pipelined.process.run import refuse, run
+from pipelined.process.run import run
 from transports import Transport
 
 ROADS = ("raw", "buffer", "message")
@@ -204,10 +204,9 @@ def main() -> int:
     """Read the flags and run on whatever launcher started this."""
     options = flags(Options, "point_to_point")
     torch.set_num_threads(1)
+    if refused := lacks_ranks("point_to_point"):
+        return refused
     launch = detect(os.environ)
-    if launch.url != "mpi://" or (launch.world_size or 1) < 2:
-        fact = f"two ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"
-        return refuse(UsageError(f"{fact}; mpirun -n 2 python -m benchmarks.point_to_point"), launch)
     return run(launch, launch.world_size, lambda transport: bench(transport, options))
 
 
