@@ -25,6 +25,9 @@ from pipelined.sharding.moves import AllToAll, Groups, Move
 from pipelined.sharding.neighbors import both_summable, candidate_moves, gather
 from pipelined.sharding.shards import Shards, common, length_of
 
+Lying = tuple[Mesh, tuple[int, ...], Layout]
+"""What shards are made of, which can be compared."""
+
 
 @dataclass(frozen=True)
 class Path:
@@ -108,6 +111,25 @@ def path(
     Raises:
         UsageError: the shapes differ, or the meshes do and the tensor is not split over all ranks of each.
     """
+    if links is not None:
+        return _found(source, target, links, itemsize, tuple(replicated))
+    one, other = ((each.mesh, each.lengths, each.layout) for each in (source, target))
+    return _cached(one, other, tuple(replicated))
+
+
+@lru_cache(maxsize=1 << 12)
+def _cached(source: Lying, target: Lying, replicated: tuple[str, ...]) -> Path:
+    """The path with the fewest elements. A step asks for the same ones again, which keep what they have worked out."""
+    return _found(Shards(*source), Shards(*target), None, 0, replicated)
+
+
+def _found(
+    source: Shards,
+    target: Shards,
+    links: Links | Mapping[str, Links] | None,
+    itemsize: int,
+    replicated: tuple[str, ...],
+) -> Path:
     if source.lengths != target.lengths:
         shapes = f"from: {source.lengths}, to: {target.lengths}"
         raise UsageError(f"a move to another shape ({shapes}); compute the new shape first")
@@ -122,7 +144,7 @@ def path(
         steps = _fewest_elements(source.mesh, source.lengths, source.layout, target.layout)
     else:
         steps = _moves(source, target, Seconds(links, itemsize))
-    return Path(source, target, steps, tuple(replicated))
+    return Path(source, target, steps, replicated)
 
 
 def _exchange(source: Shards, target: Shards) -> tuple[Move, ...]:
