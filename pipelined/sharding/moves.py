@@ -197,7 +197,9 @@ class ReduceScatter(CollectiveMove):
             lengths,
             groups.algorithm or self.algorithm,
         )
-        return own.reshape(self.target.shape(groups.rank))
+        moved = empty_like(array, self.target.shape(groups.rank))  # else it would keep the memory of all segments
+        moved[...] = own.reshape(moved.shape)
+        return moved
 
 
 class ReduceToAll(CollectiveMove):
