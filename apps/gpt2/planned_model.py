@@ -142,6 +142,11 @@ class PlannedGPT2:
 
         return GPT2(self.model)
 
+    def build_split(self, plan: Plan) -> Any:
+        from apps.lm.sharded.gpt2 import ShardedGPT2
+
+        return ShardedGPT2(self.model, factors_of(plan.split, plan.tensor), self.config.state)
+
     def numerics(self) -> Any:
         from apps.common.numerics import numerics
 

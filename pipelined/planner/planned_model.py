@@ -57,6 +57,10 @@ class StageMoves(NamedTuple):
 class SplitModel(Protocol):
     """A planned model whose stages a team of ranks can split."""
 
+    def build_split(self, plan: Plan) -> Any:
+        """Build the `pipelined.training.teams.model.TeamModel` that the plan's teams train; this may import torch."""
+        ...
+
     def splits(self, plan: Plan) -> bool:
         """Whether the plan's teams can split the model by their layout or, where that is open, by any."""
         ...

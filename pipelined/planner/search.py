@@ -116,13 +116,8 @@ class SearchResult:
         return self.best[0]
 
     def worth_trying(self, most: int) -> list[Outcome]:
-        """The best `most` plans with a flush, plus data parallelism if it fits the memory and the user's settings.
-
-        Empty where the best has teams, which are not tried.
-        """
-        if self.chosen.candidate.plan.tensor > 1:
-            return []
-        every = [one for one in self.best if one.candidate.plan.flushes and one.candidate.plan.tensor == 1][:most]
+        """The best `most` plans with a flush, plus data parallelism if it fits the memory and the user's settings."""
+        every = [one for one in self.best if one.candidate.plan.flushes][:most]
         fixed = {name: value for name, value in self.request.model.fixed.items() if value != AUTO}
         other = self.baseline
         if not most or other is None or other.memory > self.request.memory_limit:

@@ -15,6 +15,7 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.planner.candidates import Candidate
+from pipelined.planner.costs import split_model
 from pipelined.planner.search import SearchResult
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
@@ -91,10 +92,11 @@ async def try_plans(
 
 def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> RankTrainer:
     """The trainer of a plan on the data that the model is measured with."""
+    plan = candidate.plan
     job = JobDescription(
-        model=model.build(),
-        plan=candidate.plan,
-        feed=model.feed(candidate.plan.rows),
+        model=model.build() if plan.tensor == 1 else split_model(model).build_split(plan),
+        plan=plan,
+        feed=model.feed(plan.rows),
         optimizer_config=model.optimizer(),
         numerics=replace(model.numerics(), recompute=candidate.recompute),
         sequence=model.sequence,

@@ -8,9 +8,12 @@ import torch
 
 from apps.gpt2.config import Config
 from apps.gpt2.planned_model import planned_model_of
+from apps.gpt2.team import split_text
 from collectives import Links
+from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import BRIEF, Effort
-from pipelined.planner import SearchRequest, Stated, search
+from pipelined.planner import SearchRequest, SearchResult, Stated, search
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import (
     Decision,
@@ -19,6 +22,7 @@ from pipelined.planner.decide import (
     decide_among_all,
 )
 from pipelined.planner.explain import MIB, reason
+from pipelined.planner.trial import try_plans
 from pipelined.planner.worth import measuring_work, training_work, why_not, worth_timing
 from pipelined.process.launch import ALONE, Launch
 from pipelined.programs.plan import Plan
@@ -151,3 +155,22 @@ def test_all_ranks_run_what_took_least():
     finally:
         torch.set_num_threads(threads)
     assert first == second and first.candidate.plan.world_size == 2 and "when it was tried" in first.reason
+
+
+def test_a_plan_of_a_team_is_tried_on_the_split_model():
+    model = planned_model_of(Config(layers=1, d_model=16, heads=2, seq=8, batch=2, tensor=2))
+    plan = Plan("gpipe", 1, 1, 2, 1, tensor=2, split=split_text("megatron", 2))
+    request = SearchRequest(model, Stated(model.layer_costs, 8, 1e9), Machine(Links()), 2)
+    outcome = request.simulate(Candidate(plan))
+    result = SearchResult(request, [outcome], None, 1, 0, 1)
+    assert result.worth_trying(1) == [outcome]
+
+    async def on_rank(end):
+        executor = TimedExecutor({}, RealClock())
+        return await try_plans(end, model, [outcome.candidate], executor, lambda line: None)
+
+    async def all_ranks():
+        return await asyncio.gather(*map(on_rank, world(2)))
+
+    (seconds,), others = asyncio.run(all_ranks())
+    assert seconds > 0 and others == []
