@@ -15,9 +15,11 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from pipelined.random.keyed_random import KeyedRandom
+from pipelined.sharding.operators.tape import Computed, Tape
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.stage import MicrobatchKey, Stage
+from pipelined.training.teams.stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 
 Storages = dict[int, int]
@@ -153,6 +155,68 @@ class CountedStage:
             del self.stage._revived
 
 
+@dataclass(frozen=True)
+class CountedTeamStage:
+    """A stage of a team that writes down what this member's tapes keep; as `CountedStage`, whose verbs it has."""
+
+    stage: TeamStage
+    kept: Kept
+
+    @property
+    def index(self) -> int:
+        return self.stage.index
+
+    async def forward(self, which: MicrobatchKey, x: Any, random: KeyedRandom, targets: Any = None) -> Parcel:
+        key = self.stage.index, which
+        self.kept.begin(key)
+        output = await self.stage.forward(which, x, random, targets)
+        live = self.stage.alive[which]
+        self.kept.add(key, live.x.array)
+        if live.run is not None:
+            self._add(key, live.run[0])
+        return output
+
+    async def backward(
+        self, which: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+    ) -> Any:
+        with self._recomputing((self.stage.index, which)):
+            back = await self.stage.backward(which, gradient, scale, random, targets)
+        self.kept.end((self.stage.index, which))
+        return back
+
+    async def backward_input(
+        self, which: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+    ) -> Any:
+        with self._recomputing((self.stage.index, which)):
+            return await self.stage.backward_input(which, gradient, scale, random, targets)
+
+    async def backward_weight(self, which: MicrobatchKey) -> None:
+        await self.stage.backward_weight(which)
+        self.kept.end((self.stage.index, which))
+
+    def _add(self, key: tuple[int, MicrobatchKey], tape: Tape) -> None:
+        graphs = (entry.produced for entry in tape._entries if isinstance(entry, Computed))
+        values = (value.array for value in tape.values())
+        for tensor in (*values, *(each for graph in graphs for each in saved(graph.grad_fn))):
+            self.kept.add(key, tensor)
+
+    @contextmanager
+    def _recomputing(self, key: tuple[int, MicrobatchKey]) -> Iterator[None]:
+        """Count what a recomputed forward keeps, too, as soon as it is done."""
+        revived = self.stage._revived
+
+        async def counted(*arguments: Any) -> Any:
+            tape, x, output = await revived(*arguments)
+            self._add(key, tape)
+            return tape, x, output
+
+        self.stage._revived = counted if self.stage.recompute else revived  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del self.stage._revived
+
+
 def saved(root: Node | None) -> Iterator[torch.Tensor]:
     """The tensors that a graph keeps for its backward."""
     seen, waiting = set(), [root]
@@ -174,7 +238,10 @@ def count_activations(trainer: RankTrainer) -> Kept:
     if (held := trainer._held) is not None:
         held.stage = CountedStage(held.stage, kept, held)  # type: ignore[assignment]
         return kept
-    stages: Mapping[int, Any] = {index: CountedStage(stage, kept) for index, stage in trainer.context.stages.items()}
+    stages: Mapping[int, Any] = {
+        index: CountedTeamStage(stage, kept) if isinstance(stage, TeamStage) else CountedStage(stage, kept)
+        for index, stage in trainer.context.stages.items()
+    }
     trainer.context = replace(trainer.context, stages=stages)
     return kept
 

@@ -95,7 +95,7 @@ async def emulate(actor: Actor, planned: Emulated, candidate: Candidate, first: 
     world = Group(actor.transport, tuple(range(candidate.plan.world_size)), WORLD)
     for step in range(first, first + steps + 1):
         await barrier(world)
-        taken.append(await _slowest(world, await job.step(step)))
+        taken.append(await slowest(world, await job.step(step)))
     return taken[1:]
 
 
@@ -106,14 +106,15 @@ async def train(
     trainer, taken = trial_trainer(actor, planned, candidate, executor), list[float]()
     for step in range(first, first + steps + 2):
         await barrier(trainer.world)
-        taken.append(await _slowest(trainer.world, (await trainer.step(step)).step_s))
+        taken.append(await slowest(trainer.world, (await trainer.step(step)).step_s))
     kept = count_activations(trainer)
     await trainer.step(first + steps + 2)
     state = state_bytes(trainer.local.parameters.values(), trainer.optimizer)
     return taken[2:], sum(state.values()) + kept.peak_bytes
 
 
-async def _slowest(world: Group, seconds: float) -> float:
+async def slowest(world: Group, seconds: float) -> float:
+    """The most seconds of any rank, on all ranks."""
     array = np.array([seconds])
     await all_reduce(world, array, "max")
     return float(array[0])

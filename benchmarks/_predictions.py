@@ -5,7 +5,7 @@ The rule: it only reads; nothing is run or predicted here.
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,14 +37,23 @@ class Row:
         return self.predicted_s / self.step_s - 1
 
 
+def spread_out(outcomes: Iterable[Outcome], count: int) -> list[Outcome]:
+    """A third of this number from the best predicted, then others evenly from the rest."""
+    ranked = sorted(outcomes, key=lambda outcome: outcome.order)
+    best, rest = ranked[: count // 3], ranked[count // 3 :]
+    left = min(count - len(best), len(rest))
+    return best + [rest[number * len(rest) // left] for number in range(left)]
+
+
 def row_of(outcome: Outcome, taken: Sequence[float], counted: Sequence[int]) -> Row:
-    """One arrangement's line; an emulated step ends with its sums."""
+    """One arrangement's line; an emulated step ends with its sums. A team's label is the factors of its layout."""
     plan, done = outcome.candidate.plan, outcome.simulated
     emulated = not any(rank.activations for rank in done.memory)
     predicted = done.makespan + done.exposed_sync if emulated else outcome.step_s
     memory = tuple((rank.total, nbytes) for rank, nbytes in zip(done.memory, counted, strict=False))
     sizes = (plan.depth, plan.width, plan.microbatch, plan.microbatches, outcome.candidate.recompute)
-    return Row(outcome.candidate.label, *sizes, predicted, statistics.median(taken), memory)
+    words = " ".join(factors.partition("=")[2] for factors in plan.split.split(","))
+    return Row(words or outcome.candidate.label, *sizes, predicted, statistics.median(taken), memory)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -69,12 +78,13 @@ def plain(options: Any, ranks: int, rows: Sequence[Row]) -> dict[str, Any]:
 def as_table(rows: Sequence[Row]) -> str:
     """A line an arrangement, the chosen first, and what came out; then memory by schedule, as the paper's Figure 9."""
     lines = [
-        f"{'schedule':<26}{'D':>3}{'W':>3}{'B':>4}{'N':>4}{'again':>6}{'predicted':>11}{'measured':>10}{'error':>8}"
+        f"{'schedule or layout':<30}{'D':>3}{'W':>3}{'B':>4}{'N':>4}{'again':>6}"
+        f"{'predicted':>11}{'measured':>10}{'error':>8}"
     ]
     for row in rows:
         sizes = f"{row.depth:>3}{row.width:>3}{row.microbatch:>4}{row.microbatches:>4}"
         times = f"{row.predicted_s * 1e3:>8.1f} ms{row.step_s * 1e3:>7.1f} ms{row.error:>+8.1%}"
-        lines.append(f"{row.label:<26}{sizes}{'yes' if row.recompute else 'no':>6}{times}")
+        lines.append(f"{row.label:<30}{sizes}{'yes' if row.recompute else 'no':>6}{times}")
     told = summary(rows)
     error = f"median error {told['median_error']:.1%}, largest {told['largest_error']:.1%} ({len(rows)} arrangements)"
     lines += ["", f"{error}; the chosen takes {told['chosen_over_best']:.3f} x the best measured"]

@@ -19,7 +19,7 @@ from apps.gpt2.config import Config
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from benchmarks._flags import flags
 from benchmarks._planned import Emulated, emulate, train
-from benchmarks._predictions import as_table, plain, row_of
+from benchmarks._predictions import as_table, plain, row_of, spread_out
 from benchmarks._punctual import PunctualClock
 from benchmarks._results import Reported, tell
 from collectives import Group, Links, barrier
@@ -76,20 +76,21 @@ class Options(Reported):
 async def bench(transport: Transport, options: Options, launch: Launch) -> int:
     """One rank: measure, let rank 0 predict, run what it picks, compare."""
     planned = options.planned(transport.world_size)
-    request = await _request(transport, planned, launch)
+    request = await measured_request(transport, planned, launch)
     picked = await asyncio.to_thread(pick, request, options.configurations) if request else []
     if isinstance(planned, PlannedGPT2):
-        picked = await _tried(transport, planned, picked)
-    taken = await _measured(transport, planned, await _shared(transport, "picked", picked), options)
+        picked = await tried(transport, planned, picked, TRIES)
+    chosen = await shared(transport, "picked", picked)
+    taken = await measured_steps(transport, planned, chosen, options.steps)
     if request is not None:
         rows = [row_of(outcome, *measured) for outcome, measured in zip(picked, taken, strict=True)]
         tell(options, plain(options, transport.world_size, rows), lambda: as_table(rows))
     return 0
 
 
-async def _tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Outcome]) -> list[Outcome]:
-    """The same on rank 0, with that first which took least of those that the planner would try."""
-    best = await _shared(transport, "tried", picked[:TRIES])
+async def tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Outcome], most: int) -> list[Outcome]:
+    """The same on rank 0, with that first which took least of the first few, as the planner tries them."""
+    best = await shared(transport, "tried", picked[:most])
     executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         seconds = await try_plans(transport, planned, best, executor, _say)
@@ -99,13 +100,13 @@ async def _tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Ou
     return [*picked[chosen : chosen + 1], *picked[:chosen], *picked[chosen + 1 :]]
 
 
-async def _shared(transport: Transport, what: str, picked: Sequence[Outcome]) -> list[Candidate]:
+async def shared(transport: Transport, what: str, picked: Sequence[Outcome]) -> list[Candidate]:
     """What rank 0 picked, on all ranks."""
     told = await broadcast(transport, what, [[o.candidate.plan.plain(), o.candidate.recompute] for o in picked])
     return [Candidate(Plan.of(plan), again) for plan, again in told]
 
 
-async def _request(transport: Transport, planned: Any, launch: Launch) -> SearchRequest | None:
+async def measured_request(transport: Transport, planned: Any, launch: Launch) -> SearchRequest | None:
     """With what is measured here; on rank 0."""
     ranks = transport.world_size
     if isinstance(planned, PlannedGPT2):
@@ -134,22 +135,23 @@ def pick(request: SearchRequest, count: int) -> list[Outcome]:
     planned = request.model
     every = candidates(request.ranks, planned.batch, len(planned.layer_costs), planned.fixed)
     suiting = [c for c in every if isinstance(planned, PlannedGPT2) or planned.suits(c.plan)]
-    ranked = sorted(map(request.simulate, suiting), key=lambda outcome: outcome.order)
-    best, rest = ranked[: count // 3], ranked[count // 3 :]
-    left = min(count - len(best), len(rest))
-    return best + [rest[number * len(rest) // left] for number in range(left)]
+    return spread_out(map(request.simulate, suiting), count)
 
 
-async def _measured(
-    transport: Transport, planned: Any, chosen: Sequence[Candidate], options: Options
+async def measured_steps(
+    transport: Transport, planned: Any, chosen: Sequence[Candidate], steps: int
 ) -> list[tuple[list[float], list[int]]]:
-    """(seconds of each step, bytes of each rank) of each, on rank 0; one pass over all, and one back."""
+    """(seconds of each step, bytes of each rank) of each, on rank 0; one pass over all, and one back.
+
+    Args:
+        steps: of each, half of them in either pass.
+    """
     rows = [(list[float](), list[int]()) for _ in chosen]
     device = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         async with Actor(transport) as actor:
             for turn, place in enumerate([*range(len(chosen)), *reversed(range(len(chosen)))]):
-                taken, counted = await _steps(actor, planned, chosen[place], device, turn, options.steps // 2)
+                taken, counted = await _steps(actor, planned, chosen[place], device, turn, steps // 2)
                 rows[place][0].extend(taken)
                 rows[place][1][:] = counted
     finally:

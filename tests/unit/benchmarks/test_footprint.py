@@ -1,16 +1,26 @@
 """What is counted as held is all that is held: to the byte what the closed form says, and able to exceed it."""
 
+import asyncio
+
 import pytest
 import torch
 
 from apps.gpt2.memory import activation_bytes, boundary_bytes, pending_bytes, state_bytes
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
-from benchmarks._footprint import CountedStage, Kept, storages
+from apps.lm.sharded.gpt2 import ShardedGPT2
+from apps.lm.sharded.layouts import factors_of
+from benchmarks._footprint import CountedStage, CountedTeamStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
+from benchmarks._team_replay import recorded
+from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.clock import RealClock
 from pipelined.random.keyed_random import KeyedRandom
+from pipelined.sharding import MeshGroups
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.stage import Stage
+from pipelined.training.teams.stage import TeamStage
+from transports.local import world
 
 CONFIG = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=12, dropout=0.0)
 ROWS, SEQUENCE = 2, 10
@@ -87,6 +97,31 @@ def test_what_is_recomputed_is_alive_while_it_is_used():
     counted.backward(0)
     assert counted.kept.peak_bytes >= whole
     assert not counted.kept.alive
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_member_of_a_team_keeps_what_the_record_of_its_stage_says(recompute):
+    model = ShardedGPT2(CONFIG, factors_of("megatron", 3))
+    random = KeyedRandom(1, 0, 0)
+
+    async def on_rank(end):
+        layers = range(model.layers)
+        module = model.of_member(end.rank).build(layers, torch.float32, "cpu", 1)
+        network, executor = MeshGroups(end, 1), TimedExecutor({}, RealClock())
+        inner = TeamStage(model, module, layers, 0, network, executor, recompute=recompute)
+        stage = CountedTeamStage(inner, Kept(storages(module.parameters())))
+        await stage.forward((0, 0), IDS, random, TARGETS)
+        after = stage.kept.peak_bytes
+        await stage.backward((0, 0), None, 1.0, random, TARGETS)
+        assert not stage.kept.alive
+        return after, stage.kept.peak_bytes, recorded(model, end.rank, (ROWS, SEQUENCE)).kept
+
+    async def main():
+        return await asyncio.gather(*map(on_rank, world(3)))
+
+    for after, most, due in asyncio.run(main()):
+        assert 0.98 * most <= due <= 1.15 * most
+        assert (after == 8 * ROWS * SEQUENCE) if recompute else (after == most)
 
 
 @pytest.mark.parametrize("layers", [range(1, 2), range(1, 4)], ids=str)
