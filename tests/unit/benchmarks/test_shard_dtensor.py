@@ -1,0 +1,61 @@
+"""Blocks split over ranks give what the plain blocks give, and the contest with torch's counts honestly."""
+
+import asyncio
+
+import pytest
+import torch
+
+from apps.lm.sharded.layouts import factors_of
+from benchmarks._blocks import SplitBlocks, Whole, Work, apart
+from benchmarks.shard_dtensor import Options, Row, table
+from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.clock import RealClock
+from pipelined.sharding import MeshGroups
+from transports.local import world
+
+SMALL = Work(128, 8, batch=2, layers=2)
+
+
+def test_whole_results_are_those_of_a_plain_loop():
+    whole, part, x = Whole.of(SMALL), SMALL.plain(), SMALL.stream("input").requires_grad_()
+    y = x
+    for block in part.transformer.h.values():
+        y = block(y)
+    (y * SMALL.stream("gradient")).sum().backward()
+    assert torch.equal(y, whole.output) and torch.allclose(x.grad, whole.back, rtol=1e-5, atol=1e-6)
+    assert whole.gradients.keys() == dict(part.named_parameters()).keys()
+
+
+@pytest.mark.parametrize("layout", ["megatron", "data"])
+def test_split_blocks_give_what_the_plain_ones_give(layout):
+    whole = Whole.of(SMALL)
+
+    async def on_rank(end):
+        blocks = SplitBlocks(SMALL, MeshGroups(end, 1), TimedExecutor({}, RealClock()), factors_of(layout, 2))
+        await blocks.step()
+        await blocks.step()
+        return apart(blocks.results(whole))
+
+    async def main():
+        return await asyncio.gather(*map(on_rank, world(2)))
+
+    assert max(asyncio.run(main()))[0] < 1e-5
+
+
+def test_what_differs_most_is_named():
+    ones, most = torch.ones(3), torch.tensor([0.0, 4.0])
+    assert apart([("a", ones * 1.5, ones), ("b", most * 0.75, most)]) == (0.5, "a")
+    assert apart([("a", torch.tensor([float("nan")]), torch.ones(1)), ("b", ones * 9, ones)])[1] == "a"
+    assert apart([("empty", torch.ones(0), torch.ones(0))])[0] == 0.0
+
+
+def row(ours, first, second, ranks=2):
+    return Row(SMALL, ranks, {"ours": ours, "dtensor": first, "dtensor sequence": second}, {})
+
+
+def test_the_ratio_is_that_of_torchs_faster_contender_within_a_round():
+    done = row([1.0, 2.0, 2.0], [9.0, 9.0, 9.0], [1.3, 2.2, 2.1])
+    assert done.peer == "dtensor sequence" and done.ratios == pytest.approx([1.05, 1.1, 1.3]) and done.kept
+    assert row([1.0], [1.09], [1.09]).kept is False and row([1.0], [1.19], [2.0], ranks=4).kept is False
+    assert row([1.0], [1.0], [1.0], ranks=3).kept is None
+    assert "short of 1.2" in table(Options(), [row([1.0], [1.19], [2.0], ranks=4)])
