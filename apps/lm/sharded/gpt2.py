@@ -19,11 +19,11 @@ from apps.lm.sharded.attention import attend
 from apps.lm.sharded.layouts import OPERATORS, Factors, require_fitting
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.sharding import Layout, Mesh, Shards
-from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply
+from pipelined.sharding import Mesh, Shards
+from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply, stored
 from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value
-from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of, logits, table
+from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
 from pipelined.sharding.shards import merged, shape_of, take
 from pipelined.training.parameters import register_tensor
 
@@ -78,7 +78,7 @@ class ShardedGPT2(GPT2):
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by its plain name; some have more dimensions than the plain tensor of that name."""
         whole = self._pieces
-        return whole | {name: _in_parts(whole[name]) for name in self._stored}
+        return whole | {name: stored(whole[name]) for name in self._stored}
 
     @cached_property
     def _stored(self) -> list[str]:
@@ -94,7 +94,7 @@ class ShardedGPT2(GPT2):
         """What each rank computes with of each parameter."""
         c = self.config.d_model
         token = Shards(self.mesh, (c,), "S0:columns")
-        found = {EMBEDDING: table(self.operators["wte"])}
+        found = {EMBEDDING: self.operators["wte"].table}
         found["transformer.wpe.weight"] = Shards(self.mesh, (self.config.positions, c), "S1:columns")
         for block in range(self.config.layers):
             at = f"transformer.h.{block}"
@@ -104,7 +104,7 @@ class ShardedGPT2(GPT2):
                 operator = self.operators[name]
                 found |= {f"{at}.{each.module}.weight": operator.weight, f"{at}.{each.module}.bias": operator.bias}
         found |= {"transformer.ln_f.weight": token, "transformer.ln_f.bias": token}
-        return found if self.config.tied else found | {HEAD: table(self.operators["wte"])}
+        return found if self.config.tied else found | {HEAD: self.operators["wte"].table}
 
     def local(self, name: str, whole: torch.Tensor, rank: int) -> torch.Tensor:
         """A rank's piece of a parameter of the plain model."""
@@ -158,7 +158,8 @@ class ShardedGPT2(GPT2):
     async def head(self, run: Reader, x: Value, pieces: Pieces) -> Value:
         """The last norm and the logits, (B, T, V), split over all ranks; x is (B, T, C), as `stream`."""
         x = await layer_norm(run, x, *(pieces[f"transformer.ln_f.{each}"] for each in ("weight", "bias")))
-        return await logits(run, self.operators["wte"], x, pieces[EMBEDDING if self.config.tied else HEAD])
+        matrix = pieces[EMBEDDING if self.config.tied else HEAD]
+        return await multiply(run, self.operators["wte"], x, matrix, transposed=True)
 
     def ids(self, lead: tuple[int, ...]) -> Shards:
         """How ids and targets (B, T) lie; lead: (B, T)."""
@@ -196,12 +197,6 @@ class ShardedGPT2(GPT2):
 
     async def _drop(self, run: Reader, x: Value, random: KeyedRandom | None, place: str) -> Value:
         return x if random is None else await drop(run, x, self.config.dropout, random.key(place))
-
-
-def _in_parts(piece: Shards) -> Shards:
-    """How a piece lies where the ranks that hold it keep parts of it."""
-    cuts = piece.layout.cuts
-    return Shards(piece.mesh, piece.lengths, Layout.of({**cuts, 0: (*cuts.get(0, ()), "rows")}))
 
 
 class MemberGPT2(GPT2):

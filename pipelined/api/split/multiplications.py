@@ -7,9 +7,9 @@ from pipelined.errors import UsageError
 from pipelined.sharding import Shards
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.operators.convolution import SplitConvolution, convolve
-from pipelined.sharding.operators.matmul import SplitMatmul
+from pipelined.sharding.operators.matmul import SplitMatmul, multiply
 from pipelined.sharding.operators.verbs import Value
-from pipelined.sharding.operators.vocabulary import embed, logits, table
+from pipelined.sharding.operators.vocabulary import embed
 
 
 class Multiplication(SplitLayer):
@@ -36,10 +36,10 @@ class SplitLinear(Multiplication):
 
     def parameters(self) -> dict[str, Shards]:
         bias = {} if self.module.bias is None else {"bias": self.operator.bias}
-        return {"weight": table(self.operator), **bias}
+        return {"weight": self.operator.table, **bias}
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        return await logits(at.run, self.operator, x, pieces["weight"], pieces.get("bias"))
+        return await multiply(at.run, self.operator, x, pieces["weight"], pieces.get("bias"), transposed=True)
 
 
 class SplitConv(Multiplication):
@@ -76,7 +76,7 @@ class SplitEmbedding(Multiplication):
         self.operator = SplitMatmul(factors, (self.module.embedding_dim,), (self.module.num_embeddings,))
 
     def parameters(self) -> dict[str, Shards]:
-        return {"weight": table(self.operator)}
+        return {"weight": self.operator.table}
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         ids = await at.run.move(x, Shards(self.operator.mesh, x.shards.lengths, "S0:rows"))

@@ -7,18 +7,28 @@ the order rows, contraction, columns, so q = c · p1 + b for rank c of the contr
 gathered over p1 from neighbours to contiguous columns, and O is reduced and scattered over p2 to column block q, where
 W's columns are the blocks c · p1 + b for every c. Nothing is permuted.
 
+Where p0 ranks store parts of W as well, and both p0 and p1 are more than 1, the product is SUMMA's loop of rank-k
+updates: the contraction is cut into panels, of which every rank has an equal share, and only one panel of I and one of
+W are gathered at a time. On 2 x 2 ranks, of 8 numbers of the contraction, a panel has those marked with a:
+
+    I, its columns on rank 0 | 1    a a . . | a a . .
+    W, its rows on rank 0 | 1       a a . . | a a . .
+
 Shapes: a lead, such as B sequences of T tokens, then the dimensions of a token; rows are split by the first dimension.
-Source: AutoDDL, sections 4.2.2 and 4.3.
+Source: AutoDDL, sections 4.2.2 and 4.3; SUMMA, van de Geijn and Watts, 1997.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import prod
+from math import lcm, prod
+from typing import TypeGuard
 
 import torch
 
+from collectives import segment
+from pipelined.sharding.layout import Layout
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.operators.verbs import Operand, Reader, Value, is_gathered_again, whole_piece
+from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value, is_gathered_again, whole_piece
 from pipelined.sharding.shards import Shards
 
 LEAD = 2
@@ -76,27 +86,125 @@ class SplitMatmul:
         """The bias, laid as the columns of the output that leaves."""
         return Shards(self.mesh, self.outputs, f"S{self.cut}:contraction S{self.cut}:columns")
 
+    @cached_property
+    def table(self) -> Shards:
+        """The weight transposed, (outputs, inputs), as torch's Linear, a head and its embedding have it."""
+        return Shards(self.mesh, self.outputs + self.inputs, f"S0/{self.factors[2]}:columns S1:contraction")
 
-async def multiply(run: Reader, operator: SplitMatmul, x: Value, weight: Operand, bias: Operand | None = None) -> Value:
+    @cached_property
+    def panels(self) -> "list[Panel]":
+        """The panels of the loop; one where a side has one rank, or where ranks cannot have equal shares.
+
+        There are max(p0, p1), so that a gathered panel is no larger than what ranks hold of I, or of W. They cut the
+        last of the inputs' dimensions: the numbers of a head, or of a block where ranks hold whole blocks of I and W.
+        """
+        (rows, columns, contraction), (*heads, last) = self.factors, self.inputs
+        blocks = 1 if heads else lcm(rows, columns) * contraction
+        block, rest = divmod(last, blocks)
+        if 1 in (rows, columns) or rest or not block:
+            return [Panel(self, last, 0, last)]
+        count = min(max(rows, columns), block)
+        cuts = (segment(block, count, number) for number in range(count))
+        return [Panel(self, block, low, high) for low, high in cuts]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Some numbers of a multiplication's contraction.
+
+    Args:
+        whole: the multiplication.
+        block: the numbers of a head, or of a block.
+        low, high: those of each block that the panel has.
+    """
+
+    whole: SplitMatmul
+    block: int
+    low: int
+    high: int
+
+    @cached_property
+    def operator(self) -> SplitMatmul:
+        """The multiplication of these numbers alone."""
+        *heads, last = self.whole.inputs
+        return replace(self.whole, inputs=(*(heads or [last // self.block]), self.high - self.low))
+
+    def of(self, tensor: torch.Tensor, dimension: int) -> torch.Tensor:
+        """A view of these numbers, in a rank's piece of a tensor whose inputs begin with this dimension."""
+        if len(self.whole.inputs) == 1:
+            tensor = tensor.unflatten(dimension, (-1, self.block))
+        last = dimension + len(self.operator.inputs) - 1
+        return tensor.narrow(last, self.low, self.high - self.low)
+
+    def of_weight(self, weight: StoredPiece, transposed: bool) -> StoredPiece:
+        """These numbers of a weight that is stored in parts, or of a transposed one."""
+        rows = self.of(weight.piece, len(self.whole.outputs) if transposed else 0)
+        return StoredPiece.of(rows, stored(_lying(self.operator, transposed)), weight.name, again=weight.again)
+
+
+def stored(piece: Shards) -> Shards:
+    """How a weight lies where the p0 ranks that compute with one piece of it store parts of it."""
+    cuts = piece.layout.cuts
+    return Shards(piece.mesh, piece.lengths, Layout.of({**cuts, 0: (*cuts.get(0, ()), "rows")}))
+
+
+async def multiply(
+    run: Reader,
+    operator: SplitMatmul,
+    x: Value,
+    weight: Operand,
+    bias: Operand | None = None,
+    *,
+    transposed: bool = False,
+) -> Value:
     """The product, split over all ranks, plus a bias.
 
     Args:
         x: (*lead, *inputs), split over all ranks of any mesh, or whole on all of them.
-        weight, bias: this rank's pieces, of `operator.weight` and `operator.bias`.
+        weight, bias: this rank's pieces, of `operator.weight` and `operator.bias`; or a `stored` one of the weight.
+        transposed: the weight is of `operator.table`.
     Cost: (p1-1)/p1 · mk/(p0·p2) + (p2-1)/p2 · mn/(p0·p1) elements for m tokens of k numbers before and n behind it, and
     the same in the backward; the gathered input is kept for that. Of a weight that is stored in parts, p0 ranks gather
-    (p0-1)/p0 · kn/(p1·p2) elements each way and scatter as many of its gradient, and the input is gathered each way.
+    (p0-1)/p0 · kn/(p1·p2) elements each way and scatter as many of its gradient, and the input is gathered each way;
+    the pieces of I and W that are gathered at a time are mk/(p0·p2·s) + kn/(p1·p2·s), of s panels.
     """
-    inner = len(operator.inputs)
-    lead = x.shards.lengths[:-inner]
-    again = is_gathered_again(weight)
-    x = await gather(run, x, operator.arriving(lead), operator.gathered(lead), again=again)
-    work, weight = partial(multiplied, inner=inner), await whole_piece(run, weight, operator.weight)
-    product = await run.compute("multiply", work, x, weight, result=operator.partial(lead))
+    lead = x.shards.lengths[: -len(operator.inputs)]
+    if is_looped(weight, operator):
+        product = await _looped(run, operator, x, weight, transposed)
+    else:
+        again = is_gathered_again(weight)
+        x = await gather(run, x, operator.arriving(lead), operator.gathered(lead), again=again)
+        whole = await whole_piece(run, weight, _lying(operator, transposed))
+        work = partial(multiplied, inner=len(operator.inputs), transposed=transposed)
+        product = await run.compute("multiply", work, x, whole, result=operator.partial(lead))
     product = await run.move(product, operator.leaving(lead))
     if bias is None:
         return product
     return await run.compute("bias", torch.add, product, bias, result=product.shards)
+
+
+def is_looped(weight: Operand, operator: SplitMatmul) -> TypeGuard[StoredPiece]:
+    """Whether what takes this weight goes panel by panel."""
+    return is_gathered_again(weight) and len(operator.panels) > 1
+
+
+async def _looped(run: Reader, operator: SplitMatmul, x: Value, weight: StoredPiece, transposed: bool) -> Value:
+    """The sum of the panels' products. A sum is freed behind the next one, which does not need it for its backward."""
+    lead = x.shards.lengths[: -len(operator.inputs)]
+    x, sums = await run.move(x, operator.arriving(lead)), tuple[Value, ...]()
+    for panel in operator.panels:
+        part, last = panel.operator, panel is operator.panels[-1]
+        own = await run.compute("panel", partial(panel.of, dimension=len(lead)), x, result=part.arriving(lead))
+        gathered = await run.move(own, part.gathered(lead), again=True)
+        whole = await whole_piece(run, panel.of_weight(weight, transposed), _lying(part, transposed))
+        work = partial(_added, inner=len(part.inputs), transposed=transposed)
+        result = operator.partial(lead)
+        sums = (await run.compute("multiply", work, gathered, whole, *sums, result=result, summand=not last),)
+    return sums[0]
+
+
+def _lying(operator: SplitMatmul, transposed: bool) -> Shards:
+    return operator.table if transposed else operator.weight
 
 
 async def gather(run: Reader, x: Value, arriving: Shards, gathered: Shards, *, again: bool = False) -> Value:
@@ -110,12 +218,22 @@ async def gather(run: Reader, x: Value, arriving: Shards, gathered: Shards, *, a
     return await run.move(x, gathered, again=again)
 
 
-def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1) -> torch.Tensor:
-    """The product over the last dimensions of x, with which the weight's begin; sizes of 0 are allowed.
+def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1, transposed: bool = False) -> torch.Tensor:
+    """The product over the last dimensions of x; sizes of 0 are allowed.
 
     Args:
-        inner: the number of these dimensions.
+        weight: begins with these dimensions; a transposed one ends with them.
+        inner: their number.
     """
-    lead, contraction, outputs = x.shape[:-inner], prod(weight.shape[:inner]), weight.shape[inner:]
-    product = x.reshape(prod(lead), contraction) @ weight.reshape(contraction, prod(outputs))
-    return product.view(lead + outputs)
+    lead, contraction = x.shape[:-inner], prod(x.shape[-inner:])
+    outputs = weight.shape[:-inner] if transposed else weight.shape[inner:]
+    if transposed:
+        matrix = weight.reshape(prod(outputs), contraction).t()
+    else:
+        matrix = weight.reshape(contraction, prod(outputs))
+    return (x.reshape(prod(lead), contraction) @ matrix).view(lead + outputs)
+
+
+def _added(x: torch.Tensor, weight: torch.Tensor, *sums: torch.Tensor, inner: int, transposed: bool) -> torch.Tensor:
+    product = multiplied(x, weight, inner, transposed)
+    return product if not sums else sums[0] + product

@@ -84,7 +84,7 @@ class Tape:
     ):
         self.network, self.device, self.training, self.autocast = network, device, training, autocast
         self.gathered = gathered
-        self.rank, self._again, self._freed = network.rank, again, dict[Operand, Moved]()
+        self.rank, self._again, self._freed = network.rank, again, dict[Operand, Moved | None]()
         self._entries: list[Computed | Moved] = []
         self._left: list[WeightWork | Moved] = []
         self.noted: list[Any] = []
@@ -96,6 +96,7 @@ class Tape:
         *operands: Operand,
         result: Shards,
         constant: bool = False,
+        summand: bool = False,
     ) -> Value:
         """See `Reader.compute`.
 
@@ -121,6 +122,8 @@ class Tape:
             inputs = tuple((operand, leaf) for operand, leaf in pairs if isinstance(operand, Value))
             parameters = tuple(operand for operand in operands if isinstance(operand, torch.Tensor))
             self._entries.append(Computed(name, inputs, parameters, value, produced))
+            if summand:
+                self._freed[value] = None
         return value
 
     def _cast(self, work: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -153,23 +156,24 @@ class Tape:
 
     def _require_held(self, name: str, operands: Iterable[Operand]) -> None:
         for operand in operands:
-            if operand in self._freed and _is_freed(self._freed[operand].moved.array):
+            if isinstance(operand, Value) and operand in self._freed and _is_freed(operand.array):
                 fact = f"{name} takes a tensor that was freed after its first use (rank: {self.rank})"
                 raise RuntimeError(f"{fact}; move it without `again`, or once for each use")
 
     def _free(self, operands: Iterable[Operand]) -> None:
-        """Free the memory of those operands that are moved again for the backward; graphs keep views of it."""
+        """Free the memory of those operands that have one use; graphs keep views of it."""
         for operand in operands:
-            if operand in self._freed:
-                self._freed[operand].moved.array.untyped_storage().resize_(0)
+            if isinstance(operand, Value) and operand in self._freed:
+                operand.array.untyped_storage().resize_(0)
 
     async def _restore(self, values: Iterable[Value]) -> None:
         """Move those values again whose memory was freed, into the same memory; autograd counts no change of them."""
         for value in values:
-            if value in self._freed:
-                again = await self.network.carry(self._freed[value].path, self._freed[value].value.array)
+            if moved := self._freed.get(value):
+                again = await self.network.carry(moved.path, moved.value.array)
                 value.array.untyped_storage().resize_(value.array.numel() * value.array.element_size())
                 value.array.data.copy_(again)
+                del again  # before the next one comes
 
     def note(self, noted: Any) -> None:
         """See `Reader.note`."""

@@ -92,6 +92,7 @@ class Reader(Protocol):
         *operands: Operand,
         result: Shards,
         constant: bool = False,
+        summand: bool = False,
     ) -> Value:
         """Compute on this rank's pieces alone.
 
@@ -100,6 +101,7 @@ class Reader(Protocol):
             work: takes the operands' tensors, and returns this rank's piece of the result; it changes none of them.
             result: how the result lies.
             constant: the result has no gradient.
+            summand: free the result after its one use, a sum, whose backward does not read it.
         """
 
     async def move(self, value: Value, target: Shards, replicated: Sequence[str] = (), *, again: bool = False) -> Value:

@@ -1,4 +1,4 @@
-"""Embedding, head and cross-entropy where the vocabulary is split: one layout of the matrix serves both ends.
+"""Embedding and cross-entropy where the vocabulary is split: one layout of the matrix serves head and embedding.
 
 The matrix (V, C) lies as the transposed weight of the head's multiplication: rank (c, b) of a row of ranks holds the
 rows c' · p1 + b for every c', and of them column block c. The head multiplies by it. The embedding looks up the ids
@@ -13,14 +13,9 @@ import torch
 from torch.nn import functional
 
 from pipelined.sharding.layout import Layout
-from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, gather, multiplied
-from pipelined.sharding.operators.verbs import Operand, Reader, Value, is_gathered_again, whole_piece
+from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, is_looped
+from pipelined.sharding.operators.verbs import Operand, Reader, Value, whole_piece
 from pipelined.sharding.shards import Ranges, Shards
-
-
-def table(head: SplitMatmul) -> Shards:
-    """How the matrix (V, C) of a head C → V lies."""
-    return Shards(head.mesh, head.outputs + head.inputs, f"S0/{head.factors[2]}:columns S1:contraction")
 
 
 def ids_of(mesh_of: SplitMatmul, lead: tuple[int, ...]) -> Shards:
@@ -33,23 +28,37 @@ async def embed(run: Reader, head: SplitMatmul, ids: Value, weight: Operand) -> 
 
     Args:
         ids: (B, T), as `ids_of`.
-        weight: this rank's piece of the matrix, of `table`.
+        weight: this rank's piece of the matrix, of `head.table`, or a stored one; see `multiply`.
     Returns: (B, T, C), split over all ranks.
-    Cost: (p1-1)/p1 · B·T·C/(p0·p2) elements.
+    Cost: (p1-1)/p1 · B·T·C/(p0·p2) elements. In a loop one panel of the matrix is gathered at a time.
     """
-    lead, held = ids.shards.lengths, table(head).pieces(run.rank)[0]
+    held = head.table.pieces(run.rank)[0]
+    if not is_looped(weight, head):
+        return await _embedded(run, head, ids, await whole_piece(run, weight, head.table), held)
+    parts = []
+    for panel in head.panels:
+        rows = await whole_piece(run, panel.of_weight(weight, transposed=True), panel.operator.table)
+        parts.append(await _embedded(run, panel.operator, ids, rows, held))
+    return await run.compute("join", _joined, *parts, result=head.arriving(ids.shards.lengths))
+
+
+async def _embedded(run: Reader, head: SplitMatmul, ids: Value, rows: Operand, held: Ranges) -> Value:
+    lead = ids.shards.lengths
     summand = Shards(head.mesh, lead + head.inputs, f"S0:rows S{len(lead)}:contraction P:columns")
-    weight = await whole_piece(run, weight, table(head))
-    found = await run.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, weight, result=summand)
+    found = await run.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, rows, result=summand)
     return await run.move(found, head.arriving(lead))
+
+
+def _joined(*panels: torch.Tensor) -> torch.Tensor:
+    return torch.cat(panels, -1).flatten(-2)
 
 
 def looked_up(ids: torch.Tensor, rows: torch.Tensor, held: Ranges) -> torch.Tensor:
     """The rows for ids of which only some are held, 0 for the others."""
     index, inside = placed(ids, held)
     if not rows.shape[0]:
-        return rows.new_zeros(*ids.shape, rows.shape[1])
-    return functional.embedding(index, rows) * inside[..., None]
+        return rows.new_zeros(*ids.shape, *rows.shape[1:])
+    return (functional.embedding(index, rows.flatten(1)) * inside[..., None]).view(*ids.shape, *rows.shape[1:])
 
 
 def placed(ids: torch.Tensor, held: Ranges) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,24 +69,6 @@ def placed(ids: torch.Tensor, held: Ranges) -> tuple[torch.Tensor, torch.Tensor]
         index, inside = torch.where(here, ids - low + offset, index), inside | here
         offset += high - low
     return index, inside
-
-
-async def logits(run: Reader, head: SplitMatmul, x: Value, weight: Operand, bias: Operand | None = None) -> Value:
-    """The head: x times the transposed matrix, (B, T, V), split over all ranks, plus a bias; so does torch's Linear.
-
-    Args:
-        x: (B, T, C), split over all ranks of any mesh, or whole on all of them.
-        weight: this rank's piece of the matrix, of `table`.
-        bias: this rank's piece, of `head.bias`.
-    Cost: as a multiplication C → V.
-    """
-    lead = x.shards.lengths[:-1]
-    again = is_gathered_again(weight)
-    x = await gather(run, x, head.arriving(lead), head.gathered(lead), again=again)
-    weight = await whole_piece(run, weight, table(head))
-    product = await run.compute("head", lambda x, rows: multiplied(x, rows.t()), x, weight, result=head.partial(lead))
-    product = await run.move(product, head.leaving(lead))
-    return product if bias is None else await run.compute("bias", torch.add, product, bias, result=product.shards)
 
 
 async def cross_entropy(run: Reader, x: Value, targets: Value) -> Value:

@@ -81,6 +81,10 @@ class RingPasses(NamedTuple):
         """Messages that follow one another in a step."""
         return self.passes * (ranks - 1)
 
+    def in_parts(self, number: int) -> "RingPasses":
+        """The same for each of so many equal parts of the array."""
+        return self._replace(length=self.length / number, passes=self.passes * number, sums=self.sums * number)
+
 
 ROWS, COLUMNS, CONTRACTION = range(3)
 
@@ -119,6 +123,17 @@ class Matmul:
             state: one of `STATES`.
             regather_input: the gathered input is dropped after the forward and gathered again in the backward.
         """
+        panels = self.panels(factors, state, regather_input)
+        for ring in self._rings(factors, microbatches, state, regather_input):
+            looped = panels > 1 and ring.axis != CONTRACTION and ring.phase != "update"
+            yield ring.in_parts(panels) if looped else ring
+
+    def panels(self, factors: Factors, state: str, regather_input: bool) -> int:
+        """The panels in which weights and inputs are gathered, see `SplitMatmul.panels`; 1: they are gathered whole."""
+        rows, columns, _ = factors
+        return max(rows, columns) if state == "zero3" and regather_input and min(rows, columns) > 1 else 1
+
+    def _rings(self, factors: Factors, microbatches: int, state: str, regather_input: bool) -> Iterator[RingPasses]:
         rows, columns, contraction = factors
         part = self.tokens / microbatches
         gathered, reduced = part * self.inputs / (rows * contraction), part * self.outputs / (rows * columns)

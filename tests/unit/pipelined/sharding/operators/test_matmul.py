@@ -1,12 +1,20 @@
 """The 2-D and 3-D multiplication against torch, its bytes against the closed form."""
 
+import asyncio
+import weakref
+
 import pytest
 import torch
 
-from pipelined.sharding import Shards
-from pipelined.sharding.operators.matmul import SplitMatmul, multiply
+from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.clock import RealClock
+from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding.moves import AllGather
+from pipelined.sharding.operators.matmul import SplitMatmul, multiply, stored
 from pipelined.sharding.operators.record import ComputeStep, piece, record
+from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import StoredPiece, Value
+from pipelined.sharding.operators.vocabulary import embed, ids_of
 from pipelined.training.teams.stage import input_half
 from tests.unit.pipelined.sharding.operators.ranks import (
     CLOSE,
@@ -18,6 +26,7 @@ from tests.unit.pipelined.sharding.operators.ranks import (
     together,
     triples,
 )
+from transports.local import world
 
 
 def run(operator, lead, inputs=None):
@@ -110,8 +119,7 @@ def test_a_multiplication_of_summa_sends_panels_of_both_operands_three_times(row
     """3 [(c-1)/c · mk/r + (r-1)/r · kn/c] elements of a rank in a microbatch (SHARDING: r x c is (r, c, 1), ZeRO-3)."""
     m, k, n = 8 * 6, 16, 32
     operator = SplitMatmul((rows, columns, 1), (k,), (n,))
-    stored = Shards(operator.mesh, (k, n), "S0:contraction S0:rows S1/1:columns")
-    weight = StoredPiece.of(piece(1, stored, torch.float64), stored)
+    weight = StoredPiece.of(piece(1, stored(operator.weight), torch.float64), stored(operator.weight))
     x = piece(1, operator.arriving((8, 6)), torch.float64, trained=False)
     found = record(1, lambda tape: multiply(tape, operator, Value(x, operator.arriving((8, 6))), weight))
     r, c = rows, columns
@@ -125,8 +133,7 @@ def test_the_weight_half_of_a_stored_weight_multiplies_and_scatters_its_gradient
     """Each half is 2 m k n / p operations; the input half gathers (p-1)/p · kn elements, the other scatters them."""
     m, k, n = 8 * 6, 16, 32
     operator = SplitMatmul((ranks, 1, 1), (k,), (n,))
-    stored = Shards(operator.mesh, (k, n), "S0:contraction S0:rows S1/1:columns")
-    weight = StoredPiece.of(piece(0, stored, torch.float64), stored)
+    weight = StoredPiece.of(piece(0, stored(operator.weight), torch.float64), stored(operator.weight))
     x = Value(piece(0, operator.arriving((8, 6)), torch.float64, trained=False), operator.arriving((8, 6)))
     found = record(0, lambda tape: multiply(tape, operator, x, weight), back=input_half)
     for half in (found.backward, found.weights):
@@ -135,22 +142,102 @@ def test_the_weight_half_of_a_stored_weight_multiplies_and_scatters_its_gradient
         assert half.nbytes == 8 * (ranks - 1) / ranks * k * n
 
 
-@pytest.mark.parametrize("factors", [(2, 1, 1), (2, 2, 1), (1, 2, 2)], ids=str)
-def test_the_halves_of_a_stored_weight_give_the_gradients_of_the_whole_backward(factors):
-    operator, lead = SplitMatmul(factors, (12,), (8,)), (4, 3)
-    stored = Shards(operator.mesh, (12, 8), f"S0:contraction S0:rows S1/{factors[2]}:columns")
-    x, w, y = normal(*lead, 12), normal(12, 8, seed=1), normal(*lead, 8, seed=2)
+STORED = {
+    "rows alone": SplitMatmul((2, 1, 1), (12,), (8,)),
+    "one panel": SplitMatmul((2, 2, 1), (11,), (8,)),
+    "2 x 2": SplitMatmul((2, 2, 1), (12,), (8,)),
+    "2 x 3, uneven panels": SplitMatmul((2, 3, 1), (24,), (7,)),
+    "2 x 2 x 2": SplitMatmul((2, 2, 2), (16,), (7,)),
+    "columns of heads": SplitMatmul((2, 2, 1), (12,), (3, 5, 2), cut=1),
+    "from heads, uneven": SplitMatmul((2, 3, 1), (5, 4), (7,)),
+    "contraction alone": SplitMatmul((1, 2, 2), (12,), (8,)),
+}
+"""Multiplications of weights that are stored in parts."""
+
+
+@pytest.mark.parametrize("halves", [False, True], ids=["whole", "halves"])
+@pytest.mark.parametrize("case", STORED)
+def test_a_stored_weight_gives_the_product_and_the_gradients_of_a_whole_one(case, halves):
+    operator, lead = STORED[case], (4, 3)
+    lies, k = stored(operator.weight), len(operator.inputs)
+    x, w, y = normal(*lead, *operator.inputs), normal(*lies.lengths, seed=1), normal(*lead, *operator.outputs, seed=2)
 
     async def work(tape):
-        piece = stored.local(w, tape.rank).requires_grad_()
+        piece = lies.local(w, tape.rank).requires_grad_()
         value = Value(operator.arriving(lead).local(x, tape.rank), operator.arriving(lead))
-        result = await multiply(tape, operator, value, StoredPiece.of(piece, stored))
-        await tape.backward(result, operator.leaving(lead).local(y, tape.rank), input_half)
-        assert piece.grad is None, "the input half computes no gradient of a weight"
+        result = await multiply(tape, operator, value, StoredPiece.of(piece, lies))
+        await tape.backward(result, operator.leaving(lead).local(y, tape.rank), input_half if halves else None)
+        assert piece.grad is None or not halves, "the input half computes no gradient of a weight"
         await tape.backward_weights()
-        return value.gradient, piece.grad
+        return result.array, value.gradient, piece.grad
 
     found, _ = on_ranks(operator.mesh.size, work)
-    back, gradients = zip(*found, strict=True)
-    close(together(operator.arriving(lead), back), y @ w.t(), CLOSE)
-    close(together(stored, gradients), torch.einsum("abi,abo->io", x, y), CLOSE)
+    products, back, gradients = zip(*found, strict=True)
+    close(together(operator.leaving(lead), products), torch.tensordot(x, w, k), CLOSE)
+    close(
+        together(operator.arriving(lead), back),
+        torch.tensordot(y, w, (tuple(range(2, y.dim())), tuple(range(k, w.dim())))),
+        CLOSE,
+    )
+    close(together(lies, gradients), torch.tensordot(x, y, ((0, 1), (0, 1))), CLOSE)
+
+
+@pytest.mark.parametrize("factors", [(2, 1, 1), (2, 2, 1), (2, 3, 1), (2, 2, 2)], ids=str)
+def test_a_stored_matrix_embeds_and_is_the_head_of_one_process(factors):
+    head, lead, v, c = SplitMatmul(factors, (12,), (11,)), (4, 3), 11, 12
+    lies, w = stored(head.table), normal(v, c).requires_grad_()
+    ids = torch.randint(v, lead, generator=torch.Generator().manual_seed(1))
+    (torch.nn.functional.embedding(ids, w).square() @ w.t()).square().sum().backward()
+
+    async def work(tape):
+        piece = lies.local(w.detach(), tape.rank).requires_grad_()
+        given = Value(ids_of(head, lead).local(ids, tape.rank), ids_of(head, lead), False)
+        x = await embed(tape, head, given, StoredPiece.of(piece, lies))
+        x = await tape.compute("square", torch.square, x, result=x.shards)
+        y = await multiply(tape, head, x, StoredPiece.of(piece, lies), transposed=True)
+        await tape.backward(y, 2 * y.array)
+        return piece.grad
+
+    close(together(lies, on_ranks(head.mesh.size, work)[0]), w.grad, CLOSE)
+
+
+class Watched:
+    """Carries pieces, and notes the most bytes of gathered arrays that are held at a time."""
+
+    def __init__(self, end):
+        self.network, self.rank, self.most = MeshGroups(end, 3), end.rank, 0
+        self._gathered = []
+
+    async def carry(self, path, array):
+        moved = await self.network.carry(path, array)
+        if any(isinstance(move, AllGather) for move in path.moves):
+            self._gathered.append(weakref.ref(moved))
+        held = [array for each in self._gathered if (array := each()) is not None]
+        self.most = max(self.most, sum(array.untyped_storage().nbytes() for array in held))
+        return moved
+
+
+@pytest.mark.parametrize(("rows", "columns", "panels"), [(2, 2, 2), (2, 4, 4), (3, 2, 3), (4, 1, 1)])
+def test_summa_gathers_a_panel_of_each_operand_at_a_time(rows, columns, panels):
+    """(mk/r + kn/c) / s elements of s panels, forward and back; the bytes sent are those of whole operands."""
+    (b, t), k, n = (12, 2), 144, 24
+    operator, lead = SplitMatmul((rows, columns, 1), (k,), (n,)), (b, t)
+    lies, x, w = stored(operator.weight), normal(b, t, k), normal(k, n, seed=1)
+    m, r, c = b * t, rows, columns
+
+    async def work(end):
+        network = Watched(end)
+        tape = Tape(network, TimedExecutor({}, RealClock()))
+        weight = StoredPiece.of(lies.local(w, end.rank).requires_grad_(), lies)
+        value = Value(operator.arriving(lead).local(x, end.rank), operator.arriving(lead))
+        y = await multiply(tape, operator, value, weight)
+        forward = network.most
+        await tape.backward(y, y.array)
+        return forward, network.most, end.traffic.bytes_sent
+
+    async def everyone():
+        return await asyncio.gather(*map(work, world(rows * columns)))
+
+    held = 8 * ((m * k / r if c > 1 else 0) + k * n / c) / panels
+    sent = 8 * 3 * ((c - 1) / c * m * k / r + (r - 1) / r * k * n / c)
+    assert asyncio.run(everyone()) == [(held, held, sent)] * (rows * columns)

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional
 
 from pipelined.sharding import Shards
-from pipelined.sharding.operators.matmul import SplitMatmul
-from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of, logits, table
+from pipelined.sharding.operators.matmul import SplitMatmul, multiply
+from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
 from tests.unit.pipelined.sharding.operators.ranks import beside, closed_form, normal
 
 B, T, C, V = 5, 3, 7, 19
@@ -26,7 +26,7 @@ def plain(ids, targets, weight):
 async def sharded(tape, head, ids, targets, weight):
     hidden = await embed(tape, head, ids, weight)
     hidden = await tape.compute("square", torch.square, hidden, result=hidden.shards)
-    return await cross_entropy(tape, await logits(tape, head, hidden, weight), targets)
+    return await cross_entropy(tape, await multiply(tape, head, hidden, weight, transposed=True), targets)
 
 
 @pytest.mark.parametrize("factors", FACTORS, ids=str)
@@ -39,7 +39,7 @@ def test_tied_ends_give_the_loss_and_gradient_of_one_matrix(factors):
         plain,
         Shards(head.mesh, (), "P:rows"),
         [(ids(1), lie), (ids(2), lie)],
-        [(normal(V, C) / 3, table(head))],
+        [(normal(V, C) / 3, head.table)],
         replicated=ROW,
     )
 
@@ -57,7 +57,7 @@ def test_bytes_are_those_of_the_closed_form(factors):
         plain,
         Shards(head.mesh, (), "P:rows"),
         [(ids(1, rows, vocabulary), lie), (ids(2, rows, vocabulary), lie)],
-        [(normal(vocabulary, width) / 3, table(head))],
+        [(normal(vocabulary, width) / 3, head.table)],
         replicated=ROW,
     )
     forward, backward, _ = closed_form(head, m)

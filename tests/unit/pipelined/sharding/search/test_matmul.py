@@ -70,6 +70,14 @@ def test_summa_is_rows_and_columns_with_weights_and_inputs_gathered_anew():
     assert told == pytest.approx(3 * ((c - 1) / c * m * k / r + (r - 1) / r * k * n / c))
 
 
+def test_summa_sends_a_message_for_each_panel_of_an_operand():
+    """max(r, c) panels, of each (c-1) + (r-1) messages one after another, three times."""
+    how = {"state": "zero3", "regather_input": True}
+    told = sum(hops(Matmul(64, 96, 128), Factors(4, 2, 1), phase, **how) for phase in PHASES)
+    assert told == 3 * 4 * ((2 - 1) + (4 - 1))
+    assert sum(hops(Matmul(64, 96, 128), Factors(4, 1, 1), phase, **how) for phase in PHASES) == 3 * (4 - 1)
+
+
 def test_an_embedding_of_ids_sums_its_output_alone():
     matmul, factors = Matmul(64, 1000, 128, of_ids=True), Factors(2, 2, 3)
     reduced = 2 / 3 * 64 * 128 / 4
