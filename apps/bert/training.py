@@ -1,7 +1,7 @@
 """The layers of a BERT, trained on masked tokens. Needs torch."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class BertTraining(TextTraining):
         """Tensors of a BERT."""
         return each_bert_tensor(directory, names)
 
-    def write(self, directory: Path, tensors: Mapping[str, torch.Tensor], tokenizer: Tokenizer) -> None:
+    def write(self, directory: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
         export_bert(directory, tensors, self._model, tokenizer)
 
     @cached_property

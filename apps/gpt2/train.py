@@ -34,8 +34,9 @@ from pipelined.planner.moves import drifted_moves
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.partition import partition
+from pipelined.state.checkpoints.gather import write_parameters
 from pipelined.state.checkpoints.saving import CheckpointSaver
-from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
 from pipelined.training.assemble import build_rank
@@ -267,16 +268,8 @@ async def _restore(session: Session) -> int:
 
 
 async def _export(session: Session, directory: Path) -> None:
-    """Gather every parameter at rank 0, which writes a Hugging Face directory."""
+    """Write a Hugging Face directory on rank 0, parameter by parameter."""
     from apps.lm.huggingface.write import export
-    from pipelined.actors.agree import agree
 
-    trainer = session.trainer
-    tensors = await gather_state(trainer)
-
-    def write() -> None:
-        if tensors is not None:
-            parameters = {name: tensors[name] for name in trainer.local.names}
-            export(directory, parameters, session.job.model, session.text.tokenizer)
-
-    await agree(trainer.context.actor.transport, "exported", asyncio.to_thread(write))
+    model, tokenizer = session.job.model, session.text.tokenizer
+    await write_parameters(session.trainer, lambda parameters: export(directory, parameters, model, tokenizer))

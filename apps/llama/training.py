@@ -1,10 +1,8 @@
 """The layers of a Llama-like model, trained on the next token, and a sample at the end. Needs torch."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-
-import torch
 
 import pipelined as pp
 from apps.common.report import Report
@@ -43,7 +41,7 @@ class LlamaTraining(TextTraining):
         """Tensors of a Llama, SmolLM or Qwen."""
         return each_llama_tensor(directory, names)
 
-    def write(self, directory: Path, tensors: Mapping[str, torch.Tensor], tokenizer: Tokenizer) -> None:
+    def write(self, directory: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
         export_llama(directory, tensors, self._model, tokenizer)
 
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:

@@ -1,8 +1,7 @@
 """A row of layers trained on text, and written as a Hugging Face directory. Needs torch."""
 
-import asyncio
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from apps.lm.huggingface.initial import load_initial
 from apps.lm.models.gpt2 import counted_loss, token_loss
 from apps.rows.text import TextTask
 from apps.rows.training import Training
-from pipelined.actors.agree import agree
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
 from pipelined.programs.plan import Plan
+from pipelined.state.checkpoints.gather import write_parameters
 from pipelined.training.evaluate import Window
 from transports import Transport
 
@@ -50,8 +49,8 @@ class TextTraining(Training):
         """Tensors of a Hugging Face directory, by our names."""
 
     @abstractmethod
-    def write(self, directory: Path, tensors: Mapping[str, torch.Tensor], tokenizer: Tokenizer) -> None:
-        """Write a Hugging Face directory."""
+    def write(self, directory: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
+        """Write a Hugging Face directory, of tensors by our names."""
 
     def loss(self, output: torch.Tensor, targets: Any) -> torch.Tensor | tuple[torch.Tensor, int]:
         return counted_loss(output, targets) if self.task.is_packed else token_loss(output, targets)
@@ -91,11 +90,6 @@ class TextTraining(Training):
         """Write the directory of --export."""
         if (directory := self.config.export) is None:
             return
-        tensors = await rank.gather()
-
-        def write() -> None:
-            if tensors is not None:
-                self.write(directory, tensors, self.text.tokenizer)
-
-        await agree(rank.transport, "exported", asyncio.to_thread(write))
+        tokenizer = self.text.tokenizer
+        await write_parameters(rank.trainer, lambda parameters: self.write(directory, parameters, tokenizer))
         report.say(f"exported to {directory}")

@@ -23,8 +23,9 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.claim import claimed
+from pipelined.state.checkpoints.gather import gather_state
 from pipelined.state.checkpoints.saving import CheckpointSaver
-from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
@@ -210,11 +211,6 @@ class RankSession:
             digests = await agree(transport, "digest of a batch", asyncio.to_thread(feed.digests, step))
             await require_equal_batches(transport, digests, step)
             self._batches_are_equal = True
-
-    async def gather(self) -> dict[str, torch.Tensor] | None:
-        """Every parameter by its name in the model, on rank 0; None elsewhere."""
-        tensors = await gather_state(self.trainer)
-        return None if tensors is None else {name: tensors[name] for name in self.trainer.local.names}
 
     async def state_dict(self) -> dict[str, torch.Tensor] | None:
         """The state of the whole model, as the user's module names it, on rank 0; None elsewhere."""

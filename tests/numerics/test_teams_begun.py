@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from apps.lm.huggingface.initial import load_initial
-from pipelined.state.checkpoints.trainer_state import gather_state
+from pipelined.state.checkpoints.gather import gather_state
 from pipelined.traces.file import Tracer, write
 from pipelined.training.replay import of_rank, packed, read_orders
 from tests.numerics.plain import pipelined

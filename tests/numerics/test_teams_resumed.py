@@ -1,9 +1,14 @@
 """A run of teams saves pieces; any other number of ranks a worker, depth or width takes them up, and ends alike."""
 
+import weakref
+
 import pytest
 import torch
 
-from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load, save
+from pipelined.actors.agree import AgreedError
+from pipelined.errors import UsageError
+from pipelined.state.checkpoints.gather import gather_state, write_parameters
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.training.digests import model_digest
 from tests.numerics.plain import OPTIMIZER, plain
 from tests.numerics.teams import TeamCase
@@ -46,3 +51,37 @@ def test_all_sizes_of_teams_have_the_bits_and_the_digest_of_what_was_saved(tmp_p
         (again, same), *_ = on_ranks(case.job(), resumed)
         assert same == digest
         assert all(torch.equal(again[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize("case", [TEAMS, STORED], ids=str)
+def test_a_writer_has_one_whole_parameter_in_memory_at_a_time(case):
+    async def written(trainer):
+        every, before = {}, []
+
+        def write(parameters):
+            for name, tensor in parameters:
+                assert all(each() is None for each in before), f"a parameter before {name} is still held"
+                before.append(weakref.ref(tensor))
+                every[name] = tensor.numpy().copy()
+                del tensor
+
+        await write_parameters(trainer, write)
+        return every, await gather_state(trainer)
+
+    (every, state), *others = on_ranks(case.job(), written)
+    assert set(every) == set(state) == set(case.model.parameters())
+    assert all((every[name] == value.numpy()).all() for name, value in state.items())
+    assert others == [({}, None)] * (case.plan.world_size - 1)
+
+
+def test_a_writer_that_fails_does_so_on_every_rank_and_the_job_goes_on():
+    async def written(trainer):
+        def write(parameters):
+            next(parameters)
+            raise UsageError("no room")
+
+        with pytest.raises(AgreedError, match="no room"):
+            await write_parameters(trainer, write)
+        return (await trainer.step(0)).loss
+
+    assert len(set(on_ranks(TEAMS.job(), written))) == 1

@@ -17,7 +17,7 @@ from apps.lm.huggingface.stored import (
     read_json,
     read_numbers,
 )
-from apps.lm.huggingface.write import write
+from apps.lm.huggingface.write import Tensors, each_of, write
 from apps.lm.models.bert_presets import BertConfig, shapes
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
@@ -88,9 +88,7 @@ def each_bert_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[t
     yield from each_stored(directory, _tensors(directory), names)
 
 
-def export_bert(
-    directory: str | Path, tensors: "Mapping[str, torch.Tensor]", config: BertConfig, tokenizer: Tokenizer | None
-) -> None:
+def export_bert(directory: str | Path, tensors: "Tensors", config: BertConfig, tokenizer: Tokenizer | None) -> None:
     """Write a directory that `transformers.BertForMaskedLM.from_pretrained` reads.
 
     Args:
@@ -101,10 +99,17 @@ def export_bert(
     """
     check_export(directory, BERT_TYPE)
     wanted = {_theirs(name): shape for name, shape in shapes(config).items()}
-    named = {_theirs(name): tensor for name, tensor in tensors.items()}
     if not config.tied:
-        wanted[_theirs(OWN_BIAS)], named[_theirs(OWN_BIAS)] = (config.vocab,), tensors["decoder.bias"]
-    write(directory, named, wanted, lambda dtype: _describe(config, dtype), tokenizer)
+        wanted[_theirs(OWN_BIAS)] = (config.vocab,)
+
+    def named() -> "Iterator[tuple[str, torch.Tensor]]":
+        for name, tensor in each_of(tensors):
+            yield _theirs(name), tensor
+            if name == "decoder.bias" and not config.tied:
+                yield _theirs(OWN_BIAS), tensor
+            del tensor  # before the next one comes
+
+    write(directory, named(), wanted, lambda dtype: _describe(config, dtype), tokenizer)
 
 
 def _describe(config: BertConfig, dtype: str) -> dict[str, Any]:

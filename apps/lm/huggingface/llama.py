@@ -16,7 +16,7 @@ from apps.lm.huggingface.stored import (
     read_json,
     read_numbers,
 )
-from apps.lm.huggingface.write import write
+from apps.lm.huggingface.write import Tensors, each_of, write
 from apps.lm.models.llama_presets import KINDS, LlamaConfig, shapes
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
@@ -89,9 +89,7 @@ def each_llama_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[
     yield from each_stored(directory, find_tensors(directory, _ours), names)
 
 
-def export_llama(
-    directory: str | Path, tensors: "Mapping[str, torch.Tensor]", config: LlamaConfig, tokenizer: Tokenizer | None
-) -> None:
+def export_llama(directory: str | Path, tensors: "Tensors", config: LlamaConfig, tokenizer: Tokenizer | None) -> None:
     """Write a directory that the class of `transformers` of this kind reads.
 
     Args:
@@ -102,8 +100,12 @@ def export_llama(
     """
     check_export(directory, config.kind)
     wanted = {_theirs(name): shape for name, shape in shapes(config).items()}
-    named = {_theirs(name): tensor for name, tensor in tensors.items()}
+    named = map(_named_theirs, each_of(tensors))
     write(directory, named, wanted, lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
+
+
+def _named_theirs(named: "tuple[str, torch.Tensor]") -> "tuple[str, torch.Tensor]":
+    return _theirs(named[0]), named[1]
 
 
 def _describe(config: LlamaConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:

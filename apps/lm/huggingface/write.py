@@ -1,7 +1,8 @@
 """Writing a model as a Hugging Face directory: config.json, safetensors in one file or many, a tokenizer.
 
 The files are written to a temporary directory and then renamed into place. Only an earlier export of the same kind of
-model is overwritten. Tensors may come one by one. Torch is imported only by the functions that move tensors.
+model is overwritten. Tensors may come one by one, and each is on disk before the next. Torch is imported only by the
+functions that move tensors.
 
 No class of `transformers` computes SWARM's Transformer, so its `model_type` is our own (docs/swarm-model.md), and its
 config.json says all that is needed to compute with the tensors, however they were cut into stages.
@@ -10,12 +11,14 @@ config.json says all that is needed to compute with the tensors, however they we
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_export
 from apps.lm.huggingface.read import FIXED, read_sizes, read_tensors
+from apps.lm.huggingface.tensor_file import TensorFile, header_room
 from apps.lm.models.gpt2_presets import ModelConfig, Shapes, shapes
 from apps.lm.models.rotary_presets import BASE, RotaryConfig
 from apps.lm.models.rotary_presets import layer_shapes as rotary_layer_shapes
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "export_rotary", "read_sizes", "read_tensors", "write"]
 
+Tensors = Union["Mapping[str, torch.Tensor]", "Iterable[tuple[str, torch.Tensor]]"]
+"""Parameters by name, all at once or one by one."""
 SHARD_BYTES = 2 << 30
 """The most bytes in one file of weights, unless one tensor is larger."""
 OF_TRAINING = {"dropout", "deviation"}
@@ -35,7 +40,7 @@ OF_TRAINING = {"dropout", "deviation"}
 
 def export(
     directory: str | Path,
-    tensors: "Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]",
+    tensors: Tensors,
     config: ModelConfig,
     tokenizer: Tokenizer | None,
     shard_bytes: int = SHARD_BYTES,
@@ -48,7 +53,7 @@ def export(
     Raises:
         UsageError: as `check_export`; or it cannot be written, for example because the disk is full.
         ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
-    Cost: memory for one shard.
+    Cost: memory for one tensor, where it is not on the host as it is written.
     """
     check_export(directory)
     write(
@@ -61,9 +66,7 @@ def export(
     )
 
 
-def export_rotary(
-    directory: str | Path, tensors: "Mapping[str, torch.Tensor]", config: RotaryConfig, tokenizer: Tokenizer | None
-) -> None:
+def export_rotary(directory: str | Path, tensors: Tensors, config: RotaryConfig, tokenizer: Tokenizer | None) -> None:
     """Write SWARM's Transformer: config.json, the tensors as safetensors, and the tokenizer.
 
     Args:
@@ -79,7 +82,7 @@ def export_rotary(
 
 def write(
     directory: str | Path,
-    tensors: "Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]",
+    tensors: Tensors,
     wanted: Shapes,
     describe: Callable[[str], Mapping[str, Any]],
     tokenizer: Tokenizer | None,
@@ -95,60 +98,79 @@ def write(
         UsageError: it cannot be written, for example because the disk is full.
         ValueError: as `export`.
     """
-    from safetensors import SafetensorError
-
     path, aside = Path(directory), Path(directory, ".partial")
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True)
-        shards = _Shards(aside, shard_bytes)
-        for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
-            shards.add(name, tensor)
-        _check_complete(shards.shapes, wanted)
-        shards.finish()
+        with closing(_Shards(aside, shard_bytes, wanted)) as shards:
+            for name, tensor in each_of(tensors):
+                shards.add(name, tensor)
+                del tensor  # before the next one comes
+            _check_complete(shards.shapes, wanted)
+            shards.finish()
         _write_json(aside / "config.json", describe(shards.dtype))
         if tokenizer is not None:
             tokenizer.save(aside)
         _move(aside, path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise UsageError(f"cannot write {path} ({error}); make room there, or choose another place") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def each_of(tensors: Tensors) -> "Iterable[tuple[str, torch.Tensor]]":
+    """The pairs of names and tensors."""
+    return tensors.items() if isinstance(tensors, Mapping) else tensors
+
+
 class _Shards:
-    """Files of weights as they are written, numbered in order.
+    """Files of weights as they are written, numbered in order; each has tensors of one dtype.
 
     Args:
         aside: where they are written.
-        limit: the most bytes in one.
+        limit: the most bytes in one, unless one tensor is larger.
+        wanted: the shapes of the tensors.
     """
 
-    def __init__(self, aside: Path, limit: int):
-        self._aside, self._limit = aside, limit
-        self._filling: dict[str, torch.Tensor] = {}
-        self._filled: list[tuple[str, ...]] = []
-        self._bytes, self._total, self.dtype = 0, 0, "float32"
+    def __init__(self, aside: Path, limit: int, wanted: Shapes):
+        self._aside, self._limit, self._wanted, self._header_room = aside, limit, wanted, header_room(wanted)
+        self._filling: TensorFile | None = None
+        self._filled: list[list[str]] = []
+        self._total, self.dtype = 0, "float32"
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def add(self, name: str, tensor: "torch.Tensor") -> None:
-        if self._filling and self._bytes + tensor.nbytes > self._limit:
-            self._close()
-        self._filling[name] = tensor.detach().cpu().contiguous().clone()
-        self._bytes += tensor.nbytes
+        """Write a tensor; one that the model does not have is noted alone."""
+        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        if name in self.shapes:
+            raise ValueError(f"tensor {name} was given twice; give each parameter once")
+        self.shapes[name] = shape
+        if self._wanted.get(name) != shape:
+            return
+        file = self._filling
+        if file is None or file.nbytes + tensor.nbytes > self._limit or dtype != self.dtype:
+            file = self._next()
+        file.add(name, tensor)
+        self._filled[-1].append(name)
         self._total += tensor.nbytes
-        self.shapes[name], self.dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        self.dtype = dtype
 
-    def _close(self) -> None:
-        from safetensors.torch import save_file
+    def _next(self) -> TensorFile:
+        """Begin a file."""
+        if self._filling is not None:
+            self._filling.finish()
+        self._filling = TensorFile(self._aside / f"{len(self._filled)}", self._header_room)
+        self._filled.append([])
+        return self._filling
 
-        save_file(self._filling, self._aside / f"{len(self._filled)}", metadata={"format": "pt"})
-        self._filled.append(tuple(self._filling))
-        self._filling, self._bytes = {}, 0
+    def close(self) -> None:
+        """Close what is open; files that are not finished cannot be read."""
+        if self._filling is not None:
+            self._filling.close()
 
     def finish(self) -> None:
         """Write what is left, and give the files the names that tell how many there are."""
-        self._close()
+        (self._filling or self._next()).finish()
         count = len(self._filled)
         files = (
             [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]

@@ -30,6 +30,7 @@ from pipelined.state.checkpoints.pieces import (
     recorded,
     require_saved,
     solid,
+    whole_part,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ __all__ = [
 
 State = Mapping[str, Mapping[str, "torch.Tensor"]]
 """Parameter name to its fields: "value", and the fields of the optimizer, such as "exp_avg"."""
-
 
 WRITTEN = "records-sha256"
 """The key in the header of a shard for the hash of the record that its writer reported."""
@@ -246,29 +246,30 @@ class Checkpoint:
             beside what is returned, memory of one saved tensor at a time.
         """
         wanted = {name: Assembly(name, (parts or {}).get(name)) for name in names}
-        missing = [name for name in wanted if name not in self.shards_of]
-        if missing:
+        if missing := [name for name in wanted if name not in self.shards_of]:
             fact = f"{self.path} lacks {missing[0]} (missing: {len(missing)}, saved: {len(self.shards_of)})"
             raise CheckpointError(f"{fact}; it was saved by a run without it")
         for shard in self.shards:
             there = parts_of(shard)
             held = {name: there.get(name) for name in shard["tensors"] if name in wanted}
             if mine := [name for name, part in held.items() if wanted[name].needs(part)]:
-                for name, fields in self._read(shard, mine):
-                    wanted[name].add(fields, held[name])
+                for name, field, tensor in self._read(shard, mine):
+                    wanted[name].add(field, tensor, held[name] or whole_part(shard["tensors"][name]))
+                    del tensor  # before the next one is read
         return {name: each.fields for name, each in wanted.items()}
 
-    def _read(self, shard: ShardRecord, names: list[str]) -> "Iterator[tuple[str, dict[str, torch.Tensor]]]":
+    def _read(self, shard: ShardRecord, names: list[str]) -> "Iterator[tuple[str, str, torch.Tensor]]":
         from safetensors import SafetensorError, safe_open
 
         path = self.path / shard["file"]
         try:
             with safe_open(path, framework="pt") as file:
                 for name in names:
-                    records = shard["tensors"][name]
-                    fields = {field: file.get_tensor(_key(name, field)) for field in records}
-                    require_saved(path, name, fields, records)
-                    yield name, fields
+                    for field, record in shard["tensors"][name].items():
+                        tensor = file.get_tensor(_key(name, field))
+                        require_saved(path, name, field, tensor, record)
+                        yield name, field, tensor
+                        del tensor
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged ({error}); resume from another checkpoint") from error
 
@@ -285,9 +286,8 @@ def _refuse_another_writer(part: Path, shards: Iterable[ShardRecord]) -> None:
         except SafetensorError as error:
             there = str(error)
         if there != (written := _hash(shard["tensors"])):
-            fact = (
-                f"{path} was written over by another run (hash of its records: {there[:16]}, written: {written[:16]})"
-            )
+            hashes = f"hash of its records: {there[:16]}, written: {written[:16]}"
+            fact = f"{path} was written over by another run ({hashes})"
             raise CheckpointError(f"{fact}; give every run its own directory")
 
 

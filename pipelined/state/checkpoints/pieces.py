@@ -62,18 +62,15 @@ def record_of(tensor: "torch.Tensor") -> TensorRecord:
     return TensorRecord(shape=list(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), sha256=digest)
 
 
-def require_saved(
-    path: Path, name: str, fields: "Mapping[str, torch.Tensor]", records: Mapping[str, TensorRecord]
-) -> None:
-    """Refuse a parameter of a shard if the bytes of a field are not those that were saved.
+def require_saved(path: Path, name: str, field: str, tensor: "torch.Tensor", record: TensorRecord) -> None:
+    """Refuse a field of a parameter if its bytes are not those that were saved.
 
     Raises:
         CheckpointError: names the parameter and the field.
     """
-    for field, tensor in fields.items():
-        if record_of(tensor) != records[field]:
-            fact = f"{path} is damaged ({name}, {field}: not the bytes that were saved)"
-            raise CheckpointError(f"{fact}; resume from another checkpoint")
+    if record_of(tensor) != record:
+        fact = f"{path} is damaged ({name}, {field}: not the bytes that were saved)"
+        raise CheckpointError(f"{fact}; resume from another checkpoint")
 
 
 def recorded(part: TensorPart) -> PartRecord:
@@ -102,6 +99,11 @@ def read_part(record: Any) -> TensorPart:
 def parts_of(shard: ShardRecord) -> dict[str, TensorPart]:
     """The parameters of which a shard has a piece, and the pieces."""
     return {name: read_part(record) for name, record in shard.get("parts", {}).items()}
+
+
+def whole_part(records: Mapping[str, TensorRecord]) -> TensorPart | None:
+    """All of a parameter, by the records of a shard that has it whole; None: it has no value."""
+    return TensorPart.everything(records["value"]["shape"]) if "value" in records else None
 
 
 def require_covered(shards: Iterable[ShardRecord]) -> None:
@@ -154,25 +156,24 @@ class Assembly:
             return True
         return held.overlap(self.wanted) is not None or not (self.fields or prod(self.wanted.shape))
 
-    def add(self, fields: Mapping[str, Any], held: TensorPart | None) -> None:
-        """Take what is wanted of the fields of one shard; those without the shape of the piece are taken as they are.
+    def add(self, field: str, tensor: "torch.Tensor", held: TensorPart | None) -> None:
+        """Take what is wanted of a field of one shard; one without the shape of the shard's part is taken as it is.
 
+        Args:
+            held: which part of the parameter the shard has; None: it does not say.
         Raises:
             CheckpointError: the parameter has another shape than is wanted.
         """
-        if held is None and (self.wanted is None or "value" not in fields):
-            self.fields = dict(fields)
+        if held is None:
+            self.fields.setdefault(field, tensor)
             return
-        held = held or TensorPart.everything(fields["value"].shape)
         wanted = self.wanted or TensorPart.everything(held.whole)
         if held.whole != wanted.whole:
             fact = f"{self.name} is saved in another shape (saved: {held.whole}, model: {wanted.whole})"
             raise CheckpointError(f"{fact}; resume with the model that was saved, or start anew in another directory")
-        overlap = held.overlap(wanted)
-        for field, tensor in fields.items():
-            if tuple(tensor.shape) != held.shape or not held.whole:
-                self.fields.setdefault(field, tensor)
-                continue
-            into = self.fields.setdefault(field, tensor.new_empty(wanted.shape))
-            if overlap is not None:
-                put(into, within(wanted.indices, overlap), take(tensor, within(held.indices, overlap)))
+        if held == wanted or tuple(tensor.shape) != held.shape:
+            self.fields.setdefault(field, tensor)
+            return
+        into = self.fields.setdefault(field, tensor.new_empty(wanted.shape))
+        if (overlap := held.overlap(wanted)) is not None:
+            put(into, within(wanted.indices, overlap), take(tensor, within(held.indices, overlap)))

@@ -16,16 +16,13 @@ from typing import Any
 
 from torch import Tensor
 
-from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.errors import UsageError
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta, State
 from pipelined.training.optimizer.state import has_shape_of_parameter
-from pipelined.training.parameters import LocalParameters
 from pipelined.training.segments.loss_scale import LossScale
-from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
@@ -148,36 +145,6 @@ async def load(trainer: RankTrainer, path: Path) -> int:
     trainer.restore(state, updates)
     trainer.loss_scale.restore(meta.scalars)
     return meta.step
-
-
-async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
-    """Every parameter and persistent buffer by name, on the host of rank 0; None on other ranks.
-
-    All ranks call this between two steps. A tensor comes from its first holder, with its newest value.
-
-    Cost: one message a tensor to rank 0, which holds the whole model in memory.
-    """
-    async with trainer.newest():
-        return await _gathered(trainer.context.actor, trainer.local)
-
-
-async def _gathered(actor: Actor, local: LocalParameters) -> dict[str, Tensor] | None:
-    if actor.rank:
-        actor.tell(0, ("state", "names"), note=[] if local.team.member else local.state_names)
-    found = {}
-    for name in local.state_names:
-        tensor = await whole_of(actor.transport, local, name)
-        if tensor is not None and actor.rank:
-            await actor.transport.send(0, ("state", name), tensor)  # it may change afterwards
-        elif tensor is not None:
-            found[name] = tensor.clone()
-    if actor.rank:
-        return None
-    for rank in range(1, actor.transport.world_size):
-        names = (await actor.receive(rank, ("state", "names"))).note
-        for name in names:
-            found[name] = (await actor.receive(rank, ("state", name))).blocks[0].torch()
-    return found
 
 
 def _updates(found: Checkpoint) -> int:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import weakref
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,27 @@ def test_nothing_else_is_written_over(tmp_path: Path):
     with pytest.raises(UsageError, match=r"something else than a GPT-2 \(entries: 1\)"):
         export(tmp_path, build(TIED).named_parameters(), TIED, None)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_each_tensor_is_on_disk_before_the_next_one_comes(tmp_path: Path):
+    before = list[weakref.ref[torch.Tensor]]()
+
+    def one_by_one():
+        for name, parameter in build(TIED).named_parameters():
+            assert all(each() is None for each in before)
+            tensor = parameter.detach().clone()
+            before.append(weakref.ref(tensor))
+            yield name, tensor
+            del tensor
+
+    export(tmp_path, one_by_one(), TIED, None)
+    assert len(before) == len(shapes(TIED))
+
+
+def test_a_tensor_that_is_given_twice_is_refused(tmp_path: Path):
+    pairs = [*build(TIED).named_parameters()]
+    with pytest.raises(ValueError, match=r"tensor transformer.wte.weight was given twice"):
+        export(tmp_path, [*pairs, pairs[0]], TIED, None)
 
 
 def test_a_second_export_replaces_the_first_whole(tmp_path: Path):

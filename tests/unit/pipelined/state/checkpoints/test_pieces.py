@@ -1,6 +1,7 @@
 """Pieces of parameters in a checkpoint: saved by any cut, loaded by any other; refused where they make no tensor."""
 
 import json
+import weakref
 
 import pytest
 import torch
@@ -63,6 +64,21 @@ def test_a_rank_reads_only_the_shards_that_have_what_it_wants(tmp_path):
         other.write_bytes(bytes(other.stat().st_size))
     wanted = TensorPart(tuple(WHOLE.shape), (((3, 5),), ((0, 6),)))
     assert torch.equal(checkpoint.open(tmp_path).load(["x"], {"x": wanted})["x"]["value"], WHOLE[3:5])
+
+
+def test_one_saved_tensor_is_in_memory_at_a_time(tmp_path, monkeypatch):
+    """Beside what is returned: of each row that was saved two columns are wanted."""
+    save(tmp_path, parts("S0:a", 7, 1))
+    wanted, read = TensorPart(tuple(WHOLE.shape), (((0, 7),), ((1, 3),))), []
+
+    def watched(path, name, field, tensor, record):
+        if tensor.dim():
+            assert all(each() is None for each in read)
+            read.append(weakref.ref(tensor))
+
+    monkeypatch.setattr(checkpoint, "require_saved", watched)
+    assert torch.equal(checkpoint.open(tmp_path).load(["x"], {"x": wanted})["x"]["value"], WHOLE[:, 1:3])
+    assert len(read) == 2 * 7
 
 
 def test_whole_parameters_are_written_in_the_format_of_older_releases(tmp_path):
