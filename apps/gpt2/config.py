@@ -9,14 +9,13 @@ import tyro
 
 from apps.common.arguments import check_sample
 from apps.common.flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
+from apps.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
 
 __all__ = ["Config", "flag", "parse"]
 PROGRAM = "python -m apps.gpt2"
 AUTO = "auto"
 """Of --tensor: the planner chooses."""
-ZERO1, STATES = "zero1", {"zero2": "zero2", "zero3": "zero3", "summa": "zero3"}
-"""The layouts in which ranks that multiply by one weight divide its update, and what they split of it beside that."""
 PUBLISHED, TOKENIZER, SYMBOLS = "gpt2", "gpt2", 50257
 """What the published models are called, or begin with; their tokenizer, and its symbols."""
 LR, SEQUENCE = 6e-4, 1024
@@ -48,7 +47,7 @@ class Config(TextDataFlags, RunFlags):
     layout: str | None = None
     """How they split the model: data, zero1 (data with --shard-optimizer), zero2 (keeps gradients in parts, too), zero3
     (and weights), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by operator, such as
-    c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1, or a file that `pipelined shard --out` wrote.
+    c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=2.1.1+zero3, or a file of `pipelined shard --out`.
     Default: megatron."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
@@ -129,12 +128,7 @@ class Config(TextDataFlags, RunFlags):
 
     @property
     def divides(self) -> bool:
-        return self.shard_optimizer or self.layout in (ZERO1, *STATES)
-
-    @property
-    def state(self) -> str:
-        """What the ranks of a worker split of a weight that several multiply by; see `ShardedGPT2`."""
-        return STATES.get(self.layout or "", "none")
+        return self.shard_optimizer or (self.layout is not None and divides(self.layout))
 
     def least(self) -> Mapping[str, float]:
         return MINIMUM | SIZES

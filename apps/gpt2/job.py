@@ -15,7 +15,7 @@ from apps.gpt2.plan_file import follow_plan, identity
 from apps.gpt2.team import described, ranks_of_workers, split_of, split_text
 from apps.gpt2.team_costs import sizes
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, parameters
-from apps.lm.sharded.layouts import Factors
+from apps.lm.sharded.layouts import Factors, resolved, states_of
 from pipelined.errors import UsageError
 from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.partition import partition
@@ -59,6 +59,11 @@ class Job:
     def factors(self) -> dict[str, Factors]:
         """How the ranks of a worker split every operator; an empty dict for one rank."""
         return split_of(self.model, self.plan)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """What ranks that multiply by one weight split of it, by operator."""
+        return states_of(self.plan.split)
 
     @property
     def clip(self) -> float:
@@ -109,7 +114,6 @@ class Job:
             exact=config.exact_sums,
             divided=config.divides,
             masters=config.master_itemsize,
-            state=config.state,
         )
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
         return f"{plan_table(self.plan, cut, held, self.config.recompute)}\n  activations between stages: {shape}"
@@ -129,6 +133,8 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
     """
     model = model or model_of(config)
     sequence = sequence_of(config, model)
+    if config.layout is not None:
+        config = replace(config, layout=resolved(config.layout))
     config, planned = follow_plan(config, identity(model, sequence), world_size)
     requested = RequestedShape(
         ranks_of_workers(config, world_size),

@@ -5,6 +5,7 @@ A flag may repeat what the plan says, but not change it.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from re import sub
 from typing import Any
 
 from apps.common.flags import AUTO_PLAN
@@ -61,7 +62,8 @@ def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None
     says = {"layout": None, **plan.plain(), "tensor": plan.tensor, "recompute": planned.recompute}
     flags = given(config) | ({} if config.batch is None else {"batch": config.batch})
     if config.layout is not None:
-        flags["layout"] = split_text(config.layout, plan.tensor)
+        text = split_text(config.layout, plan.tensor)
+        flags["layout"] = text if "+" in plan.split else sub(r"\+\w+", "", text)  # plans once left states to the flag
     for name, value in flags.items():
         planned_value = planned.plan.batch if name == "batch" else says[name]
         if value != planned_value:

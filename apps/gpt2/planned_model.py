@@ -1,7 +1,7 @@
 """GPT-2 for the planner: its sizes, and the model itself where it is measured. No torch until `build` is called."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,13 +22,14 @@ from apps.gpt2.team_costs import (
     stage_moves,
     team_chain,
     team_workload,
-    written,
+    text_of,
 )
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
-from apps.lm.sharded.layouts import factors_of
+from apps.lm.sharded.layouts import STATES, factors_of, resolved, states_of
 from collectives.algorithms import ALL_REDUCE
-from pipelined.planner.planned_model import StageMoves
+from pipelined.errors import UsageError
+from pipelined.planner.planned_model import StageMoves, is_open
 from pipelined.programs.plan import Plan
 from pipelined.schedules import SCALE
 from pipelined.sharding.search.chain import Chain
@@ -36,6 +37,7 @@ from pipelined.sharding.search.teams import TeamChain
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Workload
 from pipelined.training.exchange.compression import check_codec
+from pipelined.training.sums.halves import require_divisible
 
 
 @dataclass(frozen=True)
@@ -96,16 +98,27 @@ class PlannedGPT2:
         if self.runs and alone(self.config):
             return False
         team = self._team(plan, Machine())
-        return team.fits(layout_of(factors_of(plan.split, plan.tensor))) if plan.split else team.possible
+        return team.possible if is_open(plan) else team.fits(layout_of(factors_of(plan.split, plan.tensor)))
 
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
-        team, key = self._team(plan, machine), (plan.tensor, plan.rows, machine)
+        team, key = self._team(plan, machine), (plan.tensor, plan.rows, machine, plan.split)
         if key not in self._texts:
-            self._texts[key] = [written(layout) for layout in team.front]
+            self._texts[key] = [text_of(layout, states_of(plan.split)) for layout in team.front]
         return self._texts[key], moves_of_front(self.model, plan, self.sequence, team)
 
+    def lighter(self, plan: Plan) -> Plan | None:
+        state, *_ = states_of(plan.split).values()
+        following = (*STATES, None)[("none", *STATES).index(state)]
+        if self.config.layout is not None or following is None:
+            return None
+        try:
+            require_divisible(plan, self.all_reduce)
+        except UsageError:
+            return None
+        return replace(plan, split=f"+{following}")
+
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
-        costs = EVEN if not plan.split else costs_of(self._team(plan, machine), plan)
+        costs = EVEN if is_open(plan) else costs_of(self._team(plan, machine), plan)
         sizes = team_workload(
             self.model,
             plan,
@@ -115,12 +128,12 @@ class PlannedGPT2:
             exact=self.config.exact_sums,
             divided=self.config.divides,
             masters=self.config.master_itemsize,
-            state=self.config.state,
         )
         return sizes, stage_moves(self.model, plan, self.sequence, costs)
 
     def _team(self, plan: Plan, machine: Machine) -> TeamChain:
-        key = plan.tensor, plan.rows, machine
+        states = tuple(states_of(plan.split).values())
+        key = plan.tensor, plan.rows, machine, states
         if key not in self._teams:
             self._teams[key] = team_chain(
                 self.model,
@@ -129,7 +142,7 @@ class PlannedGPT2:
                 self.sequence,
                 machine,
                 itemsize=self._itemsize,
-                state=self.config.state,
+                states=states,
             )
         return self._teams[key]
 
@@ -179,4 +192,6 @@ def planned_model_of(config: Config, batch: int | None = None) -> PlannedGPT2:
     check_codec(config.compress, "--compress")
     check_delayed(config)
     model = model_of(config)
+    if config.layout is not None:
+        config = replace(config, layout=resolved(config.layout))
     return PlannedGPT2(config, model, sequence_of(config, model), batch or config.batch or BATCH)

@@ -5,7 +5,7 @@ from typing import Any
 
 from apps.gpt2.config import Config, flag
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of, require_fitting
+from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of, require_fitting, states_of, written
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
@@ -48,11 +48,10 @@ def ranks_of_workers(config: Config, world_size: int | None) -> int | None:
 
 
 def split_text(layout: str | None, ranks: int) -> str:
-    """The factors of every operator as text; "" for one rank. See `factors_of`."""
+    """Factors and states of every operator as text; "" for one rank. See `factors_of` and `states_of`."""
     if ranks == 1:
         return ""
-    found = factors_of(layout or LAYOUT, ranks)
-    return ",".join(f"{name}={'.'.join(map(str, found[name]))}" for name in OPERATORS)
+    return written(factors_of(layout or LAYOUT, ranks), states_of(layout or LAYOUT))
 
 
 def split_of(model: ModelConfig, plan: Plan) -> dict[str, Factors]:

@@ -12,7 +12,7 @@ from apps.gpt2.memory import FLOAT
 from apps.gpt2.operators import chain
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
-from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of
+from apps.lm.sharded.layouts import OPERATORS, Factors, divides, factors_of, states_of, written
 from pipelined.planner.planned_model import StageMoves
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.partition import partition
@@ -31,17 +31,24 @@ EVEN: Costs = dict.fromkeys((BLOCK, HEAD, EMBEDDING, MATRIX), LayerCosts())
 
 
 def team_chain(
-    config: ModelConfig, ranks: int, rows: int, sequence: int, machine: Machine, *, itemsize: int, state: str = "none"
+    config: ModelConfig,
+    ranks: int,
+    rows: int,
+    sequence: int,
+    machine: Machine,
+    *,
+    itemsize: int,
+    states: Sequence[str] = (),
 ) -> TeamChain:
     """The multiplications of a microbatch on a team. Embedding and head have one layout, tied or not."""
     whole = chain(replace(config, tied=True), rows, sequence, 1, itemsize)
     network = Network(machine.sum_links, itemsize)
-    return TeamChain(whole, ranks, network, machine.node, (*[BLOCK] * 4, HEAD), state)
+    return TeamChain(whole, ranks, network, machine.node, (*[BLOCK] * 4, HEAD), states)
 
 
-def written(layout: TeamLayout) -> str:
+def text_of(layout: TeamLayout, states: Mapping[str, str]) -> str:
     """A layout as `--layout` has it."""
-    return ",".join(f"{name}={p0}.{p1}.{p2}" for name, (p0, p1, p2) in zip(OPERATORS, layout, strict=True))
+    return written(dict(zip(OPERATORS, layout, strict=True)), states)
 
 
 def layout_of(factors: Mapping[str, Factors]) -> TeamLayout:
@@ -63,15 +70,15 @@ def sizes(
     exact: bool = False,
     divided: bool = False,
     masters: int = 0,
-    state: str = "none",
 ) -> Workload:
     """The workload of a rank, as `workload`; of a team that of its fullest member."""
     if plan.tensor == 1:
         return workload(config, plan, sequence, itemsize, exact=exact, divided=divided, masters=masters)
-    team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize)
+    states = tuple(states_of(plan.split).values())
+    team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize, states=states)
     costs = costs_of(team, plan)
     return team_workload(
-        config, plan, sequence, costs, itemsize=itemsize, exact=exact, divided=divided, masters=masters, state=state
+        config, plan, sequence, costs, itemsize=itemsize, exact=exact, divided=divided, masters=masters
     )
 
 
@@ -105,22 +112,21 @@ def team_workload(
     exact: bool = False,
     divided: bool = False,
     masters: int = 0,
-    state: str = "none",
 ) -> Workload:
     """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
 
     Args:
         costs: of its layout; `EVEN` divides everything evenly.
-        state: of weights. With zero3 one that is gathered for a use is not counted.
+
+    A weight or a panel that is gathered for a use (zero3) is not counted.
     """
     single, members = replace(plan, tensor=1, split=""), plan.tensor
     alone = workload(config, single, sequence, itemsize, exact=exact, masters=masters)
-    alone = alone.divided(plan) if divided else alone
+    alone = alone.divided(plan) if divided or divides(plan.split) else alone
     every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence
     stages = []
-    matrices = {BLOCK: 12 * config.d_model**2, MATRIX: config.vocab * config.d_model}
     for stage, kinds in zip(alone.stages, every, strict=True):
-        gathered = sum(number * kinds[kind] for kind, number in matrices.items()) if state == "zero2" else 0
+        gathered = ceil(sum(costs[kind].gathered * number for kind, number in kinds.items()))
         besides = sum(costs[kind].kept * number for kind, number in kinds.items()) * itemsize * plan.layout.parts
         stages.append(
             replace(
@@ -136,11 +142,6 @@ def team_workload(
         )
     if costs is EVEN:
         return Workload(stages, [replace(group, elements=group.elements // members) for group in alone.parameters])
-    if state != "none":
-        parts = members, factors_of(plan.split, members)["c_attn"][1]
-        held = workload(config, single, sequence, itemsize, exact=exact, parts=parts)
-        both = zip(held.parameters, alone.parameters, strict=True)
-        return Workload(stages, [replace(one, optimizer_bytes=each.kept_bytes) for one, each in both])
     numbers = _numbers(config, every, costs)
     parameters = [replace(group, elements=ceil(numbers[group.stages])) for group in alone.parameters]
     return Workload(stages, parameters)

@@ -142,7 +142,8 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
     if path is None:
         return {}
     if transport.rank == 0:
-        orders = packed(await asyncio.to_thread(read_orders, path, job.plan, job.config.state != "none"))
+        in_order = any(state in ("zero2", "zero3") for state in job.states.values())
+        orders = packed(await asyncio.to_thread(read_orders, path, job.plan, in_order))
     return of_rank(await broadcast(transport, "replay", orders), transport.rank)
 
 
@@ -157,7 +158,7 @@ def _build(
 ) -> RankTrainer:
     config = job.config
     description = JobDescription(
-        model=ShardedGPT2(job.model, job.factors, job.config.state) if job.factors else GPT2(job.model, text.is_packed),
+        model=ShardedGPT2(job.model, job.factors, job.states) if job.factors else GPT2(job.model, text.is_packed),
         plan=job.plan,
         feed=TokenFeed(batches_of(job, text.train)),
         optimizer_config=optimizer_of(job),

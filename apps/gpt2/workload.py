@@ -5,7 +5,7 @@ speed, until they are measured.
 """
 
 from dataclasses import replace
-from math import ceil, prod
+from math import prod
 
 from apps.gpt2.memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes, shapes
@@ -13,9 +13,6 @@ from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
-
-POSITIONS = "transformer.wpe.weight"
-"""The one matrix by which nothing is multiplied."""
 
 
 def workload(
@@ -27,7 +24,6 @@ def workload(
     exact: bool = False,
     divided: bool = False,
     masters: int = 0,
-    parts: tuple[int, int] = (1, 1),
 ) -> Workload:
     """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
 
@@ -37,7 +33,6 @@ def workload(
         exact: whether gradients are summed exactly.
         divided: whether the ranks that hold a parameter divide its update.
         masters: bytes of a number of the copies that the optimizer updates; 0: it has none.
-        parts: in how many parts ranks keep the weight of every multiplication, and every other parameter.
     """
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
@@ -54,22 +49,17 @@ def workload(
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )
-    parameters = _parameters(config, cut, itemsize, exact, parts)
+    parameters = _parameters(config, cut, itemsize, exact)
     whole = Workload(stages, [replace(each, masters=masters) for each in parameters])
     return whole.divided(plan) if divided else whole
 
 
-def _parameters(
-    config: ModelConfig, cut: list[range], itemsize: int, exact: bool, parts: tuple[int, int]
-) -> list[Parameters]:
+def _parameters(config: ModelConfig, cut: list[range], itemsize: int, exact: bool) -> list[Parameters]:
     """The parameters of each bucket, as the trainer groups them."""
-
-    def size(name: str) -> int:
-        return ceil(prod(every[name]) / parts[len(every[name]) < 2 or name == POSITIONS])
 
     layers, every = layer_shapes(config), shapes(config)
     names_of = {stage: [name for layer in part for name in layers[layer]] for stage, part in enumerate(cut)}
     return [
-        Parameters(stages, sum(map(size, names)), len(names), itemsize, exact=exact)
+        Parameters(stages, sum(prod(every[name]) for name in names), len(names), itemsize, exact=exact)
         for stages, names in name_buckets(names_of).items()
     ]

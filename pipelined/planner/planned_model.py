@@ -53,6 +53,11 @@ class StageMoves(NamedTuple):
     weights: float = 0.0
 
 
+def is_open(plan: Plan) -> bool:
+    """Whether the layout of the plan's teams is left open; its text then is +STATE, or empty."""
+    return plan.tensor > 1 and plan.split[:1] in ("", "+")
+
+
 @runtime_checkable
 class SplitModel(Protocol):
     """A planned model whose stages a team of ranks can split."""
@@ -69,6 +74,13 @@ class SplitModel(Protocol):
         """The layouts among which the best is for every plan with these teams and microbatches.
 
         Returns: each as `Plan.split`; and its moves in seconds, [layout, stage, (of a microbatch, of a step)].
+        """
+        ...
+
+    def lighter(self, plan: Plan) -> Plan | None:
+        """The same teams with an open layout, of which members hold less and move as much or more; None: there is none.
+
+        The planner takes it where the plan, or one of its layouts, does not fit the memory.
         """
         ...
 

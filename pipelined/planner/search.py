@@ -14,7 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes, least_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
 from pipelined.planner.costs import ModelCosts, can_split, priced, split_model
-from pipelined.planner.planned_model import PlannedModel
+from pipelined.planner.planned_model import PlannedModel, is_open
 from pipelined.programs.plan import Plan
 from pipelined.simulation.job import with_costs
 from pipelined.simulation.machine import Machine
@@ -207,6 +207,7 @@ class _Queue:
         self.waiting: list[tuple[float, int, Candidate, str]] = []
         self.considered, self.too_big, self.least = 0, 0, float("inf")
         self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], Workload]()
+        self._lightened = set[str]()
 
     def add(self, candidate: Candidate) -> None:
         """Add a candidate if it may fit."""
@@ -216,7 +217,7 @@ class _Queue:
             nbytes = least_bytes(candidate, workload)
             self.considered, self.least = self.considered + 1, min(self.least, nbytes)
             if nbytes > request.memory_limit:
-                self.too_big += 1
+                self._leave_out(candidate)
                 return
             bound = least_seconds(candidate, workload, request.machine, request.all_reduce)
             heappush(self.waiting, (bound, next(self._order), candidate, ""))
@@ -228,7 +229,7 @@ class _Queue:
             worst: seconds; layouts with a higher bound need not wait.
         """
         _, _, candidate, split = heappop(self.waiting)
-        if candidate.plan.tensor == 1 or candidate.plan.split:
+        if not is_open(candidate.plan):
             return candidate if self._fits(candidate) else None
         self.considered -= 1
         if split:
@@ -243,8 +244,18 @@ class _Queue:
         if limit == float("inf") or not candidate.plan.flushes:
             return True
         nbytes = peak_of(candidate, self._workload(candidate.plan))
-        self.too_big += nbytes > limit
+        if nbytes > limit:
+            self._leave_out(candidate)
         return nbytes <= limit
+
+    def _leave_out(self, candidate: Candidate) -> None:
+        """Count a candidate that does not fit, and add the teams of which members hold less, once."""
+        self.too_big += 1
+        if candidate.plan.tensor > 1 and (plan := split_model(self._request.model).lighter(candidate.plan)):
+            lighter = replace(candidate, plan=plan)
+            if repr(lighter) not in self._lightened:
+                self._lightened.add(repr(lighter))
+                self.add(lighter)
 
     def _add_layouts(self, candidate: Candidate, worst: float) -> None:
         request, workload = self._request, self._workload(candidate.plan)

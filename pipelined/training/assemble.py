@@ -71,8 +71,8 @@ def build_rank(
     )
     world = Group(transport, tuple(range(plan.world_size)), local.channels.world)
     accumulation = _accumulation(job, local, world, executor)
-    state = split_model(job.model).state if plan.tensor > 1 else "none"
-    gathered: dict[str, torch.Tensor] | None = {} if state == "zero2" else None
+    shards_weights = plan.tensor > 1 and split_model(job.model).shards_weights
+    gathered: dict[str, torch.Tensor] | None = {} if shards_weights else None
     stages = {
         index: _team_stage(job, local, index, transport, executor, gathered=gathered)
         if plan.tensor > 1
@@ -88,7 +88,7 @@ def build_rank(
         tracer,
         job.seed if job.dropout_seed is None else job.dropout_seed,
         Compression(actor, numerics.compress, tracer),
-        in_order=state != "none",
+        in_order=shards_weights,
     )
     rank_optimizer = (MasterOptimizer if numerics.has_masters else RankOptimizer)(job, local.updated, executor)
     optimizer = rank_optimizer.optimizer

@@ -7,7 +7,7 @@ import pytest
 
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
-from apps.lm.sharded.layouts import factors_of
+from apps.lm.sharded.layouts import factors_of, states_of
 from tests.numerics.arrangements import SPLIT
 from tests.numerics.plain import SEQUENCE, Case
 from tests.unit.pipelined.sharding.operators.ranks import together
@@ -21,6 +21,9 @@ MIXED = {
     8: "c_attn=2.2.2,attn.c_proj=2.1.4,c_fc=1.4.2,mlp.c_proj=1.1.8,wte=2.4.1",
 }
 """For each number of ranks a layout in which every operator has its own factors."""
+
+EACH = "c_attn=2.2.1+zero3,attn.c_proj=2.1.2+zero2,c_fc=1.2.2,mlp.c_proj=1.1.4+zero1,wte=2.2.1+zero3"
+"""For 4 ranks a layout in which every operator has its own state."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class TeamCase(Case):
     def model(self):
         """The whole model, also for one rank a worker."""
         sizes = ModelConfig(self.layers, 16, 8, 13, SEQUENCE, self.dropout, self.tied)
+        if "=" in self.layout:
+            return ShardedGPT2(sizes, factors_of(self.layout, self.tensor), states_of(self.layout))
         layout = self.layout.replace("mixed", MIXED.get(self.tensor, ""))
         layout, _, state = layout.partition("+")
         return ShardedGPT2(sizes, factors_of(layout, self.tensor), state or "none")
@@ -64,6 +69,7 @@ ALWAYS = [
     TeamCase("one_f_one_b", 2, 1, 2, layers=1, tensor=4, layout="summa+zero3"),
     TeamCase("zb_h1", 2, 1, 2, layers=1, layout="data+zero2", recompute=True, dropout=0.2),
     TeamCase("chimera", 2, 2, 2, layers=1, layout="mixed+zero2"),
+    TeamCase("one_f_one_b", 1, 1, 2, layers=1, tensor=4, layout=EACH, recompute=True, dropout=0.2),
     TeamCase("gpipe", 2, 1, 1, layers=1, tensor=4, layout="mixed", tied=False, dropout=0.2),
 ]
 """What every run of the tests trains."""

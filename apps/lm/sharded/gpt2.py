@@ -37,16 +37,17 @@ class ShardedGPT2(GPT2):
     Args:
         config: its sizes.
         factors: of each of `OPERATORS`; the product of each is T.
-        state: of the weights of multiplications. `none`: whole pieces. `zero2`, `zero3`: the ranks that hold one piece
-            keep parts of it, and gather it once a step, or for each use, in the forward and in the backward.
+        states: of the weight of each operator, or of all. `zero2`, `zero3`: the ranks that hold one piece keep parts of
+            it, and gather it once a step, or for each use, in the forward and in the backward. Others: whole pieces.
     Raises:
         UsageError: an operator's factors are missing or unknown, the products differ, or there are more column
             shards than heads.
     """
 
-    def __init__(self, config: ModelConfig, factors: Mapping[str, Factors], state: str = "none"):
+    def __init__(self, config: ModelConfig, factors: Mapping[str, Factors], states: str | Mapping[str, str] = "none"):
         super().__init__(config)
-        self.factors, self.state = factors, state
+        self.factors = factors
+        self.states = dict.fromkeys(OPERATORS, states) if isinstance(states, str) else states
         if set(self.factors) != set(OPERATORS):
             given = ", ".join(sorted(self.factors)) or "none"
             raise UsageError(f"factors of other operators (given: {given}); name {', '.join(OPERATORS)}")
@@ -80,14 +81,19 @@ class ShardedGPT2(GPT2):
         whole = self._pieces
         return whole | {name: stored(whole[name]) for name in self._stored}
 
+    @property
+    def shards_weights(self) -> bool:
+        """Whether ranks that hold one piece of a weight keep parts of it."""
+        return bool(self._stored)
+
     @cached_property
-    def _stored(self) -> list[str]:
-        """The parameters that are stored in parts: the weights of multiplications, or none."""
-        if self.state == "none":
-            return []
-        each = [one.module for one in block_multiplications(self.config).values()]
-        blocks = [f"transformer.h.{block}.{module}.weight" for block in range(self.config.layers) for module in each]
-        return [EMBEDDING, *blocks, *([] if self.config.tied else [HEAD])]
+    def _stored(self) -> dict[str, str]:
+        """The weights that are stored in parts, by name, with their state."""
+        blocks, each = range(self.config.layers), block_multiplications(self.config).items()
+        weights = {name: [f"transformer.h.{block}.{one.module}.weight" for block in blocks] for name, one in each}
+        weights["wte"] = [EMBEDDING, *([] if self.config.tied else [HEAD])]
+        in_parts = {operator: state for operator, state in self.states.items() if state in ("zero2", "zero3")}
+        return {name: state for operator, state in in_parts.items() for name in weights[operator]}
 
     @cached_property
     def _pieces(self) -> dict[str, Shards]:
@@ -143,9 +149,9 @@ class ShardedGPT2(GPT2):
         """
         lie = self.parameters()
         held: dict[str, Operand] = {**pieces}
-        for name in self._stored:
+        for name, state in self._stored.items():
             if name in pieces:
-                held[name] = StoredPiece.of(pieces[name], lie[name], name, again=self.state == "zero3")
+                held[name] = StoredPiece.of(pieces[name], lie[name], name, again=state == "zero3")
         for layer in layers:
             if layer == 0:
                 x = await self.embedding(run, x, held, random)

@@ -13,12 +13,24 @@ OPERATORS = ("c_attn", "attn.c_proj", "c_fc", "mlp.c_proj", "wte")
 """What has factors: a block's four multiplications, alike in all blocks, and the matrix of embedding and head."""
 
 
+STATES = ("zero1", "zero2", "zero3")
+"""What the ranks that multiply by one weight split of it: the optimizer's state, its gradient, too, and the weight."""
+NAMED = {**dict(zip(STATES, STATES, strict=True)), "summa": "zero3"}
+"""The state of all weights in the layouts that go by a name; none in the others."""
+
+
+def resolved(layout: str) -> str:
+    """A layout as a name or as factors by operator: of a file what is in it."""
+    return _of_file(Path(layout)) if Path(layout).is_file() else layout
+
+
 def factors_of(layout: str, ranks: int) -> dict[str, Factors]:
     """The factors of every operator; see `pipelined.sharding.factors.factors_of`.
 
     Args:
-        layout: also the path of a file with a strategy that `python -m pipelined shard --out` wrote; wte may be left
-            out of factors by operator, and is then split by the vocabulary alone.
+        layout: also OPERATOR=ROWS.COLUMNS.CONTRACTION+STATE, or the path of a file with a strategy that `python -m
+            pipelined shard --out` wrote; wte may be left out of factors by operator, and is then split by the
+            vocabulary alone.
         ranks: T.
     """
     columns, contraction = (1, ranks, 1), (1, 1, ranks)
@@ -26,8 +38,45 @@ def factors_of(layout: str, ranks: int) -> dict[str, Factors]:
     whole = dict.fromkeys(OPERATORS, (ranks, 1, 1))
     named = {"data": whole, "zero1": whole, "zero2": whole, "zero3": whole}
     named |= {"summa": dict.fromkeys(OPERATORS, grid(ranks)), "megatron": megatron}
-    text = _of_file(Path(layout)) if Path(layout).is_file() else layout
-    return factors.factors_of(text, ranks, named, {"wte": columns})
+    text = resolved(layout)
+    states_of(text)  # refuses unknown ones
+    words = [word.partition("+")[0] for word in text.split(",")]
+    return factors.factors_of(",".join(words), ranks, named, {"wte": columns})
+
+
+def states_of(layout: str) -> dict[str, str]:
+    """What ranks that multiply by one weight split of it, by operator: one of `STATES`, or none.
+
+    Args:
+        layout: as of `factors_of`; +STATE alone is that of all operators, where their factors are open.
+    Raises:
+        UsageError: a state is unknown.
+    """
+    text = resolved(layout)
+    if "=" not in text:
+        return dict.fromkeys(OPERATORS, NAMED.get(text.removeprefix("+"), "none"))
+    found = dict.fromkeys(OPERATORS, "none")
+    for word in text.split(","):
+        name, _, rest = word.partition("=")
+        state = rest.partition("+")[2] or "none"
+        if state not in (*STATES, "none"):
+            raise UsageError(f"no state {state!r} (layout: {layout!r}); write {', '.join(STATES)}, or leave it out")
+        found[name] = state
+    return found
+
+
+def divides(layout: str) -> bool:
+    """Whether ranks that multiply by one weight divide its update."""
+    return any(state != "none" for state in states_of(layout).values())
+
+
+def written(split: Mapping[str, Factors], states: Mapping[str, str]) -> str:
+    """Factors and states as `--layout` has them."""
+    words = []
+    for name in OPERATORS:
+        state = "" if states[name] == "none" else f"+{states[name]}"
+        words.append(f"{name}={'.'.join(map(str, split[name]))}{state}")
+    return ",".join(words)
 
 
 def grid(ranks: int) -> Factors:
@@ -56,7 +105,7 @@ def require_fitting(split: Mapping[str, Factors], heads: int, rows: int | None =
 
 
 def _of_file(path: Path) -> str:
-    """Factors by operator over all levels of the machine together; a head is split as the embedding is.
+    """Factors and states by operator, over all levels of the machine together; a head is split as the embedding is.
 
     Raises:
         UsageError: the file has no strategy, or one that is not trained.
@@ -64,13 +113,17 @@ def _of_file(path: Path) -> str:
     found = dict[str, set[str]]()
     try:
         for row in json.loads(path.read_text())["strategy"]:
-            if row["state"] != "none" or row.get("anew"):
-                what = "an input that is gathered anew" if row["state"] == "none" else row["state"]
-                raise UsageError(f"{path}: {row['op']} has {what}, which no operator trains by yet; take --space paper")
+            state = row["state"]
+            if row.get("anew") and state != "zero3":
+                fact = (
+                    f"{path}: the input of {row['op']} is gathered anew (state: {state}), which is trained with zero3"
+                )
+                raise UsageError(f"{fact} alone; take --space paper, or --layout zero3")
             levels = row["factors"] if isinstance(row["factors"][0], list) else [row["factors"]]
             factors = (prod(level[place] for level in levels) for place in range(3))
             name = "wte" if row["op"] == "lm_head" else str(row["op"])
-            found.setdefault(name, set()).add(".".join(map(str, factors)))
+            text = ".".join(map(str, factors)) + ("" if state == "none" else f"+{state}")
+            found.setdefault(name, set()).add(text)
     except (ValueError, LookupError, TypeError, OSError) as error:
         if isinstance(error, UsageError):
             raise

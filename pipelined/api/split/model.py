@@ -32,7 +32,7 @@ class SplitRow(LayeredModel):
             share a parameter split it in two ways.
     """
 
-    state = "none"
+    shards_weights = False
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ class LayerCosts(NamedTuple):
         numbers: parameters that a member holds.
         kept: numbers of a microbatch that a member keeps for the backward beyond an even share.
         weights: seconds of `backward` that belong to its weight half.
+        gathered: numbers of weights that a member gathers for a step (zero2).
     """
 
     forward: float = 0.0
@@ -49,6 +50,7 @@ class LayerCosts(NamedTuple):
     numbers: float = 0.0
     kept: float = 0.0
     weights: float = 0.0
+    gathered: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class TeamChain:
         node: ranks of a node; 0: all members are on one.
         kinds: the kind of layer of each operator, in order. Where its weight embeds as well, the embedding's moves and
             positions are of kind `EMBEDDING`, and the weight is of kind `MATRIX`.
-        state: of all weights, one of `matmul.STATES`.
+        states: of each operator's weight, one of `matmul.STATES`; empty: none of all.
     """
 
     chain: Chain
@@ -70,7 +72,7 @@ class TeamChain:
     network: Network
     node: int
     kinds: Sequence[str]
-    state: str = "none"
+    states: Sequence[str] = ()
     _prices: dict[tuple[Any, ...], Numbers] = field(default_factory=dict, compare=False)
 
     def options(self, op: Operator) -> list[Factors]:
@@ -162,7 +164,7 @@ class TeamChain:
         key = place, f, before, after
         if key not in self._prices:
             found = dict.fromkeys(self._columns, 0.0)
-            for where, name, number in _Member(self, op, f, before, after).costs(self.kinds[place]):
+            for where, name, number in _Member(self, op, f, before, after, self.states[place] if self.states else "none").costs(self.kinds[place]):
                 found[where, name] += number
             self._prices[key] = np.array(list(found.values()))
         return self._prices[key]
@@ -171,15 +173,15 @@ class TeamChain:
 class _Member:
     """One member's part of an operator, with factors, between streams that are cut by tokens into so many parts."""
 
-    def __init__(self, team: TeamChain, op: Operator, f: Factors, before: int, after: int):
-        self._team, self._op, self._f, self._before, self._after = team, op, f, before, after
+    def __init__(self, team: TeamChain, op: Operator, f: Factors, before: int, after: int, state: str):
+        self._team, self._op, self._f, self._before, self._after, self._state = team, op, f, before, after, state
 
     def costs(self, kind: str) -> Iterator[tuple[str, str, float]]:
         """(kind of layer, field of `LayerCosts`, number)."""
         op, f, matmul = self._op, self._f, self._op.matmul
         share = f.columns * f.contraction
         weight_of = MATRIX if matmul.embeds else kind
-        state = self._team.state
+        state = self._state
         for ring in matmul.rings(f, state=state, regather_input=state == "zero3"):
             where = EMBEDDING if ring.of_embedding else weight_of if ring.phase == "update" else kind
             group = f[ring.axis], self._stride(ring.axis)
@@ -198,7 +200,9 @@ class _Member:
         yield kind, "forward", self._loss() if op.output_stream is None and not matmul.of_ids else 0.0
         yield kind, "update", self._sum(f.rows, matmul.outputs / share) if op.biased else 0.0
         yield kind, "numbers", matmul.outputs / share if op.biased else 0.0
-        yield weight_of, "numbers", matmul.inputs * matmul.outputs / share
+        piece = matmul.inputs * matmul.outputs / share
+        yield weight_of, "numbers", piece / f.rows if state in ("zero2", "zero3") else piece
+        yield weight_of, "gathered", piece if state == "zero2" else 0.0
         yield kind, "kept", sum(self._kept())
         if op.normed:
             yield kind, "update", 2 * self._sum(self._before, self._of_stream(matmul.inputs))

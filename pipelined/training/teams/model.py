@@ -17,11 +17,11 @@ class TeamModel(Model, Protocol):
     """A model that a team can split; as a `Model` it is the whole.
 
     Attributes:
-        state: what members that hold the same piece of a weight split of it. `none`: nothing. `zero2`: gradient and
-            moments; the weight is gathered once a step. `zero3`: the weight, too, which is gathered for each use.
+        shards_weights: whether members that hold the same piece of a weight keep parts of it, and gather it.
     """
 
-    state: str
+    @property
+    def shards_weights(self) -> bool: ...
 
     def of_member(self, member: int) -> Model:
         """The model of which `build` gives a member's pieces: blocks of the parameters, as `parameters` has them."""

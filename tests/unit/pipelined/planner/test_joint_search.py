@@ -46,6 +46,9 @@ class TwoLayers(Toy):
     def splits(self, plan):
         return bool(self.every_layout(plan))
 
+    def lighter(self, plan):
+        return None
+
     def layouts(self, plan, machine):
         chain = self.chain(plan, machine)
         chain = replace(chain, chain=replace(chain.chain, operators=limited(chain.chain.operators, plan.rows)))

@@ -1,0 +1,65 @@
+"""What ranks split of weights in a plan of teams: the search takes it where memory asks, and layouts name it."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+
+from apps.gpt2.config import Config
+from apps.gpt2.planned_model import PlannedGPT2
+from apps.gpt2.team_costs import text_of
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.sharded.layouts import OPERATORS, STATES, states_of
+from collectives import Links
+from pipelined.errors import UsageError
+from pipelined.planner.candidates import candidates
+from pipelined.planner.costs import Stated
+from pipelined.planner.search import SearchRequest, search
+from pipelined.sharding.search.matmul import factorizations
+from pipelined.simulation.machine import Machine
+
+RANKS = 2
+
+
+def request(limit=float("inf"), **flags):
+    config = Config(tensor="auto", schedule="gpipe", depth=1, microbatch=2, recompute=True, **flags)
+    model = PlannedGPT2(config, ModelConfig(1, 16, 4, 32, 8, 0.0), sequence=8, batch=4)
+    costs = Stated(model.layer_costs, 8, flops=1e9)
+    return SearchRequest(model, costs, Machine(Links(1e-5, 1e-8)), RANKS, limit)
+
+
+@cache
+def everything():
+    """Seconds and bytes of every plan, with every layout in every state."""
+    asked, found = request(), []
+    for candidate in candidates(RANKS, 4, 3, asked.model.fixed):
+        plans = [candidate.plan]
+        if candidate.plan.tensor > 1:
+            split = product(product(factorizations(RANKS), repeat=len(OPERATORS)), ("none", *STATES))
+            texts = [text_of(layout, dict.fromkeys(OPERATORS, state)) for layout, state in split]
+            plans = [plan for text in texts if asked.model.splits(plan := replace(candidate.plan, split=text))]
+        outcomes = [asked.simulate(replace(candidate, plan=plan)) for plan in plans]
+        found += [(outcome.step_s, outcome.memory) for outcome in outcomes]
+    return found
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
+def test_the_search_finds_what_is_fastest_of_all_layouts_in_all_states_that_fit(share):
+    every = sorted({memory for _, memory in everything()})
+    limit = every[round(share * (len(every) - 1))]
+    expected = min(seconds for seconds, memory in everything() if memory <= limit)
+    assert search(request(limit)).chosen.step_s == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_least_memory_is_that_of_weights_in_parts_and_without_a_limit_they_are_whole():
+    least = min(memory for _, memory in everything())
+    split = search(request(least)).chosen.candidate.plan.split
+    assert "zero3" in states_of(split).values()
+    assert all("+" not in one.candidate.plan.split for one in search(request()).best)
+
+
+def test_sums_that_cannot_be_scattered_leave_weights_whole():
+    least = min(memory for _, memory in everything())
+    with pytest.raises(UsageError, match="no plan fits the memory"):
+        search(request(least, all_reduce="recursive_doubling"))
