@@ -19,7 +19,8 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import Factors as OperatorFactors
 from pipelined.sharding.search.network import Network
-from pipelined.sharding.search.teams import EMBEDDING, MATRIX, LayerCosts, TeamChain, TeamLayout
+from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCosts
+from pipelined.sharding.search.teams import TeamChain, TeamLayout
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Workload
 

@@ -19,7 +19,7 @@ from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.search.matmul import factorizations
-from pipelined.sharding.search.teams import EMBEDDING, MATRIX, LayerCosts
+from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCosts
 from pipelined.simulation.machine import Machine
 from pipelined.training.teams.stage import input_half
 

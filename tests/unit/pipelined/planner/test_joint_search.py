@@ -14,7 +14,8 @@ from pipelined.programs.partition import partition
 from pipelined.sharding.search.chain import chain_of
 from pipelined.sharding.search.matmul import Factors, factorizations
 from pipelined.sharding.search.network import Network
-from pipelined.sharding.search.teams import LayerCosts, TeamChain
+from pipelined.sharding.search.team_operator import LayerCosts
+from pipelined.sharding.search.teams import TeamChain
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Parameters, Workload
 from tests.unit.pipelined.planner.toys import Toy

@@ -1,0 +1,190 @@
+"""What one operator of a chain costs each member of a team: its moves, and what the member holds and keeps."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import NamedTuple
+
+from pipelined.sharding.search.chain import Operator
+from pipelined.sharding.search.matmul import COLUMNS, ROWS, Factors, RingPasses
+from pipelined.sharding.search.network import GroupShape, Network
+
+EMBEDDING, MATRIX = "embedding", "matrix"
+"""The kind of layer of an embedding beside a head of the same layout, and of the matrix of either."""
+
+
+class LayerCosts(NamedTuple):
+    """What one layer costs each member beside its share of the computing.
+
+    Args:
+        forward, backward: seconds of the moves of a microbatch.
+        update: seconds of the sums within the team, once a step.
+        numbers: parameters that a member holds.
+        kept: numbers of a microbatch that a member keeps for the backward beyond an even share.
+        weights: seconds of `backward` that belong to its weight half.
+        gathered: numbers of weights that a member gathers for a step (zero2).
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    update: float = 0.0
+    numbers: float = 0.0
+    kept: float = 0.0
+    weights: float = 0.0
+    gathered: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamOperator:
+    """One member's part of an operator.
+
+    Args:
+        ranks, network, node: the team, as of a `TeamChain`.
+        factors: of the operator.
+        before, after: the parts into which the streams before and behind it are cut by tokens.
+        state: of its weight, one of `matmul.STATES`.
+    """
+
+    ranks: int
+    network: Network
+    node: int
+    op: Operator
+    factors: Factors
+    before: int
+    after: int
+    state: str
+
+    def costs(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
+        """Costs with the kind of layer to which they belong; of each kind they add up.
+
+        Args:
+            kind: of the operator.
+        """
+        yield from self._rings(kind, MATRIX if self.op.matmul.embeds else kind)
+        yield from self._streams(kind)
+        yield from self._weight(MATRIX if self.op.matmul.embeds else kind)
+        yield from self._others(kind)
+        yield kind, LayerCosts(kept=sum(self._kept()))
+        if self.op.matmul.embeds:
+            yield EMBEDDING, LayerCosts(kept=sum(self._kept_of_input()))
+
+    def _rings(self, kind: str, weight_of: str) -> Iterator[tuple[str, LayerCosts]]:
+        """The gathers and sums of the multiplication, and of the embedding by its weight."""
+        for ring in self.op.matmul.rings(self.factors, state=self.state, regather_input=self.state == "zero3"):
+            where = EMBEDDING if ring.of_embedding else weight_of if ring.phase == "update" else kind
+            group = self.factors[ring.axis], self._stride(ring.axis)
+            yield where, _in_phase(ring.phase, self._ring(*group, ring))
+            if ring.phase == "backward" and ring.axis == ROWS:  # gradients of weights are scattered
+                yield where, LayerCosts(weights=self._ring(*group, ring._replace(passes=ring.sums)))
+
+    def _streams(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
+        """The exchanges before and behind the multiplication, and the statistics of norm and loss."""
+        op, f, matmul = self.op, self.factors, self.op.matmul
+        before = self._exchange(self.before, f.rows, matmul.inputs)
+        behind = self._exchange(f.rows, self.after, op.output_columns if op.output_stream else 0)
+        each = before + behind + (self._norm() if op.normed else 0.0)
+        yield kind, LayerCosts(forward=each, backward=each)
+        if matmul.embeds:
+            yield EMBEDDING, LayerCosts(forward=before, backward=before)
+        if op.output_stream is None and not matmul.of_ids:
+            yield kind, LayerCosts(forward=self._loss())
+
+    def _weight(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
+        """What a member holds of the weight, and gathers of it for a step."""
+        f, matmul = self.factors, self.op.matmul
+        piece = matmul.inputs * matmul.outputs / (f.columns * f.contraction)
+        numbers = piece / f.rows if self.state in ("zero2", "zero3") else piece
+        yield kind, LayerCosts(numbers=numbers, gathered=piece if self.state == "zero2" else 0.0)
+
+    def _others(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
+        """Biases, norms and positions: numbers, and the sums of their gradients."""
+        op, f = self.op, self.factors
+        if op.biased:
+            bias = op.matmul.outputs / (f.columns * f.contraction)
+            yield kind, LayerCosts(update=self._sum(f.rows, bias), numbers=bias)
+        if op.normed:
+            norm = self._of_stream(op.matmul.inputs)
+            yield kind, LayerCosts(update=2 * self._sum(self.before, norm), numbers=2 * norm)
+        if op.matmul.embeds:
+            positions = self._of_stream(op.positions)
+            yield EMBEDDING, LayerCosts(update=self._sum(self.before, positions), numbers=positions)
+
+    def _kept(self) -> Iterator[float]:
+        """What a tape keeps of the moves: both sides of each, of which an even share is counted elsewhere."""
+        op, f, ranks = self.op, self.factors, self.ranks
+        yield from self._kept_of_input()
+        yield op.matmul.tokens * op.matmul.outputs / (f.rows * f.columns) if f.contraction > 1 else 0.0
+        yield op.matmul.tokens * op.output_columns / ranks if op.output_stream and self.after != f.rows else 0.0
+
+    def _kept_of_input(self) -> Iterator[float]:
+        received = self.op.matmul.tokens * self.op.matmul.inputs / self.ranks
+        yield received * self.factors.columns if self.factors.columns > 1 else 0.0
+        yield received if self.before != self.factors.rows else 0.0
+
+    def _of_stream(self, numbers: float) -> float:
+        """Of numbers that lie as the columns of the stream before, those of one member."""
+        return numbers * self.before / self.ranks
+
+    def _stride(self, axis: int) -> int:
+        """Members stand in the order rows, contraction, columns."""
+        _, columns, contraction = self.factors
+        return columns * contraction if axis == ROWS else 1 if axis == COLUMNS else columns
+
+    def _sum(self, rows: int, length: float) -> float:
+        """Of gradients of this length, over the members that have the same columns."""
+        return self._ring(rows, self.ranks // rows, RingPasses("update", ROWS, length, 2, 1)) if length else 0.0
+
+    def _norm(self) -> float:
+        """Two statistics, each one number a token, of all columns."""
+        tokens = self.op.matmul.tokens / self.before
+        return self._ring(self.ranks // self.before, 1, RingPasses("forward", COLUMNS, tokens, 4, 2))
+
+    def _loss(self) -> float:
+        """The cross-entropy's three numbers a token in two sums over the columns, and the sum of the loss itself."""
+        f, tokens = self.factors, self.op.matmul.tokens / self.factors.rows
+        columns = f.columns * f.contraction
+        statistics = (self._ring(columns, 1, RingPasses("forward", COLUMNS, n * tokens, 2, 1)) for n in (1, 2))
+        return sum(statistics) + self._ring(f.rows, columns, RingPasses("forward", ROWS, 1, 2, 1))
+
+    def _ring(self, size: int, stride: int, ring: RingPasses) -> float:
+        group, network = self._group(size, stride), self.network
+        plain, adding = (network.ring(group, ring.length, sums) for sums in (False, True))
+        return (ring.passes - ring.sums) * plain + ring.sums * adding
+
+    def _exchange(self, before: int, after: int, columns: int) -> float:
+        """From one cut to another: one message to each other member, empty ones as well."""
+        if before == after or not columns:
+            return 0.0
+        part, ranks = self.op.matmul.tokens * columns / self.ranks, self.ranks
+        return self.network.exchange(self._group(ranks, 1), _sent(ranks, before, after) * part)
+
+    def _group(self, size: int, stride: int) -> GroupShape:
+        """How members at this distance lie over nodes; unless nodes and teams fit, each counts as on its own node."""
+        node, team = self.node, self.ranks
+        if not node or size == 1:
+            return GroupShape(1, size)
+        if (node % team and team % node) or node % stride:
+            return GroupShape(size, 1)
+        inside = min(size, node // stride)
+        return GroupShape(size // inside, inside) if size % inside == 0 else GroupShape(size, 1)
+
+
+def _in_phase(phase: str, seconds: float) -> LayerCosts:
+    return LayerCosts(**{phase: seconds})
+
+
+@cache
+def _sent(ranks: int, before: int, after: int) -> float:
+    """The share of its part that the busiest of a team sends, from one cut to another; tokens are the major digit."""
+
+    def common(rank: int) -> Fraction:
+        found = Fraction(ranks)
+        places = [(divmod(rank, ranks // cut), cut) for cut in (before, after)]
+        for digit in range(2):
+            ends = [(place[digit], cut if digit == 0 else ranks // cut) for place, cut in places]
+            low, high = max(Fraction(at, of) for at, of in ends), min(Fraction(at + 1, of) for at, of in ends)
+            found *= max(Fraction(0), high - low)
+        return found
+
+    return float(1 - min(map(common, range(ranks))))
