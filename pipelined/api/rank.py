@@ -1,6 +1,7 @@
 """One rank of a job that trains a user's model: its trainer, the state that it saves and loads, and its evaluation."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -217,6 +218,20 @@ class RankSession:
         tensors = await gather_state(self.trainer)
         return None if tensors is None else self._job.model.state_dict(tensors)
 
+    async def export(self, path: Path) -> None:
+        """Write the state of `state_dict` to a file on rank 0, whole or not at all.
+
+        Raises:
+            AgreedError: on every rank: it cannot be written.
+        """
+        state = await self.state_dict()
+
+        async def write() -> None:
+            if state is not None:
+                await asyncio.to_thread(_save_whole, state, path)
+
+        await agree(self.transport, "exported", write())
+
 
 def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
     if optimizer.schedule is not None and not job.plan.flushes:
@@ -231,3 +246,14 @@ def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor:
         seed=job.seed,
     )
     return build_rank(actor, description, executor=executor, tracer=NullTracer())
+
+
+def _save_whole(state: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write a file with torch, whole or not at all. Raises OSError."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("wb") as file:
+            torch.save(state, file)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -9,8 +9,7 @@ Every rank runs the same loop. With `AsyncTrainer` each call is awaited, and the
 
 import asyncio
 import os
-import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,6 @@ from typing import Self, TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipelined.actors.agree import agree
 from pipelined.api.background import BackgroundRanks, Work, check_world
 from pipelined.api.data.batch import Batch, BatchError, slice_rows
 from pipelined.api.data.batches import StepFeed
@@ -136,6 +134,11 @@ class LoopTrainer:
 
         return self._call("step", work)
 
+    def _planned_bytes(self, batch: Batch) -> Future[int | None]:
+        self._feed.check(batch)
+        inputs, targets = (slice_rows(each, 0, self.plan.rows) for each in batch)
+        return self._call("planned_bytes", lambda rank: rank.planned_bytes((inputs, targets)))
+
     def _evaluate(self, batches: Iterable[Batch]) -> Future[float]:
         windows = [window for batch in batches for window in self._feed.windows(batch)]
         if not windows:
@@ -164,16 +167,7 @@ class LoopTrainer:
         return self._call("load", work)
 
     def _export(self, path: FilePath) -> Future[None]:
-        async def work(rank: RankSession) -> None:
-            state = await rank.state_dict()
-
-            async def write() -> None:
-                if state is not None:
-                    await asyncio.to_thread(_save_whole, state, Path(path))
-
-            await agree(rank.transport, "exported", write())
-
-        return self._call("export", work)
+        return self._call("export", lambda rank: rank.export(Path(path)))
 
 
 class Trainer(LoopTrainer):
@@ -197,6 +191,17 @@ class Trainer(LoopTrainer):
             UsageError: loss or gradient norm is not finite; nothing is updated.
         """
         return self._step(batch).result()
+
+    def planned_bytes(self, batch: Batch) -> int | None:
+        """Payload bytes that all ranks together should send in a step, worked out before the first one.
+
+        `StepReport.nbytes` has those that they sent. Not known where a layer cannot compute shapes without values.
+
+        Args:
+            batch: as of `step`; its values do not matter.
+        Returns: the bytes on rank 0; None where they are not known, and on other ranks.
+        """
+        return self._planned_bytes(batch).result()
 
     def evaluate(self, batches: Iterable[Batch]) -> float:
         """The mean loss over (inputs, targets) of any number of rows, in evaluation mode; the same on all ranks.
@@ -254,6 +259,10 @@ class AsyncTrainer(LoopTrainer):
         """As `Trainer.step`."""
         return await asyncio.wrap_future(self._step(batch))
 
+    async def planned_bytes(self, batch: Batch) -> int | None:
+        """As `Trainer.planned_bytes`."""
+        return await asyncio.wrap_future(self._planned_bytes(batch))
+
     async def evaluate(self, batches: Iterable[Batch]) -> float:
         """As `Trainer.evaluate`."""
         return await asyncio.wrap_future(self._evaluate(batches))
@@ -282,14 +291,3 @@ class AsyncTrainer(LoopTrainer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self._close, error)
-
-
-def _save_whole(state: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write a file with torch, whole or not at all. Raises OSError."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("wb") as file:
-            torch.save(state, file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -39,6 +39,13 @@ def test_steps_of_a_users_loop_train_as_a_plain_loop_does(schedule, depth, width
         require_state(made.state_dict(), state)
 
 
+def test_a_step_sends_the_bytes_that_were_planned_before_it():
+    batch = batches()[0]
+    with trainer(plan("one_f_one_b", 2, 2), all_reduce="ring") as made:
+        planned = made.planned_bytes(batch)
+        assert made.step(batch).nbytes == planned > 0
+
+
 def test_an_async_trainer_trains_as_a_plain_loop_does_and_lets_the_event_loop_run():
     async def loop():
         async with trainer(plan(), pp.AsyncTrainer) as made:
