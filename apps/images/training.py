@@ -3,7 +3,7 @@
 import asyncio
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ class ImageTraining(Training):
     """
 
     def __init__(self, config: RunFlags, plan: Plan, shape: tuple[int, int]):
-        self._config, self._plan, (self._colours, self._side) = config, plan, shape
+        self._config, self._plan, self._shape = config, plan, shape
 
     @abstractmethod
     def builders(self) -> Builders:
@@ -51,7 +51,8 @@ class ImageTraining(Training):
         return nn.functional.cross_entropy(output, targets)
 
     def example(self, rows: int) -> Pair:
-        images = torch.zeros(()).expand(rows, self._colours, self._side, self._side)
+        colours, side = self._shape
+        images = torch.zeros(()).expand(rows, colours, side, side)
         return images, torch.zeros((), dtype=torch.int64).expand(rows)
 
     def microbatch(self, step: int, number: int) -> Pair:
@@ -65,15 +66,7 @@ class ImageTraining(Training):
 
     def resized(self, data: Images, index: torch.Tensor) -> Pair:
         """Some images, with the size and the channels that the model takes."""
-        images = torch.from_numpy(data.images)[index]
-        if images.dim() == 3:
-            images = images[:, None]
-        if images.dtype == torch.uint8:
-            images = images.float() / 255
-        if images.shape[2:] != (self._side, self._side):
-            size = (self._side, self._side)
-            images = nn.functional.interpolate(images, size, mode="bilinear", align_corners=False)
-        return images.expand(-1, self._colours, -1, -1).contiguous(), torch.from_numpy(data.classes)[index]
+        return resized(data, index, self._shape)
 
     def baselines(self) -> dict[str, int]:
         """How many of the held-out images other methods get right, by their names."""
@@ -95,13 +88,30 @@ class ImageTraining(Training):
 
     def count_correct(self, state: Mapping[str, torch.Tensor]) -> int:
         """The held-out images whose class a model with this state gets right."""
-        dtype = DTYPES[self._config.dtype]
-        model = nn.Sequential(OrderedDict((name, build()) for name, build in self.builders().items())).to(dtype)
-        model.load_state_dict(state)
-        model.eval()
-        with torch.no_grad():
-            found = (model(images.to(dtype)).argmax(1) == classes for images, classes in self.held_out())
-            return sum(int(each.sum()) for each in found)
+        return count_correct(self.builders(), state, self.held_out(), DTYPES[self._config.dtype])
+
+
+def count_correct(
+    builders: Builders, state: Mapping[str, torch.Tensor], held_out: Iterable[Pair], dtype: torch.dtype
+) -> int:
+    """The images whose class a row of layers with this state gets right."""
+    model = nn.Sequential(OrderedDict((name, build()) for name, build in builders.items())).to(dtype)
+    model.load_state_dict(state)
+    model.eval()
+    with torch.no_grad():
+        return sum(int((model(images.to(dtype)).argmax(1) == classes).sum()) for images, classes in held_out)
+
+
+def resized(data: Images, index: torch.Tensor, shape: tuple[int, int]) -> Pair:
+    """Some images, with this number of channels and this side in pixels."""
+    (colours, side), images = shape, torch.from_numpy(data.images)[index]
+    if images.dim() == 3:
+        images = images[:, None]
+    if images.dtype == torch.uint8:
+        images = images.float() / 255
+    if images.shape[2:] != (side, side):
+        images = nn.functional.interpolate(images, (side, side), mode="bilinear", align_corners=False)
+    return images.expand(-1, colours, -1, -1).contiguous(), torch.from_numpy(data.classes)[index]
 
 
 def order(seed: int, step: int, batch: int, images: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.weights import Weights, check_destination
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
-from pipelined.state.store import load_whole
+from pipelined.state.store import Whole, load_whole
 
 Say = Callable[[str], None]
 
@@ -64,16 +64,15 @@ class FinalOutput:
             say("sample:\n" + await asyncio.to_thread(weights.sample, *request))
 
 
-async def load_saved(directories: Sequence[Path], to: Path | None, symbols: int, say: Say) -> Weights:
-    """The model at the latest step that all of its stages saved.
+async def _weights_of(whole: Whole, to: Path | None, symbols: int, say: Say) -> Weights:
+    """A saved model.
 
     Args:
         to: where it will be written; None: nowhere.
         symbols: of the tokenizer.
     Raises:
-        UsageError: another tokenizer or an unknown model, or `to` holds something else. CheckpointError: no whole step.
+        UsageError: another tokenizer or an unknown model, or `to` holds something else.
     """
-    whole = await asyncio.to_thread(load_whole, directories)
     weights = Weights(model_of(whole.identity), whole.values)
     weights.model.config.check_vocabulary(symbols)
     if to is not None:
@@ -108,7 +107,16 @@ def model_of(identity: Mapping[str, Any]) -> GPT2:
 
 
 async def export_saved(directories: Sequence[Path], output: OutputFlags, say: Say) -> None:
-    """Export what was saved. Raises: as `load_saved`."""
+    """Export the latest step that all stages saved. Raises: as `export_whole`; CheckpointError: no whole step."""
+    await export_whole(await asyncio.to_thread(load_whole, directories), output, say)
+
+
+async def export_whole(whole: Whole, output: OutputFlags, say: Say) -> None:
+    """Export a saved model.
+
+    Raises:
+        UsageError: another tokenizer or an unknown model, or the directory to write holds something else.
+    """
     text = await asyncio.to_thread(read_text, output.text.data, output.text.tokenizer)
-    weights = await load_saved(directories, output.to, text.tokenizer.vocab_size, say)
+    weights = await _weights_of(whole, output.to, text.tokenizer.vocab_size, say)
     await FinalOutput.of(output, weights).write(weights, text.tokenizer, say)

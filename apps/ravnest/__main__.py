@@ -78,9 +78,9 @@ async def _work(flags: Flags) -> None:
 
             await status(flags)
         case Export():
-            from apps.lm.export import export_saved
+            from apps.ravnest.commands import export
 
-            await export_saved(flags.checkpoint, flags.output, print_line)
+            await export(flags, print_line)
         case Replay():
             from apps.ravnest.commands import replay
 

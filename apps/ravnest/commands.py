@@ -1,15 +1,17 @@
-"""The processes of Ravnest, each from its flags to its end: `serve`, `train` and `replay`."""
+"""The processes of Ravnest, each from its flags to its end: `serve`, `train`, `export` and `replay`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from apps.common.arguments import TextFlags
 from apps.common.json_lines import append
 from apps.common.trackers import Tracker
-from apps.lm.data.text import read_text
-from apps.ravnest.config import RavnestTask
-from apps.ravnest.flags import FormingFlags, Replay, Serve, Train
+from apps.lm.data.text import Text, read_text
+from apps.ravnest.config import RavnestConfig, RavnestTask
+from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits
+from apps.ravnest.flags import Export, FormingFlags, Replay, Serve, Train
 from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.errors import UsageError
@@ -37,14 +39,14 @@ async def serve(flags: Serve, say: Say) -> None:
     url = flags.address.url
     async with connected(url, flags.address.listen) as (endpoint, directory):
         task = RavnestTask.unpack(await read_task(directory, url, say))
-        text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
+        data = await asyncio.to_thread(read_data, task.subject, flags.text)
         from apps.ravnest.training import training_of
         from pipelined.actors.executor import TorchExecutor
         from pipelined.ravnest.cluster import ClusterMember
         from pipelined.ravnest.node import Capacity, RavnestNode
         from transports.rpc.world import Worlds
 
-        training = training_of(task, text)
+        training = training_of(task, data)
         async with member_node(url, endpoint, flags.address.name, task.subject.lease) as node:
             executor = TorchExecutor(flags.device, node.clock)
             try:
@@ -57,6 +59,19 @@ async def serve(flags: Serve, say: Say) -> None:
                 await RavnestNode(node, member, capacity, task.subject.lease, say).run()
             finally:
                 executor.close()
+
+
+def read_data(config: RavnestConfig, flags: TextFlags) -> Text | Digits:
+    """What is trained on.
+
+    Raises:
+        UsageError: it cannot be read, or there are files for a model that learns from none.
+    """
+    if config.preset != DIGITS:
+        return read_text(flags.data, flags.tokenizer)
+    if flags.data:
+        raise UsageError(f"--preset {DIGITS} learns from scikit-learn's digits; leave --data out")
+    return Digits.read()
 
 
 def saving_of(flags: Serve, task: RavnestTask, run: str) -> "Saving":
@@ -82,8 +97,9 @@ def saving_of(flags: Serve, task: RavnestTask, run: str) -> "Saving":
 async def train(flags: Train, say: Say) -> None:
     """Form clusters, and others when they are lost, and show their steps to the last. Raises UnequalClusters."""
     subject, url = flags.subject, flags.address.url
-    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
-    task = RavnestTask(subject, text.tokenizer.vocab_size, text.digest)
+    data = await asyncio.to_thread(read_data, subject, flags.text)
+    symbols = data.tokenizer.vocab_size if isinstance(data, Text) else DIGITS_MODEL.classes
+    task = RavnestTask(subject, symbols, data.digest)
     on_step = show_steps(say, flags.metrics)
     run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
@@ -144,6 +160,24 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
     return at.version.run
 
 
+async def export(flags: Export, say: Say) -> None:
+    """Write what was saved.
+
+    Raises:
+        UsageError: another tokenizer or an unknown model, or the directory holds something else. CheckpointError: no
+            whole step.
+    """
+    from apps.lm.export import export_whole
+    from pipelined.state.store import load_whole
+
+    whole = await asyncio.to_thread(load_whole, flags.checkpoint)
+    if whole.identity.get("model") != DIGITS:
+        return await export_whole(whole, flags.output, say)
+    from apps.ravnest.digits_training import export_digits
+
+    await asyncio.to_thread(export_digits, whole, flags.output.to, say)
+
+
 async def replay(flags: Replay, say: Say) -> None:
     """Train again in the recorded orders, and print the digest of the average.
 
@@ -157,8 +191,8 @@ async def replay(flags: Replay, say: Say) -> None:
     from pipelined.aio.clock import RealClock
     from pipelined.ravnest import replay as again
 
-    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
-    runs = [(training_of(task, text), each) for task, each in zip(tasks, orders, strict=True)]
+    data = await asyncio.to_thread(read_data, tasks[-1].subject, flags.text)
+    runs = [(training_of(task, data), each) for task, each in zip(tasks, orders, strict=True)]
     executor = TorchExecutor(flags.device, RealClock())
 
     def on_step(cluster: int, report: StepReport) -> None:

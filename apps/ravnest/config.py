@@ -4,12 +4,15 @@ The process that forms clusters writes it to the directory; nodes read it there.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
+from apps.common.flags import flag
 from apps.common.presets import find_preset
 from apps.common.task import UNREADABLE, read_settings, unknown_task
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
+from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
 from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 
@@ -19,7 +22,7 @@ class RavnestConfig:
     """What Ravnest trains; the same for all of its processes."""
 
     preset: str = "tiny"
-    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or chimera, always with a head of its own."""
+    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or chimera, always with a head of its own; or digits."""
     layers: int | None = None
     """Transformer blocks, instead of the preset's."""
     d_model: int | None = None
@@ -77,26 +80,39 @@ class RavnestConfig:
         refuse_non_positive("--lr", self.lr)
         refuse_lease("--lease", self.lease)
 
-    def model(self, vocabulary: int) -> ModelConfig:
-        """The sizes of the model.
-
-        Raises:
-            UsageError: no such preset, or sizes that do not fit one another or the sequence.
-        """
+    def model(self, vocabulary: int) -> ModelConfig | DigitsConfig:
+        """The sizes of the model. Raises UsageError: as `find_model`."""
         names = ("layers", "d_model", "heads", "positions", "dropout")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        config = replace(find_preset(self.preset, PRESETS), tied=False, vocab=vocabulary, **given)
-        config.check_sequence(self.seq)
-        return config
+        found = find_model(self.preset, given, self.seq)
+        return replace(found, vocab=vocabulary) if isinstance(found, ModelConfig) else found
+
+
+def find_model(preset: str, given: Mapping[str, Any], sequence: int) -> ModelConfig | DigitsConfig:
+    """The sizes of a model.
+
+    Args:
+        given: sizes to take instead of the preset's, by name.
+    Raises:
+        UsageError: no such preset, or sizes that do not fit it, one another or the sequence.
+    """
+    presets: dict[str, ModelConfig | DigitsConfig] = {**PRESETS, DIGITS: DIGITS_MODEL}
+    found = find_preset(preset, presets)
+    if isinstance(found, ModelConfig):
+        found = replace(found, tied=False, **given)
+        found.check_sequence(sequence)
+    elif given:
+        raise UsageError(f"--preset {preset} has sizes of its own; leave {', '.join(map(flag, given))} out")
+    return found
 
 
 @dataclass(frozen=True)
 class RavnestTask:
-    """What is trained as the directory keeps it, with what depends on the text.
+    """What is trained as the directory keeps it, with what depends on the data.
 
     Args:
-        vocabulary: symbols of the tokenizer.
-        text: digest of tokenizer and text.
+        vocabulary: symbols of the tokenizer; or classes of images.
+        text: digest of tokenizer and text, or of the images.
     """
 
     subject: RavnestConfig

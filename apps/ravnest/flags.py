@@ -1,14 +1,14 @@
 """The flags of each command of Ravnest: dataclasses that make the command line. No torch."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from apps.common.address import DirectoryAddress
 from apps.common.arguments import FileFlags, OutputFlags, ShowFlags, TextFlags, check_directories, check_files
-from apps.common.presets import find_preset
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
-from apps.ravnest.config import RavnestConfig
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.ravnest.config import RavnestConfig, find_model
+from apps.ravnest.digits import DigitsConfig
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.pool import BYTES, RATES, SPEEDS, quantity
@@ -50,7 +50,7 @@ class Plan:
     bytes: str | None = None
     """Instead of a model: the bytes that a cluster needs, as 13G; nodes are grouped, and nothing is cut."""
     preset: str = "tiny"
-    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or chimera, always with a head of its own."""
+    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or chimera, always with a head of its own; or digits."""
     layers: int | None = None
     """Transformer blocks, instead of the preset's."""
     d_model: int | None = None
@@ -85,7 +85,7 @@ class Plan:
             if self.need < 1:
                 raise UsageError(f"--bytes must be at least 1 (it is {self.bytes})")
         else:
-            self.model.check_sequence(self.seq)
+            _ = self.model
 
     @property
     def need(self) -> int:
@@ -93,11 +93,15 @@ class Plan:
         return 0 if self.bytes is None else int(quantity("--bytes", self.bytes, BYTES))
 
     @property
-    def model(self) -> ModelConfig:
-        """The model's sizes; its embedding and head are two matrices, as stages on two nodes need them."""
+    def model(self) -> ModelConfig | DigitsConfig:
+        """The model's sizes; its embedding and head are two matrices, as stages on two nodes need them.
+
+        Raises:
+            UsageError: as `find_model`.
+        """
         names = ("layers", "d_model", "heads", "vocab", "positions")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return replace(find_preset(self.preset, PRESETS), tied=False, **given)
+        return find_model(self.preset, given, self.seq)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""`plan`: the sizes of a GPT-2's layers in closed form, and the answer as text, JSON or a picture. No torch."""
+"""`plan`: the sizes of a model's layers in closed form, and the answer as text, JSON or a picture. No torch."""
 
 import json
 from collections.abc import Callable, Iterator
 from math import prod
 
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
+from apps.ravnest.digits import DigitsConfig
 from apps.ravnest.flags import Plan
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.plan import PlannedCluster, PoolRequest, RavnestPlan, make_plan
@@ -52,8 +53,15 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
         say("\n".join(described(found)))
 
 
-def layer_sizes(model: ModelConfig, microbatch: int, sequence: int) -> Iterator[LayerSize]:
-    """Each layer of a GPT-2 for one microbatch: the embedding, the blocks, and the final norm with the head.
+def layer_sizes(model: ModelConfig | DigitsConfig, microbatch: int, sequence: int) -> Iterator[LayerSize]:
+    """Each layer of a model for one microbatch."""
+    if isinstance(model, DigitsConfig):
+        return model.layer_sizes(microbatch)
+    return _gpt2_sizes(model, microbatch, sequence)
+
+
+def _gpt2_sizes(model: ModelConfig, microbatch: int, sequence: int) -> Iterator[LayerSize]:
+    """The embedding, the blocks, and the final norm with the head.
 
     The activations are those of float32, and each layer counts its output: so stages of several blocks hold up to 6 %
     less.

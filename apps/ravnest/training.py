@@ -1,4 +1,4 @@
-"""What the clusters train, from the directory's record and the text. Imports torch."""
+"""What the clusters train, from the directory's record and the data. Imports torch."""
 
 import torch
 
@@ -6,31 +6,33 @@ from apps.lm.data.batches import Batches
 from apps.lm.data.text import Text
 from apps.lm.data.tokens import TokenFeed
 from apps.lm.models.gpt2 import UntiedGPT2
+from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestTask
+from apps.ravnest.digits import Digits
 from pipelined.errors import UsageError
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.training.job import Numerics
+from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.rank_context import MicrobatchSource
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 """Of parameters and of what stages send; bfloat16 is an autocast inside the forward."""
 
 
-def training_of(task: RavnestTask, text: Text) -> ClusterTraining:
+def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
     """The training that all nodes share.
 
     Raises:
         UsageError: it cannot be, or this process has another text or tokenizer.
     """
-    if text.digest != task.text:
-        fact = f"another text or tokenizer is trained on (digest here: {text.digest[:16]}, there: {task.text[:16]})"
+    if data.digest != task.text:
+        fact = f"another text or tokenizer is trained on (digest here: {data.digest[:16]}, there: {task.text[:16]})"
         raise UsageError(f"{fact}; give the --data and --tokenizer of `train`")
-    subject = task.subject
-    text.require_running("Ravnest")
-    batches = Batches(text.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
+    subject, (model, feed) = task.subject, _model_and_feed(task, data)
     return ClusterTraining(
-        model=UntiedGPT2(subject.model(task.vocabulary)),
-        feed=TokenFeed(batches),
+        model=model,
+        feed=feed,
         steps=subject.steps,
         every=subject.average_every // subject.microbatches,
         rows=subject.microbatch,
@@ -46,3 +48,15 @@ def training_of(task: RavnestTask, text: Text) -> ClusterTraining:
         overlapped=subject.average == "overlapped",
         by_microbatches=subject.weigh == "microbatches",
     )
+
+
+def _model_and_feed(task: RavnestTask, data: Text | Digits) -> tuple[Model, MicrobatchSource]:
+    subject, model = task.subject, task.subject.model(task.vocabulary)
+    if isinstance(data, Digits):
+        from apps.ravnest.digits_training import DigitsFeed, digits_model
+
+        return digits_model(subject.seed), DigitsFeed(subject, data, DTYPES[subject.dtype])
+    assert isinstance(model, ModelConfig)
+    data.require_running("Ravnest")
+    batches = Batches(data.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
+    return UntiedGPT2(model), TokenFeed(batches)

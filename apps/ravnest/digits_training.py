@@ -1,0 +1,120 @@
+"""The residual network on handwritten digits as a row of layers, and how many of those held out it gets right.
+
+Imports torch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import pipelined as pp
+from apps.images.training import Builders, Pair, count_correct, order, resized
+from apps.ravnest.config import RavnestConfig
+from apps.ravnest.digits import DIGITS_MODEL, Digits
+from apps.resnet.model import BasicBlock, Pool, Stem
+from apps.resnet.presets import Block
+from pipelined.api.data.batch import converted
+from pipelined.api.model.user_model import UserModel, bind
+from pipelined.state.store import Whole
+from pipelined.training.exchange.stream import Tree
+
+Pairs = tuple[torch.Tensor, torch.Tensor]
+"""Outputs of a block and of the stem, each (B, channels, side, side)."""
+
+SHAPE = DIGITS_MODEL.colours, DIGITS_MODEL.side
+
+
+class DigitsStem(nn.Module):
+    """The stem, whose output is also the head's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = Stem(DIGITS_MODEL)
+
+    def forward(self, x: torch.Tensor) -> Pairs:
+        y = self.stem(x)
+        return y, y
+
+
+class DigitsBlock(nn.Module):
+    """A block that the stem's output passes."""
+
+    def __init__(self, block: Block):
+        super().__init__()
+        self.block = BasicBlock(block)
+
+    def forward(self, given: Pairs) -> Pairs:
+        x, skip = given
+        return self.block(x), skip
+
+
+class DigitsHead(nn.Module):
+    """The mean of each channel of the last block and of the stem, to (B, classes)."""
+
+    def __init__(self, inputs: int, classes: int):
+        super().__init__()
+        self.pool, self.fc = Pool(), nn.Linear(inputs, classes)
+
+    def forward(self, given: Pairs) -> torch.Tensor:
+        return self.fc(torch.cat([self.pool(each) for each in given], 1))
+
+
+def builders() -> Builders:
+    """What builds each layer, by name, in order."""
+    model = DIGITS_MODEL
+    found: dict[str, Callable[[], nn.Module]] = {"stem": DigitsStem}
+    found |= {block.name: partial(DigitsBlock, block) for block in model.rows}
+    return found | {"head": partial(DigitsHead, model.rows[-1].outputs + model.channels[0], model.classes)}
+
+
+def digits_model(seed: int) -> UserModel:
+    """The network with its loss."""
+    return bind(pp.Sequential(builders(), initial="keyed"), nn.functional.cross_entropy, seed)
+
+
+@dataclass(frozen=True)
+class DigitsFeed:
+    """The images of each step: each epoch is a permutation of its own.
+
+    Args:
+        dtype: of the images.
+    """
+
+    config: RavnestConfig
+    digits: Digits
+    dtype: torch.dtype
+
+    def inputs(self, step: int, microbatch: int) -> Tree:
+        """See `MicrobatchSource`."""
+        return converted(self._pair(step, microbatch)[0], self.dtype)
+
+    def targets(self, step: int, microbatch: int) -> torch.Tensor:
+        """See `MicrobatchSource`."""
+        return self._pair(step, microbatch)[1]
+
+    def _pair(self, step: int, microbatch: int) -> Pair:
+        config, train = self.config, self.digits.train
+        index = order(config.seed, step, config.batch, len(train)).split(config.microbatch)[microbatch]
+        return resized(train, index, SHAPE)
+
+
+def export_digits(whole: Whole, to: Path | None, say: Callable[[str], None]) -> None:
+    """Say how many of the held-out images a saved model gets right, and write it.
+
+    Args:
+        to: directory of `model.safetensors`; None: it is not written.
+    """
+    held_out, values = Digits.read().held_out, dict(whole.values)
+    every = resized(held_out, torch.arange(len(held_out)), SHAPE)
+    right = count_correct(builders(), values, [every], values["head.fc.weight"].dtype)
+    say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
+    say(f"held-out images: {right} of {len(held_out)} right ({right / len(held_out):.3f})")
+    if to is not None:
+        to.mkdir(parents=True, exist_ok=True)
+        save_file(values, to / "model.safetensors")
+        say(f"exported to {to}")
