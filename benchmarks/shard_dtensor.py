@@ -50,6 +50,8 @@ class Options(Reported):
     """Blocks."""
     layout: str = "megatron"
     """How ours are split: a name or factors, as `apps.gpt2 --layout` has them."""
+    algorithm: str = ""
+    """Of our collectives: auto goes through memory that ranks share. Open: rings, as teams train."""
     rounds: int = 11
     """Rounds timed, after one that is not."""
     repeats: int = 3
@@ -99,7 +101,7 @@ class Row:
 
     def line(self) -> str:
         """As a row of the table."""
-        times = "".join(f"{_spread([1e3 * s for s in seconds], 1):>22}" for seconds in self.taken.values())
+        times = "".join(f"{_spread([1e3 * s for s in seconds], 1):>24}" for seconds in self.taken.values())
         verdict = {None: "", True: "  kept", False: f"  short of {PROMISED.get(self.ranks)}"}[self.kept]
         return f"{self.work.width:>5}{self.work.sequence:>5}{times}  {_spread(self.ratios, 2)}{verdict}"
 
@@ -114,7 +116,7 @@ def _spread(numbers: Sequence[float], digits: int) -> str:
 
 def table(options: Options, rows: Sequence[Row]) -> str:
     """A line a size: milliseconds of a step, and the ratio within a round."""
-    names = "".join(f"{name + ', ms':>22}" for name in rows[0].taken)
+    names = "".join(f"{name + ', ms':>24}" for name in rows[0].taken)
     head = f"{'C':>5}{'T':>5}{names}  torch's faster over ours"
     cores, load = os.cpu_count(), os.getloadavg()[0]
     last = f"{options.layers} blocks, B = {options.batch}, ours by {options.layout}; ranks: {rows[0].ranks}, "
@@ -130,7 +132,7 @@ async def bench(transport: Transport, options: Options) -> None:
 
     comm, executor = MPI.COMM_WORLD.Dup(), TorchExecutor("cpu", RealClock(), transport.set_computing)
     gloo = ByGloo(comm)
-    mesh, network = init_device_mesh("cpu", (comm.size,)), MeshGroups(transport, 1)
+    mesh, network = init_device_mesh("cpu", (comm.size,)), MeshGroups(transport, 1, algorithm=options.algorithm or None)
     try:
         with frozen_objects():
             rows = [await _row(comm, work, options, network, executor, mesh=mesh) for work in options.works]
