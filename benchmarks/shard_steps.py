@@ -18,7 +18,8 @@ import torch
 from apps.gpt2.config import Config
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.team import split_text
-from apps.gpt2.team_costs import written
+from apps.gpt2.team_costs import text_of
+from apps.lm.sharded.layouts import states_of
 from benchmarks._flags import flags
 from benchmarks._predictions import Row, as_table, row_of, spread_out, summary
 from benchmarks._results import Reported, tell
@@ -116,7 +117,7 @@ def teams(request: SearchRequest, seed: int) -> Iterator[Candidate]:
     every = factorizations(ranks)
     for candidate in candidates(ranks, planned.batch, len(planned.layer_costs), fixed):
         layouts, _ = planned.layouts(candidate.plan, request.machine)
-        drawn = [written(tuple(chance.choices(every, k=5))) for _ in range(DRAWN)]
+        drawn = [text_of(tuple(chance.choices(every, k=5)), states_of("data")) for _ in range(DRAWN)]
         for split in dict.fromkeys([*layouts, *(split_text(name, ranks) for name in NAMED), *drawn]):
             plan = replace(candidate.plan, split=split)
             if planned.splits(plan):

@@ -158,7 +158,7 @@ class PlannedGPT2:
     def build_split(self, plan: Plan) -> Any:
         from apps.lm.sharded.gpt2 import ShardedGPT2
 
-        return ShardedGPT2(self.model, factors_of(plan.split, plan.tensor), self.config.state)
+        return ShardedGPT2(self.model, factors_of(plan.split, plan.tensor), states_of(plan.split))
 
     def numerics(self) -> Any:
         from apps.common.numerics import numerics
