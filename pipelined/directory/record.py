@@ -36,6 +36,7 @@ class Record:
         """
         record: Any = cls
         values, known = _mapping(cls, data), _fields(record)
+        values = {**_absent(record), **values}
         if values.keys() != known.keys():
             raise ValueError(f"not a {cls.__name__} (fields: {sorted(values)}, expected: {sorted(known)})")
         for name, value in values.items():
@@ -59,6 +60,12 @@ def _fields(cls: Any) -> Mapping[str, tuple[str, Any]]:
         each.metadata.get("stored", each.name): (each.name, each.metadata.get("kind") or each.type)
         for each in fields(cls)
     }
+
+
+@cache
+def _absent(cls: Any) -> Mapping[str, Any]:
+    """What fields that earlier releases did not have, marked `absent` in their metadata, are there."""
+    return {each.name: each.metadata["absent"] for each in fields(cls) if "absent" in each.metadata}
 
 
 def address_in(data: bytes) -> str:
