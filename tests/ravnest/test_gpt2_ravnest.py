@@ -57,7 +57,7 @@ def test_one_cluster_trains_what_a_plain_loop_trains_and_exports_it(tmp_path):
         {n: x for (n, _), x in plain.losses.items()}
     )
     tensors = load_file(tmp_path / "model" / "model.safetensors")
-    for name, value in plain.parameters.items():
+    for name, value in plain.tensors.items():
         assert tensors[f"{name}"] == pytest.approx(value.detach(), abs=1e-6), name
 
 
