@@ -1,24 +1,28 @@
 """One node's part in its cluster: a stage of a pipeline without a flush, as a rank of a world between endpoints.
 
 The worker, its weight versions and the agreement on each step are those of any pipeline. The clusters are averaged
-after each span of steps, or beside them. Imports torch.
+after each span of steps, or beside them. Where clusters end for others to go on, the node stops with its cluster, and
+begins in the next with the state that it has. Imports torch.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
 from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.ravnest.cluster_run import ClusterRun
+from pipelined.ravnest.cluster_run import WHOLE, ClusterRun, ReplayedPart
+from pipelined.ravnest.held_stage import HeldStage
+from pipelined.ravnest.late import LateState
 from pipelined.ravnest.orders import KeptOrder, NodeOrder, OrderDirectory
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Clusters, ClusterStop
 from pipelined.ravnest.rounds import RoundLog, Rounds, state_by_layer
 from pipelined.ravnest.saving import Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
@@ -27,8 +31,9 @@ from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.step_report import StepReport
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
+
+T = TypeVar("T", bound=Transport | None)
 
 
 class OpensWorlds(Protocol):
@@ -36,6 +41,21 @@ class OpensWorlds(Protocol):
 
     async def open(self, name: str, addresses: Sequence[str]) -> Transport:
         """A rank of a world; see `Worlds.open`."""
+
+
+@dataclass(frozen=True)
+class ClusterOutcome:
+    """What a node has when these clusters end, or have trained their last step.
+
+    Args:
+        state: of its stage; None: it is in a late cluster, and heard no round.
+        stopped: what its cluster had done.
+        digest: of all parameters, on the first node of a cluster after the last round; else "".
+    """
+
+    state: HeldStage | None
+    stopped: ClusterStop
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,14 +79,21 @@ class ClusterMember:
     saving: Saving | None = None
 
     async def train(
-        self, clusters: Clusters, place: tuple[int, int], on_step: Callable[[StepReport], None], log: RoundLog
-    ) -> str:
-        """Train all steps of this node's cluster, with a round after each span of them.
+        self,
+        clusters: Clusters,
+        place: tuple[int, int],
+        *,
+        on_step: Callable[[StepReport], None],
+        log: RoundLog,
+        before: HeldStage | None = None,
+        part: ReplayedPart = WHOLE,
+    ) -> ClusterOutcome:
+        """Train the steps of this node's cluster with rounds between or beside them, until these clusters end.
 
         Args:
             place: the number of this node's cluster, and its stage.
             on_step: called with each step that the cluster completed, in order.
-        Returns: the digest of all parameters, on the first node of the cluster; "" on the others.
+            before: the state of this stage in the clusters before; None: it was not in them.
         Raises:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.
@@ -75,10 +102,11 @@ class ClusterMember:
         name, addresses = f"clusters {clusters.number}", [[place.address for place in row] for row in clusters.rows]
         training = replace(self.training, begin=clusters.begun.step)
         async with AsyncExitStack() as stack:
-            world = await stack.enter_async_context(_opened(self.worlds, f"{name}, {number}", addresses[number]))
-            everyone = world
-            if many > 1:  # before the stage is built, which keeps the event loop from replying to the others
-                everyone = await stack.enter_async_context(_opened(self.worlds, name, list(chain(*addresses))))
+            world = await stack.enter_async_context(_opened(self.worlds.open(f"{name}, {number}", addresses[number])))
+            everyone = None
+            if many > 1 and part.includes(1):  # before the stage is built, which keeps the loop from replying to others
+                opening = log.attempt(self.worlds.open(name, list(chain(*addresses))))
+                everyone = await stack.enter_async_context(_opened(opening))
             actor = await stack.enter_async_context(Actor(world))
             kept = KeptOrder(self.orders, clusters, place, training.microbatches)
             trainer = build_rank(
@@ -89,49 +117,62 @@ class ClusterMember:
                 orders=self.order.of_stage(stage) if self.order else None,
             )
             layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
-            held = {name: local[name] for layer in layers for name in layer if name in local}
+            tensors = {name: local[name] for layer in layers for name in layer if name in local}
+            held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
+            run = ClusterRun(training, clusters, number, trainer, on_step, log, part)
             async with Nursery() as writes:
-                saver = self._saver(writes, training, trainer, kept, held)
-                if clusters.begun.step:
+                saver = self._saver(writes, training, held, kept)
+                if before is not None:
+                    await held.take_over(before)
+                elif clusters.begun.lineage:
                     await _required(saver).restore(clusters.begun)
-                run = ClusterRun(training, number, many, trainer, held, on_step)
-                if many == 1:
-                    await run.alone(saver)
-                else:
-                    executor = self.executor
-                    rounds = Rounds(everyone, clusters, layers, tensors=held, executor=executor, log=log, saver=saver)
-                    if training.overlapped:
-                        await run.beside(rounds, self.order.added if self.order else {}, kept.added)
-                    else:
-                        await run.between(rounds)
-            digest = await model_digest(world, trainer.local)
-        await kept.write()
-        return digest
+                done, completed = await self._run(run, everyone, layers, held, saver=saver, kept=kept)
+            digest = await model_digest(world, trainer.local) if completed else ""
+            await kept.write()
+            rounds = await log.ended() if not completed else training.rounds_of(clusters)
+            await gather(world, "stopped", True)  # each has written its order
+        heard = number < clusters.kept or rounds > 0
+        return ClusterOutcome(held if heard else None, training.stopped(clusters, number, done, rounds), digest)
 
-    def _saver(
+    async def _run(
         self,
-        writes: Nursery,
-        training: ClusterTraining,
-        trainer: RankTrainer,
+        run: ClusterRun,
+        everyone: Transport | None,
+        layers: Sequence[Mapping[str, torch.Tensor]],
+        held: HeldStage,
+        *,
+        saver: StageSaver | None,
         kept: KeptOrder,
-        held: Mapping[str, torch.Tensor],
-    ) -> StageSaver | None:
+    ) -> tuple[int, bool]:
+        """See `ClusterRun.beside`."""
+        clusters = run.clusters
+        if len(clusters.rows) == 1:
+            return await run.alone(saver, held, kept)
+        if everyone is None:
+            return await run.without_rounds()
+        rounds = Rounds(
+            everyone,
+            clusters,
+            layers,
+            tensors=held.tensors,
+            executor=self.executor,
+            log=run.log,
+            saver=saver,
+            late=LateState(everyone, clusters, layers, held) if clusters.going.late else None,
+            kept=kept,
+        )
+        if run.training.overlapped:
+            return await run.beside(rounds, self.order.added if self.order else {}, kept.added)
+        return await run.between(rounds)
+
+    def _saver(self, writes: Nursery, training: ClusterTraining, held: HeldStage, kept: KeptOrder) -> StageSaver | None:
         """Saves this node's stage, or only restores it; None: this node keeps nothing."""
         clusters, (number, stage), saving = kept.clusters, kept.place, self.saving
         if saving is None:
             return None
         at = SavedStage(0, stage, len(clusters.rows[number]), f"{saving.run}-{clusters.number}")
-        return StageSaver(
-            writes,
-            saving,
-            at,
-            steps=training.steps_by_round(len(clusters.rows)),
-            tensors=held,
-            optimizer=trainer.rank_optimizer.state,
-            executor=self.executor,
-            writes=number == 0,
-            on_begin=kept.write,
-        )
+        steps = training.steps_by_round(clusters)
+        return StageSaver(writes, saving, at, steps=steps, stage=held, writes=number == 0)
 
 
 def _required(saver: StageSaver | None) -> StageSaver:
@@ -142,12 +183,14 @@ def _required(saver: StageSaver | None) -> StageSaver:
 
 
 @asynccontextmanager
-async def _opened(worlds: OpensWorlds, name: str, addresses: list[str]) -> AsyncIterator[Transport]:
-    """A world that is closed after the block, or aborted where the block fails, so that no other rank waits."""
-    world = await worlds.open(name, addresses)
+async def _opened(opening: Awaitable[T]) -> AsyncIterator[T]:
+    """A world, if it opens; it is closed after the block, or aborted where that fails, so that no other rank waits."""
+    world = await opening
     try:
         yield world
     except BaseException as error:
-        await world.abort(str(error) or type(error).__name__)
+        if world is not None:
+            await world.abort(str(error) or type(error).__name__)
         raise
-    await world.close()
+    if world is not None:
+        await world.close()

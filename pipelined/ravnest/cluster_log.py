@@ -1,20 +1,38 @@
-"""What a node writes to the directory about its cluster: its steps, and rounds of averaging.
+"""What a node writes to the directory about its cluster: its steps, rounds of averaging, and where it stopped.
 
 Each write holds only while this incarnation is listed and its clusters are the last. So a node that was stopped, and
-runs again after its cluster ended, changes nothing.
+runs again after its cluster ended, changes nothing. A round is written only before its clusters end: a node that sees
+that they end has seen all of their rounds.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from typing import Any, TypeVar
 
+from pipelined.aio.clock import Clock
+from pipelined.aio.nursery import first_of, with_timeout
 from pipelined.directory import Conflict
 from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.records import CLUSTERS, PROGRESS, ROUND, ClusterProgress, Clusters, RoundRecord
+from pipelined.ravnest.records import (
+    CLUSTERS,
+    PROGRESS,
+    ROUND,
+    STOPPED,
+    ClusterProgress,
+    Clusters,
+    ClusterStop,
+    RoundRecord,
+)
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.step_report import StepReport
+from transports import TransportError
+
+LEASES = 2.0
+"""Leases after which a node that is lost to a round must be missing in the directory."""
+T = TypeVar("T")
 
 
 class ClusterLog:
@@ -24,13 +42,15 @@ class ClusterLog:
         registration: of the node.
         clusters: the last clusters of this view.
         cluster: the number of this node's own.
+        clock: of the node.
     """
 
-    def __init__(self, view: RavnestView, registration: Registration, clusters: Clusters, cluster: int):
-        self._view, self._clusters, self._cluster = view, clusters, cluster
+    def __init__(self, view: RavnestView, registration: Registration, clusters: Clusters, cluster: int, clock: Clock):
+        self._view, self._clusters, self._cluster, self._clock = view, clusters, cluster, clock
         self._expected = {CLUSTERS: view.clusters_revision, registration.key: registration.revision}
-        self._steps = asyncio.Queue[ClusterProgress]()
-        self._last = ClusterProgress(clusters.number, 0, 0.0, [], 0.0, "")
+        self._ending, self._patience_s = view.ending_revision, LEASES * registration.lease.seconds
+        self._steps = asyncio.Queue[ClusterProgress | None]()
+        self._last = ClusterProgress(clusters.number, max(0, clusters.begun.step - 1), 0.0, [], 0.0, "")
 
     def report(self, report: StepReport) -> None:
         """Write a completed step, when it is its turn."""
@@ -39,28 +59,79 @@ class ClusterLog:
         self._steps.put_nowait(self._last)
 
     def end(self, digest: str) -> None:
-        """Write that the last step is trained; `write_steps` returns afterwards."""
-        self._steps.put_nowait(replace(self._last, digest=digest))
+        """Write that the last step is trained; "": the cluster stopped before. `write_steps` returns afterwards."""
+        if digest:
+            self._steps.put_nowait(replace(self._last, digest=digest))
+        self._steps.put_nowait(None)
 
     async def write_steps(self) -> None:
-        """Write the steps of the cluster, in order, up to the end. Raises NoLongerValid, as `write`."""
-        digest = ""
-        while not digest:
-            progress = await self._steps.get()
+        """Write the steps of the cluster, in order, up to the end. Raises NoLongerValid: as `write`."""
+        while progress := await self._steps.get():
             await self._write({f"{PROGRESS}{self._cluster}": progress})
-            digest = progress.digest
+
+    async def stop(self, stopped: ClusterStop) -> None:
+        """Write what this cluster had done, for others to go on. Raises NoLongerValid: as `write`."""
+        await self._write({f"{STOPPED}{self._cluster}": stopped})
 
     async def write(self, number: int) -> None:
         """See `RoundLog`. Raises NoLongerValid: this node has left, or newer clusters were formed."""
-        await self._write({ROUND: RoundRecord(self._clusters.number, number)})
+        if not self.ends():
+            await self._write({ROUND: RoundRecord(self._clusters.number, number)}, ending=self._ending)
 
-    async def stands(self, number: int) -> None:
+    def ends(self) -> bool:
         """See `RoundLog`."""
-        await self._view.wait_for(lambda: self._view.rounds_of(self._clusters) >= number)
+        return self._view.ends(self._clusters)
 
-    async def _write(self, records: Mapping[str, Record]) -> None:
+    async def ended(self) -> int:
+        """See `RoundLog`."""
+        await self._view.wait_for(self.ends)
+        return self._view.rounds_of(self._clusters)
+
+    async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """See `RoundLog`. Raises TransportError: as `settle`."""
+        return await self._until(self.ends, work)
+
+    async def settle(self, number: int, work: Coroutine[Any, Any, None]) -> bool:
+        """See `RoundLog`.
+
+        Raises:
+            TransportError: the work failed, and no node is missing in the directory: two nodes cannot reach each other.
+                Of several such clusters the first waits for the others to leave.
+        """
+
+        def stands() -> bool:
+            return self._view.rounds_of(self._clusters) >= number
+
+        await self._until(lambda: stands() or self.ends(), work)
+        await self._view.wait_for(lambda: stands() or self.ends())
+        return stands()
+
+    async def _until(self, settled: Callable[[], bool], work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of the work; None: it is settled without it."""
+
+        async def wait() -> None:
+            await self._view.wait_for(settled)
+
+        try:
+            return await first_of(work, wait())
+        except TransportError as error:
+            try:
+                await with_timeout(self._clock, self._patience_s, wait())
+            except TimeoutError:
+                if self._cluster > 0 and not self._view.missing(self._clusters):
+                    raise error from None
+                await wait()
+        return None
+
+    async def _write(self, records: Mapping[str, Record], **expected: int) -> None:
         try:
             put = {key: record.pack() for key, record in records.items()}
-            await self._view.directory.transact(self._expected, put)
+            await self._view.directory.transact({**self._expected, **expected}, put)
         except Conflict as error:
-            raise NoLongerValid("this node has left its cluster") from error
+            if any(self._revision(error, key) != revision for key, revision in self._expected.items()):
+                raise NoLongerValid("this node has left its cluster") from error
+
+    @staticmethod
+    def _revision(error: Conflict, key: str) -> int:
+        found = error.found[key]
+        return found.revision if found else 0

@@ -3,15 +3,36 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
-
+from pipelined.ravnest.held_stage import HeldStage
+from pipelined.ravnest.orders import KeptOrder
 from pipelined.ravnest.overlapped import OverlappedRounds
-from pipelined.ravnest.rounds import Rounds, flat_copy
+from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.rounds import RoundLog, Rounds
 from pipelined.ravnest.saving import StageSaver
 from pipelined.ravnest.training import ClusterTraining
-from pipelined.training.segments.stage_updates import AfterUpdate
+from pipelined.training.segments.stage_updates import AfterUpdate, do_nothing
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
+
+
+@dataclass(frozen=True)
+class ReplayedPart:
+    """What a cluster is to do of its training: all of it, or in a replay what it did before these clusters ended.
+
+    Args:
+        steps: by its own count; None: all.
+        rounds: that it takes part in; None: all.
+    """
+
+    steps: int | None = None
+    rounds: int | None = None
+
+    def includes(self, round_: int) -> bool:
+        """Whether the cluster takes part in a round."""
+        return self.rounds is None or round_ <= self.rounds
+
+
+WHOLE = ReplayedPart()
 
 
 @dataclass(frozen=True)
@@ -20,71 +41,112 @@ class ClusterRun:
 
     Args:
         number: of the cluster.
-        many: clusters, C.
-        tensors: parameters and buffers of this node, by name, in the order of its layers.
         on_step: called with each step that the cluster completed, in order.
+        log: whether these clusters end.
     """
 
     training: ClusterTraining
+    clusters: Clusters
     number: int
-    many: int
     trainer: RankTrainer
-    tensors: Mapping[str, torch.Tensor]
     on_step: Callable[[StepReport], None]
+    log: RoundLog
+    part: ReplayedPart = WHOLE
 
-    async def alone(self, saver: StageSaver | None) -> None:
-        """Train all steps in the only cluster, which saves its own values where several would be averaged."""
-        every, spans = self._updates_between_rounds, len(self.training.spans_of(0, 1))
+    async def alone(self, saver: StageSaver | None, stage: HeldStage, kept: KeptOrder) -> tuple[int, bool]:
+        """Train all steps in the only cluster, which saves its own values where several would be averaged.
+
+        Returns: as `beside`.
+        """
+        every, spans, steps = self._updates_between_rounds, len(self.training.spans_of(0, 1)), self._steps
 
         async def save(number: int) -> None:
             if saver is not None:
+                await kept.write()
                 await saver.begin(number)
-                held, executor = self.tensors.values(), self.trainer.context.executor
-                await saver.save(number, (await executor.run("snapshot", lambda: flat_copy(held)))[0])
+                await saver.save(number, await stage.flat_copy())
 
         async def after_update(updates: int) -> None:
             if updates % every == 0 and updates // every < spans:
                 await save(updates // every)
 
-        if steps := self.training.steps_of(0, 1):
-            await self._train(steps, after_update)
-        await save(spans)
+        stopped = False
+        if steps:
+            report = await self._train(steps, after_update)
+            steps, stopped = range(report.step + 1), report.stop
+        if not stopped and self.part == WHOLE:
+            await save(spans)
+        return len(steps), not stopped and self.part == WHOLE
 
-    async def between(self, rounds: Rounds) -> None:
-        """Train span by span, and drain for the round after each."""
-        for index, span in enumerate(self.training.spans_of(self.number, self.many)):
-            if span:
-                self.on_step(await self.trainer.train(span, on_step=self.on_step))
-            await rounds.average(self.training.weight(self.number, self.many, index))
+    async def without_rounds(self) -> tuple[int, bool]:
+        """Train only what a replay is to do again of clusters of which no round stood. Returns: as `beside`."""
+        if steps := range(0) if self.part.steps is None else self._steps:
+            await self._train(steps)
+        return len(steps), False
 
-    async def beside(self, rounds: Rounds, order: Mapping[int, int], added: dict[int, int]) -> None:
+    async def between(self, rounds: Rounds) -> tuple[int, bool]:
+        """Train span by span, and drain for the round after each. Returns: as `beside`."""
+        clusters, number, done = self.clusters, self.number, 0
+        spans = self.training.spans_of(number, len(clusters.rows))
+        for span in [*clusters.opening * [range(0)], *spans]:
+            if span := span[: len(self._steps[span.start :])]:
+                report = await self._train(span)
+                done = report.step + 1
+                if report.stop:
+                    return done, False
+            round_ = rounds.done + 1
+            if not self.part.includes(round_):
+                return done, False
+            if not await rounds.average(self.training.weight(clusters, number, round_)):
+                return done, False
+        return done, True
+
+    async def beside(self, rounds: Rounds, order: Mapping[int, int], added: dict[int, int]) -> tuple[int, bool]:
         """Train all steps, with rounds beside them, and one more at the end.
 
         Args:
             order, added: see `OverlappedRounds`.
+        Returns: the steps trained, by the cluster's own count, and whether the last round stands; if not, these
+            clusters end.
         """
-        training, steps = self.training, self.training.steps_of(self.number, self.many)
-        every, last = self._updates_between_rounds, len(training.spans_of(self.number, self.many)) - 1
-        overlapped = OverlappedRounds(
-            rounds, self.trainer.context.actor, every=every, many=last, order=order, added=added
-        )
+        training, clusters, number, steps = self.training, self.clusters, self.number, self._steps
+        every, last = self._updates_between_rounds, len(training.spans_of(number, len(clusters.rows))) - 1
+        many = last if self.part.rounds is None else min(last, self.part.rounds - clusters.opening)
+        beside = OverlappedRounds(rounds, self.trainer.context.actor, every=every, many=many, order=order, added=added)
+        weight = training.weight(clusters, number, 1)
+        if clusters.opening and number < clusters.kept:
+            await beside.begin(weight)
+        elif clusters.opening:
+            if not await rounds.average(weight):
+                return 0, False
+            added[1] = 0
+        stopped = False
         if steps:
-            await self._train(steps, overlapped.after_update)
-        await overlapped.finish(len(steps) * training.microbatches)
-        await rounds.average(training.weight(self.number, self.many, last))
+            report = await self._train(steps, beside.after_update)
+            steps, stopped = range(report.step + 1), report.stop
+        await beside.finish(len(steps) * training.microbatches)
+        if stopped or beside.ended or not self.part.includes(rounds.done + 1):
+            return len(steps), False
+        return len(steps), await rounds.average(training.weight(clusters, number, rounds.done + 1))
 
-    async def _train(self, steps: range, then: AfterUpdate) -> None:
-        """Train these steps.
+    async def _train(self, steps: range, then: AfterUpdate = do_nothing) -> StepReport:
+        """Train these steps, or fewer if these clusters end; returns the report of the last one.
 
         Args:
             then: called after each update, when the running statistics are those of all steps that ended with it.
         """
 
         async def after_update(updates: int) -> None:
-            await self.trainer.merge_statistics(updates // self.training.microbatches)
+            await self.trainer.merge_statistics(steps.start + updates // self.training.microbatches)
             await then(updates)
 
-        self.on_step(await self.trainer.train(steps, on_step=self.on_step, after_update=after_update))
+        report = await self.trainer.train(steps, self.log.ends, self.on_step, after_update)
+        self.on_step(report)
+        return report
+
+    @property
+    def _steps(self) -> range:
+        return self.training.steps_of(self.number, len(self.clusters.rows))[: self.part.steps]
 
     @property
     def _updates_between_rounds(self) -> int:

@@ -1,7 +1,8 @@
 """The process that forms clusters, and then shows their steps: it waits for nodes, plans, and writes the clusters.
 
-When clusters are lost, it forms others of the nodes that are left. It holds no parameters, and the clusters train on if
-it ends. Started again, it follows the clusters that stand. No torch.
+When a cluster is lost, or nodes that wait can form another one, it lets the clusters end, so that others go on. When
+all are lost, it forms others of the nodes that are left. It holds no parameters, and the clusters train on if it ends.
+Started again, it follows the clusters that stand. No torch.
 """
 
 import asyncio
@@ -16,13 +17,24 @@ from pipelined.aio.progress import Say
 from pipelined.directory import Change, Conflict
 from pipelined.errors import UsageError
 from pipelined.membership.node import Node
+from pipelined.ravnest.going_on import following
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan, make_plan
-from pipelined.ravnest.records import CLUSTERS, PROGRESS, ClusterProgress, Clusters, NodeRecord
+from pipelined.ravnest.planning.stage import StageSizes
+from pipelined.ravnest.records import (
+    CLUSTERS,
+    ENDING,
+    PROGRESS,
+    ClusterProgress,
+    Clusters,
+    ClustersEnding,
+    NodeRecord,
+    StagePlace,
+)
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.versions import Version
 
 RETURN_S = 10.0
-"""Seconds without a node that comes or leaves, after which lost clusters are followed by others of fewer nodes."""
+"""Seconds without a node that comes or leaves, after which clusters are formed of fewer nodes than requested."""
 
 
 class UnequalClusters(Exception):
@@ -73,17 +85,74 @@ class ClusterFormer:
         self.say(f"average {digests[0]}")
 
     async def _follow(self, view: RavnestView, changes: deque[Change], clusters: Clusters) -> Mapping[int, str] | None:
-        """Show the steps of clusters to their end; returns their digests, or None: a node left before the end."""
+        """Show the steps of clusters to their end; returns their digests, or None: others follow, or must be formed."""
+        nodes, since, planned, late = {**view.nodes}, self.node.clock.now(), False, list[list[StagePlace]]()
         while True:
+            seen = view.revision
+            if view.nodes != nodes:
+                nodes, since, planned, late = {**view.nodes}, self.node.clock.now(), False, []
+            if not planned and (len(nodes) >= self.nodes or self.node.clock.now() - since >= self.return_s):
+                late, planned = await self._late_rows(view, clusters), True
             while changes:
                 self._report(clusters, changes.popleft())
-            if len(digests := view.digests(clusters)) == len(clusters.rows):
-                return digests
-            if lost := view.missing(clusters):
-                fact = f"{', '.join(lost)} left before the last step"
+            if view.is_done(clusters):
+                return view.digests(clusters)
+            if view.clusters != clusters:
+                return None
+            if not (left := view.left(clusters)):
+                fact = f"{', '.join(view.missing(clusters))} left before the last step"
                 self.say(f"{fact}; what the clusters had learned and not saved is lost, and others are formed")
                 return None
-            await view.next_change()
+            if view.ends(clusters) and view.stops(clusters).keys() >= {*left}:
+                await self._go_on(view, clusters, late)
+            elif not view.ends(clusters) and (late or view.missing(clusters)):
+                await self._end(view, clusters)
+            with suppress(TimeoutError):
+                await with_timeout(self.node.clock, self.return_s, view.wait_for(partial(self._is_past, view, seen)))
+
+    @staticmethod
+    def _is_past(view: RavnestView, seen: int) -> bool:
+        return view.revision != seen
+
+    async def _end(self, view: RavnestView, clusters: Clusters) -> None:
+        """Let these clusters end, so that others go on."""
+        with suppress(Conflict):
+            ending = {ENDING: ClustersEnding(clusters.number).pack()}
+            await view.directory.transact({CLUSTERS: view.clusters_revision}, ending)
+        await view.wait_for(lambda: view.ends(clusters) or view.clusters != clusters)
+
+    async def _go_on(self, view: RavnestView, clusters: Clusters, late: list[list[StagePlace]]) -> None:
+        """Write the clusters that follow these: those that are left, and late ones."""
+        left, revision = view.left(clusters), view.clusters_revision
+        stops = {number: stopped for number, stopped in view.stops(clusters).items() if number in left}
+        next_ = following(clusters, self._next_number(view), view.rounds_of(clusters), stops, late)
+        if lost := view.missing(clusters):
+            fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
+            self.say(f"{fact}, steps to train again: {len(next_.going.again)}")
+        with suppress(Conflict):
+            await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: next_.pack()})
+        await view.wait_for(lambda: view.clusters_revision != revision)
+
+    async def _late_rows(self, view: RavnestView, clusters: Clusters) -> list[list[StagePlace]]:
+        """The rows of clusters that nodes which wait can form beside these; none: they cannot, or it is too late."""
+        waiting, left = view.free, view.left(clusters)
+        wanted = None if self.request.clusters is None else self.request.clusters - len(left)
+        if not waiting or view.digests(clusters) or (wanted is not None and wanted < 1):
+            return []
+        rules = replace(self.request.rules, rounds=True)
+        sizes = StageSizes(self.request.layers, rules)
+        held = ((place, view.nodes[place.name].ram) for number in left for place in clusters.rows[number])
+        if any(sizes.bytes(place.alive)[place.first, place.end] > ram for place, ram in held):
+            return []  # one cluster alone was planned without the copies of a round
+        with suppress(UsageError):
+            request = replace(self.request, clusters=wanted, rules=rules)
+            return Clusters.rows_of(await asyncio.to_thread(self._planned, request, waiting, True), waiting)
+        return []
+
+    @staticmethod
+    def _next_number(view: RavnestView) -> int:
+        """Greater than that of all clusters before."""
+        return max(view.clusters_revision, view.last_saved) + 1
 
     async def _form(self, view: RavnestView) -> None:
         """Write clusters when enough nodes wait; returns also if another process has written some meanwhile."""
@@ -95,14 +164,13 @@ class ClusterFormer:
             nodes, revision = {**view.nodes}, view.clusters_revision
             try:
                 begun, found = self._begun(view)
-                plan = await asyncio.to_thread(self._planned, found, view.clusters is not None)
+                plan = await asyncio.to_thread(self._planned, self.request, found, view.clusters is not None)
             except UsageError as error:
                 if view.clusters is None:
                     raise
                 self.say(f"{self.node.name}: waits for nodes; those that are left form no cluster ({error})")
                 await view.wait_for(partial(self._has_changed, view, nodes))
-        number = max(revision, view.last_saved) + 1  # above that of all clusters before
-        clusters = Clusters.of(number, plan, {node.name: node for node in found}, begun)
+        clusters = Clusters.of(self._next_number(view), plan, found, begun)
         with suppress(Conflict):
             await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})
         await view.wait_for(lambda: view.clusters_revision != revision)
@@ -142,13 +210,14 @@ class ClusterFormer:
             self.say(f"{', '.join(others)} cannot read step {begun.step} in --checkpoint, and wait")
         return begun, found
 
-    def _planned(self, nodes: list[NodeRecord], fewer: bool) -> RavnestPlan:
+    @staticmethod
+    def _planned(request: PoolRequest, nodes: list[NodeRecord], fewer: bool) -> RavnestPlan:
         """The plan of these nodes.
 
         Args:
             fewer: whether there may be fewer clusters than were requested.
         """
-        request = replace(self.request, pool=tuple(node.pool_node for node in nodes))
+        request = replace(request, pool=tuple(node.pool_node for node in nodes))
         if not fewer or request.clusters is None:
             return make_plan(request)
         for clusters in range(min(request.clusters, len(nodes)), 1, -1):
@@ -159,8 +228,9 @@ class ClusterFormer:
     def _describe(self, clusters: Clusters) -> None:
         for number, row in enumerate(clusters.rows):
             places = (f"{p.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
-            self.say(f"cluster {number}: {', '.join(places)}")
-        if clusters.begun.step:
+            late = "" if number < clusters.kept else ", from the average of the next round on"
+            self.say(f"cluster {number}: {', '.join(places)}{late}")
+        if clusters.begun.lineage:
             self.say(f"training goes on after step {clusters.begun.step - 1}, as it was saved")
 
     def _report(self, clusters: Clusters, change: Change) -> None:

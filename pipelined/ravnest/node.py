@@ -1,7 +1,8 @@
 """A node: it joins, waits until it is in a cluster, trains its stage, and joins again.
 
-An incarnation of a node is in at most one cluster. The clusters end when an incarnation in one of them leaves before it
-is done; their other nodes then join again, too. Imports torch through the cluster's training.
+An incarnation of a node is in at most one cluster, and stays in it when others end or come. Its cluster is lost when an
+incarnation in it leaves; the other nodes of the cluster then join again, too. Imports torch through the cluster's
+training.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from pipelined.directory.registration import Registration
 from pipelined.membership.node import Node
 from pipelined.membership.presence import under_leases
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.cluster import ClusterMember
+from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
 from pipelined.ravnest.cluster_log import ClusterLog
 from pipelined.ravnest.records import NODES, Clusters, NodeRecord
 from pipelined.ravnest.view import RavnestView
@@ -63,13 +64,24 @@ class RavnestNode:
             await self._member.saving.publish(registration)
         await registration.put(record)
         self._say(f"{name}: waits for a cluster")
-        clusters, cluster, stage = await self.view.wait_for(partial(self._assigned, record))
-        try:
-            async with self.view.while_holds(partial(self.view.stands, clusters)):
-                await self._train(registration, clusters, cluster, stage)
-        except (TransportError, NoLongerValid) as error:
-            left = await self._missing(clusters)
-            self._say(f"{name}: its cluster ended ({str(error) or f'{left} left'})")
+        before, done = None, False
+        while not done:
+            clusters, cluster, stage = await self.view.wait_for(partial(self._assigned, record))
+            try:
+                async with self.view.while_holds(partial(self._is_left, clusters, cluster)):
+                    before = await self._train(registration, clusters, cluster, stage, before)
+                    done = self.view.is_done(clusters)
+                    if not (done or self._assigned(record)):
+                        raise NoLongerValid("others went on without it")
+            except (TransportError, NoLongerValid) as error:
+                left = await self._missing(clusters)
+                self._say(f"{name}: its cluster ended ({str(error) or f'{left} left'})")
+                return
+        self._say(f"{name}: cluster {cluster} has trained its last step")
+
+    def _is_left(self, clusters: Clusters, cluster: int) -> bool:
+        """Whether no node of this cluster has left; always true when all have trained their last step."""
+        return self.view.is_done(clusters) or cluster in self.view.left(clusters)
 
     async def _missing(self, clusters: Clusters) -> str:
         """Name the nodes of ended clusters that left them.
@@ -78,7 +90,7 @@ class RavnestNode:
         """
         with suppress(TimeoutError):
             await with_timeout(
-                self._node.clock, self._lease_s, self.view.wait_for(lambda: not self.view.stands(clusters))
+                self._node.clock, self._lease_s, self.view.wait_for(partial(self.view.missing, clusters))
             )
         return ", ".join(self.view.missing(clusters))
 
@@ -88,20 +100,24 @@ class RavnestNode:
         place = clusters and clusters.place_of(record)
         return (clusters, *place) if clusters and place else None
 
-    async def _train(self, registration: Registration, clusters: Clusters, cluster: int, stage: int) -> None:
+    async def _train(
+        self, registration: Registration, clusters: Clusters, cluster: int, stage: int, before: ClusterOutcome | None
+    ) -> ClusterOutcome:
+        """Train in these clusters until they are done, or others go on with this one."""
         place = clusters.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}")
-        log = ClusterLog(self.view, registration, clusters, cluster)
+        log = ClusterLog(self.view, registration, clusters, cluster, self._node.clock)
         async with Nursery() as tasks:
-            writing = tasks.create_task(log.write_steps())
-            digest = await self._member.train(clusters, (cluster, stage), log.report if stage == 0 else _ignore, log)
-            if stage == 0:
-                log.end(digest)
-            else:
-                writing.cancel()
-        await self.view.wait_for(lambda: cluster in self.view.digests(clusters))
-        self._say(f"{self._node.name}: cluster {cluster} has trained its last step")
+            tasks.create_task(log.write_steps())
+            on_step, state = log.report if stage == 0 else _ignore, before.state if before else None
+            outcome = await self._member.train(clusters, (cluster, stage), on_step=on_step, log=log, before=state)
+            log.end(outcome.digest)
+        await self.view.wait_for(lambda: self.view.is_done(clusters) or log.ends())
+        if stage == 0 and not self.view.is_done(clusters):
+            await log.stop(outcome.stopped)
+        await self.view.wait_for(lambda: self.view.is_done(clusters) or self.view.clusters != clusters)
+        return outcome
 
     async def _failure(self) -> None:
         await asyncio.shield(self._node.endpoint.failed)

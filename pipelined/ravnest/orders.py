@@ -12,7 +12,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -125,18 +125,30 @@ class RunOrders:
 
     Args:
         orders: by cluster and stage.
-        until: the steps of the training that were done when later clusters began with what these had saved; 0: these
-            are the last.
+        until: the steps of the training that were done when later clusters began with what these saved; 0: none did.
+        followed: the clusters that went on with what the nodes of these had in memory; None: none did.
     """
 
     task: str
     clusters: Clusters
     orders: Mapping[tuple[int, int], NodeOrder]
     until: int = 0
+    followed: Clusters | None = None
+
+    def went_on(self, number: int) -> bool:
+        """Whether this cluster was among those that went on."""
+        rows = self.followed.rows[: self.followed.kept] if self.followed else []
+        return self.clusters.rows[number] in rows
+
+    @property
+    def needed(self) -> list[int]:
+        """The numbers of the clusters of which something is in later parameters."""
+        numbers = range(len(self.clusters.rows))
+        return [n for n in numbers if not self.followed or self.followed.going.rounds or self.went_on(n)]
 
 
 def read_orders(path: Path) -> list[RunOrders]:
-    """The orders of the last clusters in a directory, and before them of those whose saves they go back to.
+    """The orders of the last clusters in a directory, and before them of those that they go back to.
 
     Raises:
         UsageError: there are none, a node's is missing, or a file is none of this release or of another run.
@@ -145,29 +157,34 @@ def read_orders(path: Path) -> list[RunOrders]:
     if not found:
         raise UsageError(f"there are no orders in {path}; train with --orders {path}")
     number, until, chain = max(run.clusters.number for run in found), 0, list[RunOrders]()
+    followed: Clusters | None = None
     while True:
-        chain.insert(0, replace(_whole(path, found, number), until=until))
-        begun = chain[0].clusters.begun
-        if not begun.step:
+        chain.insert(0, _whole(path, found, number, until, followed))
+        clusters = chain[0].clusters
+        if clusters.going.clusters:
+            number, until, followed = clusters.going.clusters, 0, clusters
+        elif clusters.begun.step:
+            number, until, followed = int(clusters.begun.lineage.rpartition("-")[2]), clusters.begun.step, None
+        else:
             return chain
-        number, until = int(begun.lineage.rpartition("-")[2]), begun.step
 
 
-def _whole(path: Path, found: list[RunOrders], number: int) -> RunOrders:
-    """The orders of all nodes of these clusters."""
+def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed: Clusters | None) -> RunOrders:
+    """The orders of all nodes of these clusters of which something is in later parameters."""
     orders, own = dict[tuple[int, int], NodeOrder](), [run for run in found if run.clusters.number == number]
     if not own:
-        raise UsageError(f"the orders of clusters {number} are missing in {path}; later ones began with their save")
+        raise UsageError(f"the orders of clusters {number} are missing in {path}; later ones went on from them")
     task, clusters = own[0].task, own[0].clusters
     for run in own:
         if (run.task, run.clusters) != (task, clusters):
             raise UsageError(f"the orders in {path} are of different runs; give each run a directory of its own")
         orders |= run.orders
-    places = [(cluster, stage) for cluster, row in enumerate(clusters.rows) for stage in range(len(row))]
+    whole = RunOrders(task, clusters, orders, until, followed)
+    places = [(cluster, stage) for cluster in whole.needed for stage in range(len(clusters.rows[cluster]))]
     if missing := [clusters.rows[cluster][stage].name for cluster, stage in places if (cluster, stage) not in orders]:
         fact = f"orders are missing in {path} (nodes: {', '.join(missing)})"
         raise UsageError(f"{fact}; copy there what each node wrote to its --orders")
-    return RunOrders(task, clusters, orders)
+    return whole
 
 
 def _read(path: Path) -> RunOrders:

@@ -26,37 +26,46 @@ class OverlappedRounds:
     Args:
         actor: the parent of the rings.
         every: updates from one snapshot to the next.
-        many: rounds, all before the last update.
+        many: rounds after an update, all before the last one.
         order: by round the updates after which its difference is to be added; rounds without an entry: as soon as it
             is there.
         added: by round the updates after which its difference was added, written here.
+
+    Attributes:
+        ended: whether a round did not stand: the clusters end.
     """
 
     def __init__(
         self, rounds: Rounds, actor: Actor, *, every: int, many: int, order: Mapping[int, int], added: dict[int, int]
     ):
         self._rounds, self._actor, self._every, self._many, self._order = rounds, actor, every, many, order
-        self._running: asyncio.Task[torch.Tensor] | None = None
+        self._running: asyncio.Task[torch.Tensor | None] | None = None
         self._snapshot = torch.empty(0)
-        self._added = added
+        self._added, self.ended = added, False
 
     async def after_update(self, updates: int) -> None:
         """Add the difference of the last round if it is its turn, and begin the next one if that is due."""
         due = updates % self._every == 0 and updates // self._every <= self._many
         if self._running is not None and (due or self._is_its_turn(updates, self._running)):
             await self.finish(updates)
-        if due:
-            await self._rounds.begin()
-            self._snapshot = await self._rounds.snapshot()
-            self._running = self._actor.start(self._rounds.reduce(await self._rounds.snapshot()))
+        if due and not self.ended:
+            await self.begin()
+
+    async def begin(self, weight: float | None = None) -> None:
+        """Begin the next round; see `Rounds.average`."""
+        await self._rounds.begin()
+        self._snapshot = await self._rounds.snapshot()
+        self._running = self._actor.start(self._rounds.reduce(await self._rounds.snapshot(), weight))
 
     async def finish(self, updates: int) -> None:
         """Add the difference of the round that runs, if one does; wait for it."""
         if self._running is not None:
-            await self._rounds.add(await self._running, self._snapshot)
-            self._added[len(self._added) + 1] = updates
-            self._running = None
+            average = await self._running
+            self._running, self.ended = None, average is None
+            if average is not None:
+                await self._rounds.add(average, self._snapshot)
+                self._added[len(self._added) + 1] = updates
 
-    def _is_its_turn(self, updates: int, running: "asyncio.Task[torch.Tensor]") -> bool:
+    def _is_its_turn(self, updates: int, running: "asyncio.Task[torch.Tensor | None]") -> bool:
         turn = self._order.get(len(self._added) + 1)
         return running.done() if turn is None else updates >= turn

@@ -4,13 +4,15 @@ subject           (the program's own)   what is trained
 swarm             (text)                the unique name of the run; nodes save stages under it
 nodes/NAME        NodeRecord            a node; expires with its lease
 clusters          Clusters              which nodes form which clusters; `train` writes it
+ending            ClustersEnding                the clusters that end for others to go on; `train` writes it
+stopped/C         ClusterStop               what cluster C had done when it stopped for that
 saved/NAME        SavedStages           what a node can read of what was saved; expires with the node's lease
 progress/C        ClusterProgress       the last step that cluster C has completed
 round             RoundRecord           the last round of averaging that stands
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,8 +22,10 @@ from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import Version
 
 NODES, CLUSTERS, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
+ENDING, STOPPED = "ending", "stopped/"
 MAX_PLACES = 4096
 MAX_ALIVE = 4096
+MAX_STEP = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,24 @@ class StagePlace(NamedTuple):
     alive: int
 
 
+class GoingOn(NamedTuple):
+    """How clusters go on after others, with what their nodes have in memory.
+
+    Args:
+        clusters: the number of those before; 0: these begin anew, or with what was saved.
+        rounds: how many rounds of those stand.
+        late: how many clusters are new, the last ones: they begin with the average of the first round.
+        again: steps before those that are next, which the clusters that are left have not trained: they come first.
+        apart: of each cluster that goes on, the steps in its parameters that are in no average.
+    """
+
+    clusters: int = 0
+    rounds: int = 0
+    late: int = 0
+    again: Sequence[int] = ()
+    apart: Sequence[Sequence[int]] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Clusters(Record):
     """The clusters of one run.
@@ -76,11 +98,13 @@ class Clusters(Record):
         number: greater than that of all clusters before; the names of their worlds contain it.
         rows: of each cluster its places, in the order of the stages.
         begun: what they began with: the steps of the training done before, and the lineage under which it was saved.
+        going: how they go on after others; the lineage is "" then.
     """
 
     number: int
     rows: list[list[StagePlace]] = field(metadata={"kind": list})
     begun: Version = field(default=Version(0, ""), metadata={"kind": list})
+    going: GoingOn = field(default=GoingOn(), metadata={"kind": list, "absent": list(GoingOn())})
 
     def __post_init__(self) -> None:
         if [type(each) for each in self.begun] != [int, str] or self.begun[0] < 0:
@@ -88,6 +112,7 @@ class Clusters(Record):
         object.__setattr__(self, "begun", Version(*self.begun))
         if not self.rows or sum(map(len, self.rows)) > MAX_PLACES:
             raise ValueError(f"Clusters.rows: none, or too many places (clusters: {len(self.rows)})")
+        object.__setattr__(self, "going", _read_going(self.going, len(self.rows)))
         rows = [[_read_place(place) for place in row] for row in self.rows]
         for row in rows:
             ends = [0, *(place.end for place in row)]
@@ -99,23 +124,36 @@ class Clusters(Record):
         object.__setattr__(self, "rows", rows)
 
     @classmethod
-    def of(cls, number: int, plan: RavnestPlan, nodes: Mapping[str, NodeRecord], begun: Version) -> "Clusters":
-        """The clusters of a plan.
+    def of(cls, number: int, plan: RavnestPlan, nodes: Iterable[NodeRecord], begun: Version) -> "Clusters":
+        """The clusters of a plan of these nodes."""
+        return cls(number, cls.rows_of(plan, nodes), begun)
 
-        Args:
-            nodes: those of the plan, by name.
-            begun: see above.
-        """
+    @staticmethod
+    def rows_of(plan: RavnestPlan, nodes: Iterable[NodeRecord]) -> list[list[StagePlace]]:
+        """The rows of a plan of these nodes."""
+        named = {node.name: node for node in nodes}
 
         def place(stage: PlannedStage) -> StagePlace:
-            node = nodes[stage.node.name]
+            node = named[stage.node.name]
             return StagePlace(node.name, node.address, node.incarnation, stage.first, stage.end, stage.alive)
 
-        return cls(number, [[place(stage) for stage in cluster.stages] for cluster in plan.clusters], begun)
+        return [[place(stage) for stage in cluster.stages] for cluster in plan.clusters]
 
     def step_of(self, cluster: int, step: int) -> int:
         """The step of the training that is this step of one of these clusters."""
-        return self.begun.step + cluster + step * len(self.rows)
+        turn = cluster + step * len(self.rows)
+        again = self.going.again
+        return again[turn] if turn < len(again) else self.begun.step + turn
+
+    @property
+    def kept(self) -> int:
+        """How many clusters, the first ones, are not late."""
+        return len(self.rows) - self.going.late
+
+    @property
+    def opening(self) -> int:
+        """How many rounds these clusters have before their first step: 1 if several go on, else 0."""
+        return int(self.going.clusters > 0 and len(self.rows) > 1)
 
     def place_of(self, node: NodeRecord) -> tuple[int, int] | None:
         """The cluster and the stage of a node; None: it is in no cluster in this incarnation."""
@@ -162,6 +200,57 @@ class RoundRecord(Record):
 
     clusters: int
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClustersEnding(Record):
+    """The clusters of this number end: no further round of theirs stands, each stops, and others go on.
+
+    Args:
+        clusters: their number.
+    """
+
+    clusters: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStop(Record):
+    """What a cluster had done when it stopped, so that others can go on.
+
+    Args:
+        clusters: number of the clusters that it belongs to.
+        done: steps of the training done before the last round that stands, of one cluster alone before its end: all
+            of them are in its parameters.
+        apart: the steps that it trained since, and that are in no average.
+    """
+
+    clusters: int
+    done: int
+    apart: list[int] = field(metadata={"kind": list})
+
+    def __post_init__(self) -> None:
+        if not _are_steps(self.apart):
+            raise ValueError(f"ClusterStop.apart: no steps (got: {self.apart!r:.80})")
+
+
+def _are_steps(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(type(each) is int and 0 <= each < MAX_STEP for each in value)
+
+
+def _read_going(value: object, rows: int) -> GoingOn:
+    going = GoingOn(*value) if isinstance(value, (list, tuple)) and len(value) == len(GoingOn._fields) else None
+    if (
+        going is None
+        or [type(each) for each in going[:3]] != 3 * [int]
+        or min(going[:3]) < 0
+        or going.late >= max(1, rows)
+        or not _are_steps(going.again)
+        or not isinstance(going.apart, (list, tuple))
+        or not all(map(_are_steps, going.apart))
+        or (len(going.apart) != rows - going.late if going.clusters else any(going))
+    ):
+        raise ValueError(f"Clusters.going: not how clusters go on (got: {value!r:.200})")
+    return going._replace(again=[*going.again], apart=[[*each] for each in going.apart])
 
 
 def _read_place(value: object) -> StagePlace:

@@ -3,10 +3,11 @@
 The orders of each cluster are proved before they are followed, like any schedule. Imports torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 from pipelined.actors.executor import Executor
 from pipelined.aio.notifier import Notifier
@@ -15,8 +16,11 @@ from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.cluster import ClusterMember
+from pipelined.ravnest.cluster_run import WHOLE, ReplayedPart
 from pipelined.ravnest.forming import UnequalClusters
+from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import RunOrders
+from pipelined.ravnest.records import StagePlace
 from pipelined.ravnest.saving import Saving
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.schedules import ScheduleError, find
@@ -25,6 +29,7 @@ from pipelined.training.step_report import StepReport
 from transports import Transport
 from transports.local import world
 
+T = TypeVar("T")
 ONCE = 1 << 62
 """Rounds from one save to the next where only the last round is saved."""
 
@@ -49,10 +54,14 @@ async def replay(
     for training, orders in parts:
         _prove(training, orders)
     with TemporaryDirectory() as saved:
-        training, last = parts[-1]
-        saving = Saving(DiskStore(Path(saved), training.model.identity()), ONCE, last.clusters.begun.run)
-        digests = [await _replay(training, orders, executor, on_step, saving) for training, orders in parts]
-    return digests[-1]
+        run = next((orders.clusters.begun.run for _, orders in parts if orders.clusters.begun.lineage), "")
+        saving = Saving(DiskStore(Path(saved), parts[0][0].model.identity()), ONCE, run)
+        held = dict[StagePlace, HeldStage]()
+        for training, orders in parts:
+            held, digests = await _replay(training, orders, executor, on_step, saving=saving, held=held)
+    if len(set(digests)) > 1:
+        raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests)})")
+    return digests[0]
 
 
 async def _replay(
@@ -60,29 +69,36 @@ async def _replay(
     orders: RunOrders,
     executor: Executor,
     on_step: Callable[[int, StepReport], None],
+    *,
     saving: Saving,
-) -> str:
-    """Do again what the nodes of some clusters did up to the save that the next ones began with, or to the end.
+    held: Mapping[StagePlace, HeldStage],
+) -> tuple[dict[StagePlace, HeldStage], list[str]]:
+    """Do again what the nodes of some clusters did up to what the next ones began with, or to the end.
 
     Args:
         saving: of their last round.
+        held: what nodes of the clusters before have.
+    Returns: what the nodes of these clusters have, and the digest of each cluster that trained its last step.
     """
     ranks, log, clusters = dict[str, list[Transport]](), LocalLog(), orders.clusters
     async with Nursery() as tasks:
         running = {}
         for (cluster, stage), order in orders.orders.items():
-            worlds = LocalWorlds(ranks, clusters.rows[cluster][stage].address)
+            if cluster not in orders.needed:
+                continue
+            place = clusters.rows[cluster][stage]
+            worlds, part = LocalWorlds(ranks, place.address), _part(training, orders, cluster)
             member = ClusterMember(training, worlds, executor, order=order, saving=saving)
 
             def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:
                 if stage == 0:
                     on_step(cluster, replace(report, step=clusters.step_of(cluster, report.step)))
 
-            running[cluster, stage] = tasks.create_task(member.train(clusters, (cluster, stage), report, log))
-    digests = [running[cluster, 0].result() for cluster in range(len(clusters.rows))]
-    if len(set(digests)) > 1:
-        raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests)})")
-    return digests[0]
+            work = member.train(clusters, (cluster, stage), on_step=report, log=log, before=held.get(place), part=part)
+            running[place] = tasks.create_task(work)
+    outcomes = {place: task.result() for place, task in running.items()}
+    states = {place: outcome.state for place, outcome in outcomes.items() if outcome.state is not None}
+    return states, [outcome.digest for outcome in outcomes.values() if outcome.digest]
 
 
 class LocalWorlds:
@@ -104,20 +120,34 @@ class LocalWorlds:
 
 
 class LocalLog:
-    """Rounds of nodes in this process, which stand when they are written."""
+    """The log of clusters in this process, whose rounds stand when they are written, and which do not end early."""
 
     def __init__(self) -> None:
         self._written, self._changed = 0, Notifier()
+
+    def ends(self) -> bool:
+        """See `RoundLog`."""
+        return False
+
+    async def ended(self) -> int:
+        """See `RoundLog`."""
+        return self._written
 
     async def write(self, number: int) -> None:
         """See `RoundLog`."""
         self._written = number
         self._changed.notify_all()
 
-    async def stands(self, number: int) -> None:
+    async def attempt(self, work: Coroutine[Any, Any, T]) -> T:
         """See `RoundLog`."""
+        return await work
+
+    async def settle(self, number: int, work: Coroutine[Any, Any, None]) -> bool:
+        """See `RoundLog`."""
+        await work
         while self._written < number:
             await self._changed.wait()
+        return True
 
 
 def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:
@@ -125,13 +155,30 @@ def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:
     return replace(training, begin=orders.clusters.begun.step, steps=orders.until or training.steps)
 
 
+def _part(training: ClusterTraining, orders: RunOrders, number: int) -> ReplayedPart:
+    """What one of these clusters did of its training."""
+    if orders.followed is None:
+        return WHOLE
+    rounds = orders.followed.going.rounds
+    if not orders.went_on(number):
+        return ReplayedPart(training.done_at(orders.clusters, number, rounds), rounds)
+    done = sum(each.startswith("B") for each in orders.orders[number, 0].instructions)
+    return ReplayedPart(done // training.microbatches, rounds)
+
+
 def _prove(training: ClusterTraining, orders: RunOrders) -> None:
-    for number, row in enumerate(orders.clusters.rows):
-        plan, steps = training.job(orders.clusters, number).plan, training.steps_of(number, len(orders.clusters.rows))
+    for number in orders.needed:
+        row, part = orders.clusters.rows[number], _part(training, orders, number)
+        plan = training.job(orders.clusters, number).plan
+        steps = training.steps_of(number, len(orders.clusters.rows))[: part.steps]
+        if not steps:
+            continue
         layout = find(plan.schedule).layout(replace(plan.shape, steps=len(steps)))
         program = tuple(orders.orders[number, stage].of_stage(stage)[0] for stage in range(len(row)))
         many = len(steps) * training.microbatches
-        if orders.until:  # what was done beyond the save is not done again
+        if orders.until or (
+            orders.followed and not orders.went_on(number)
+        ):  # what was done beyond a save or a round is not done again
             program = tuple(tuple(each for each in row if each.microbatch < many) for row in program)
         try:
             check(Program(layout, program))

@@ -1,7 +1,8 @@
 """Rounds between clusters: each slice of the model is averaged over the nodes that hold it, one of every cluster.
 
 A round is whole or nothing: the rings leave every node with the average of its layers, then all confirm, then one
-transaction makes the round stand, and only then is it applied.
+transaction makes the round stand, and only then is it applied. Where clusters end first, it never stands, and no node
+applies it.
 
 Running statistics are averaged like parameters. Optimizer moments stay where they are, because a difference of second
 moments could make one negative, and so do integers, such as the batches that a norm has counted. Imports torch.
@@ -9,32 +10,46 @@ moments could make one negative, and so do integers, such as the batches that a 
 Source: Ravnest, section 3.2 and Algorithm 2 (parallel multi-ring averaging).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from collectives.clusters import Rings, Share
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
+from pipelined.aio.nursery import Nursery
+from pipelined.ravnest.held_stage import averaged, flat_copy
+from pipelined.ravnest.late import LateState
+from pipelined.ravnest.orders import KeptOrder
 from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.saving import StageSaver
 from pipelined.training.check_model import persistent_buffers
 from pipelined.training.model import Model
-from transports import Transport
+from transports import Transport, TransportError
 
 CHANNEL = 0
 """Of the first ring."""
+T = TypeVar("T")
 
 
 class RoundLog(Protocol):
-    """Where the rounds of some clusters stand: the directory."""
+    """Where the rounds of some clusters stand, and whether these clusters end for others to go on: the directory."""
+
+    def ends(self) -> bool:
+        """Whether these clusters end; no further round of theirs stands."""
+
+    async def ended(self) -> int:
+        """Wait until these clusters end; returns how many of their rounds stand."""
 
     async def write(self, number: int) -> None:
-        """Make a round stand; the next after the one that stands."""
+        """Make a round stand, the next after the one that stands, unless these clusters end."""
 
-    async def stands(self, number: int) -> None:
-        """Wait until a round stands."""
+    async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of work with other clusters; None: these clusters end first, also where it failed."""
+
+    async def settle(self, number: int, work: Coroutine[Any, Any, None]) -> bool:
+        """Take part in a round by this work; returns whether it stands. Otherwise these clusters end."""
 
 
 def shares_of(clusters: Clusters, sizes: Iterable[int]) -> list[list[Share]]:
@@ -59,17 +74,6 @@ def state_by_layer(model: Model, dtype: torch.dtype) -> list[dict[str, torch.Ten
     return [{**dict(layer.named_parameters()), **persistent_buffers(layer)} for layer in layers]
 
 
-def averaged(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Those of the tensors that rounds average: all but integers."""
-    return [tensor for tensor in tensors if tensor.is_floating_point()]
-
-
-@torch.no_grad()
-def flat_copy(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """A copy of all that is averaged of these tensors, flat, on the host."""
-    return torch.cat([tensor.detach().reshape(-1).cpu() for tensor in averaged(tensors)])
-
-
 class Rounds:
     """One node's part in the rounds of its clusters.
 
@@ -78,6 +82,8 @@ class Rounds:
         layers: of the whole model, see `state_by_layer`.
         tensors: parameters and buffers of this node by name, in the order of its layers; they are replaced in place.
         saver: saves averages; None: they are not saved.
+        late: what late clusters get in the first round; None: there are none.
+        kept: the order of this node, written before it confirms a round; None: it is not kept.
     """
 
     def __init__(
@@ -90,28 +96,39 @@ class Rounds:
         executor: Executor,
         log: RoundLog,
         saver: StageSaver | None = None,
+        late: LateState | None = None,
+        kept: KeptOrder | None = None,
     ):
-        self._saver = saver
+        self._saver, self._late, self._kept = saver, late, kept
         self._world, self._executor, self._log = world, executor, log
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
         self._rings = Rings(world, shares_of(clusters, sizes), CHANNEL)
         self.done = 0
 
-    async def average(self, weight: float | None = None) -> None:
+    async def average(self, weight: float | None = None) -> bool:
         """Take part in the next round, and wait for it: afterwards this node's tensors are the average.
 
         Every node of every cluster calls this the same number of times; nothing is computed meanwhile.
 
         Args:
             weight: of this cluster; None: that of each is the same.
+        Returns: whether it stands; if not, these clusters end, and nothing has changed.
         Cost: with C clusters 2(C-1)/C of its bytes are sent, and twice its bytes are held.
         """
         await self.begin()
-        await self.replace(await self.reduce(await self.snapshot(), weight))
+        average = await self.reduce(await self.snapshot(), weight)
+        if average is None:
+            return False
+        await self.replace(average)
+        if self._late is not None and self.done == 1:
+            await self._late.load()
+        return True
 
     async def begin(self) -> None:
-        """Before the snapshot of the next round: copy what is saved beside the average, if that round is saved."""
+        """Before the snapshot of the next round: copy what is saved, or sent to late clusters, beside the average."""
+        if self._late is not None and self.done == 0:
+            await self._late.copy()
         if self._saver is not None:
             await self._saver.begin(self.done + 1)
 
@@ -120,19 +137,41 @@ class Rounds:
         copy, _, _ = await self._executor.run("snapshot", lambda: flat_copy(self._tensors))
         return copy
 
-    async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> torch.Tensor:
-        """Take part in the next round with this snapshot, which becomes the average; returns when the round stands."""
+    async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> torch.Tensor | None:
+        """Take part in the next round with this snapshot, which becomes the average.
+
+        Returns: the average, when the round stands; None: these clusters end, and it does not stand.
+        """
         if weight is not None:
             snapshot *= weight
-        await self._rings.all_reduce([snapshot], "mean" if weight is None else "sum")
-        self.done += 1
-        await gather(self._world, f"round {self.done}", True)
-        if self._world.rank == 0:
-            await self._log.write(self.done)
-        await self._log.stands(self.done)
+        number = self.done + 1
+        op = "mean" if weight is None else "sum"
+        if not await self._log.settle(number, self._exchange(number, snapshot, op)):
+            return None
+        self.done = number
         if self._saver is not None:
-            await self._saver.save(self.done, snapshot)
+            await self._saver.save(number, snapshot)
         return snapshot
+
+    async def _exchange(self, number: int, snapshot: torch.Tensor, op: str) -> None:
+        """Average the snapshot, confirm that it is whole here, and on the first node make the round stand.
+
+        Raises:
+            TransportError: a node of some cluster is lost, or failed; the world has aborted then.
+        """
+        try:
+            async with Nursery() as tasks:
+                tasks.create_task(self._rings.all_reduce([snapshot], op))
+                if self._late is not None and number == 1:
+                    tasks.create_task(self._late.exchange())
+            if self._kept is not None:
+                await self._kept.write()
+            await gather(self._world, f"round {number}", True)
+            if self._world.rank == 0:
+                await self._log.write(number)
+        except TransportError as error:
+            await self._world.abort(f"round {number} failed: {error}")
+            raise
 
     async def replace(self, average: torch.Tensor) -> None:
         """Set the tensors to the average."""

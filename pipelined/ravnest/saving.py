@@ -5,24 +5,20 @@ their cluster, moments and the counters of norms. One cluster alone saves its ow
 any way, begin with what was saved. Imports torch.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.errors import UsageError
+from pipelined.ravnest.held_stage import HeldStage
 from pipelined.state.manifest import layout_of
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import SavedStage, Version
-from pipelined.training.optimizer.state import VALUE, OptimizerState
-
-UPDATES = "updates"
-"""The field of the number of updates that a parameter has had."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +51,10 @@ class StageSaver:
     Args:
         tasks: the parent of writes; its end waits for them.
         at: the stage; its step is set for each save.
-        steps: by round, from the first, the steps of the training completed before it.
-        tensors: parameters and buffers of the stage, by name, in the order of its layers.
+        steps: by round, from the first, the steps of the training completed before it; 0: steps are missing among the
+            first ones, and the round is not saved.
+        stage: this node's.
         writes: whether this stage is saved; else another cluster saves.
-        on_begin: called before the snapshot of each round that is saved.
     """
 
     def __init__(
@@ -68,15 +64,11 @@ class StageSaver:
         at: SavedStage,
         *,
         steps: Sequence[int],
-        tensors: Mapping[str, torch.Tensor],
-        optimizer: OptimizerState,
-        executor: Executor,
+        stage: HeldStage,
         writes: bool,
-        on_begin: Callable[[], Awaitable[None]],
     ):
         self._tasks, self._saving, self._at, self._steps = tasks, saving, at, steps
-        self._tensors, self._optimizer, self._executor = tensors, optimizer, executor
-        self._writes, self._on_begin, self._saver = writes, on_begin, saving.saver()
+        self._stage, self._writes, self._saver = stage, writes, saving.saver()
         self._state: dict[str, torch.Tensor] = {}
 
     async def begin(self, number: int) -> None:
@@ -85,10 +77,8 @@ class StageSaver:
         Args:
             number: of the round, from 1.
         """
-        if self._is_due(number):
-            await self._on_begin()
-            if self._writes:
-                self._state, _, _ = await self._executor.run("snapshot", self._copied)
+        if self._writes and self._is_due(number):
+            self._state = await self._stage.copied()
 
     async def save(self, number: int, average: torch.Tensor) -> None:
         """Save the average of a round, if it is due; returns when it is copied. A save that fails is an event.
@@ -107,40 +97,19 @@ class StageSaver:
         Raises:
             UsageError: it is missing or damaged.
         """
-        layout = layout_of((await self._executor.run("snapshot", self._copied))[0])
+        layout = layout_of(await self._stage.copied())
         state = await self._saver.find(version, layout)
         if state is None:
             fact = f"step {version.step} of {version.lineage} cannot be read in --checkpoint"
             raise UsageError(f"{fact}; give the directory that holds all its stages, or remove that step from each")
-        tensors = {key: block.torch() for key, block in state.items()}
-        await self._executor.run("snapshot", lambda: self._restore(tensors))
+        await self._stage.restore({key: block.torch() for key, block in state.items()})
 
     def _is_due(self, number: int) -> bool:
-        return number % self._saving.every == 0 or number == len(self._steps)
-
-    @torch.no_grad()
-    def _copied(self) -> dict[str, torch.Tensor]:
-        """A copy of all that is saved, by NAME/FIELD."""
-        updates, state = torch.tensor(self._optimizer.updates), dict[str, torch.Tensor]()
-        for name, held in self._tensors.items():
-            fields = {**self._optimizer.fields(held), UPDATES: updates}
-            state |= {f"{name}/{field}": tensor.detach().cpu().clone() for field, tensor in fields.items()}
-        return state
+        last = number == len(self._steps)
+        return last or (number % self._saving.every == 0 and self._steps[number - 1] > 0)
 
     async def _whole(self, average: torch.Tensor) -> Mapping[str, torch.Tensor]:
         """The copied state with a copy of the average as values."""
         state, self._state = self._state, {}
-        await self._executor.run("snapshot", lambda: self._fill(state, average))
+        await self._stage.fill(state, average)
         return state
-
-    @torch.no_grad()
-    def _fill(self, state: Mapping[str, torch.Tensor], average: torch.Tensor) -> None:
-        values = [value for name in self._tensors if (value := state[f"{name}/{VALUE}"]).is_floating_point()]
-        for value, piece in zip(values, average.split([value.numel() for value in values]), strict=True):
-            value.copy_(piece.view_as(value))
-
-    def _restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        for name, held in self._tensors.items():
-            names = {key: key.rpartition("/") for key in tensors}
-            fields = {field: tensors[key] for key, (owner, _, field) in names.items() if owner == name}
-            self._optimizer.restore(held, fields, int(fields.pop(UPDATES)))

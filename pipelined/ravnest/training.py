@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pipelined.programs.plan import Plan
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Clusters, ClusterStop
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
@@ -25,7 +25,7 @@ class ClusterTraining:
 
     Args:
         feed: the data, by step of the training and microbatch.
-        steps: of the training; cluster c of C takes the steps b + c, b + c + C, b + c + 2C, ...
+        steps: of the training; cluster c of C takes b + c, b + c + C, b + c + 2C, ...; see `Clusters.step_of`.
         begin: b, the steps that are done already.
         every: steps of a cluster from one round to the next.
         overlapped: whether clusters train on during a round; else they drain, and wait for it.
@@ -56,8 +56,8 @@ class ClusterTraining:
         return JobDescription(
             model=self.model,
             plan=Plan(SCHEDULE, len(row), 1, self.rows, self.microbatches, ahead),
-            feed=EveryNth(self.feed, self.begin + number, len(clusters.rows)),
-            optimizer_config=EveryNthRate(self.optimizer_config, self.begin + number, len(clusters.rows)),
+            feed=ClusterFeed(self.feed, clusters, number),
+            optimizer_config=ClusterRates(self.optimizer_config, clusters, number),
             numerics=self.numerics,
             sequence=self.sequence,
             seed=self.seed,
@@ -80,43 +80,78 @@ class ClusterTraining:
         ends = range(self.every, last + 1, self.every)
         return [own[max(0, end - self.every) : end] for end in ends] + [own[len(ends) * self.every :]]
 
-    def steps_by_round(self, clusters: int) -> list[int]:
-        """The steps of the training that are completed before each round."""
-        spans = zip(*(self.spans_of(each, clusters) for each in range(clusters)), strict=True)
-        return [self.begin + sum(span.stop for span in each) for each in spans]
+    def done_at(self, clusters: Clusters, number: int, round_: int) -> int:
+        """The steps of one of these clusters, by its own count, that are in the average of a round; 0: of none."""
+        span = round_ - 1 - clusters.opening
+        return 0 if span < 0 else self.spans_of(number, len(clusters.rows))[span].stop
 
-    def weight(self, number: int, clusters: int, span: int) -> float | None:
-        """The weight of one of these clusters in the round after a span; None: that of each is the same."""
-        if not self.by_microbatches:
-            return None
-        steps = [len(self.spans_of(each, clusters)[span]) for each in range(clusters)]
+    def steps_at(self, clusters: Clusters, round_: int) -> int:
+        """The steps of the training that are done in the average of a round; of round 0: at the beginning."""
+        return self.begin + sum(self.done_at(clusters, number, round_) for number in range(len(clusters.rows)))
+
+    def rounds_of(self, clusters: Clusters) -> int:
+        """How many rounds these clusters have, the opening one included."""
+        return clusters.opening + len(self.spans_of(0, len(clusters.rows)))
+
+    def steps_by_round(self, clusters: Clusters) -> list[int]:
+        """The steps of the training that are in the average of each round; 0: steps are missing among the first ones.
+
+        With one cluster alone a round is what it saves after a span.
+        """
+        found = [self.steps_at(clusters, number + 1) for number in range(self.rounds_of(clusters))]
+        whole = max(self.begin + len(clusters.going.again), self.begin + 1)
+        return [*(steps if steps >= whole else 0 for steps in found[:-1]), found[-1]]
+
+    def stopped(self, clusters: Clusters, number: int, done: int, rounds: int) -> ClusterStop:
+        """What one of these clusters had done when it stopped.
+
+        Args:
+            done: its steps, by its own count.
+            rounds: how many stand.
+        """
+        if len(clusters.rows) == 1:
+            return ClusterStop(clusters.number, self.begin + done, [])
+        apart = [] if rounds or number >= len(clusters.going.apart) else [*clusters.going.apart[number]]
+        apart += [clusters.step_of(number, own) for own in range(self.done_at(clusters, number, rounds), done)]
+        return ClusterStop(clusters.number, self.steps_at(clusters, rounds), apart)
+
+    def weight(self, clusters: Clusters, number: int, round_: int) -> float | None:
+        """The weight of one of these clusters in a round; None: that of each is the same."""
+        if round_ > clusters.opening:
+            span = round_ - 1 - clusters.opening
+            steps = [len(self.spans_of(each, len(clusters.rows))[span]) for each in range(len(clusters.rows))]
+        else:
+            steps = [*map(len, clusters.going.apart)]
+        if not self.by_microbatches or not any(steps):
+            steps = [1] * len(steps)
+        steps += [0] * (len(clusters.rows) - len(steps))  # late clusters
         return None if len({*steps}) == 1 else steps[number] / sum(steps)
 
 
 @dataclass(frozen=True)
-class EveryNth:
-    """The data of one cluster: of the one shuffled stream every C-th step, from its own number on."""
+class ClusterFeed:
+    """The data of one cluster: its steps of the one shuffled stream."""
 
     feed: MicrobatchSource
-    first: int
-    every: int
+    clusters: Clusters
+    number: int
 
     def inputs(self, step: int, microbatch: int) -> object:
         """See `MicrobatchSource`."""
-        return self.feed.inputs(self.first + step * self.every, microbatch)
+        return self.feed.inputs(self.clusters.step_of(self.number, step), microbatch)
 
     def targets(self, step: int, microbatch: int) -> object:
         """See `MicrobatchSource`; they are found by step and microbatch, never by an order of arrival."""
-        return self.feed.targets(self.first + step * self.every, microbatch)
+        return self.feed.targets(self.clusters.step_of(self.number, step), microbatch)
 
 
 @dataclass(frozen=True)
-class EveryNthRate:
+class ClusterRates:
     """The optimizer of one cluster: the rates are those of its steps of the training."""
 
     settings: OptimizerSettings
-    first: int
-    every: int
+    clusters: Clusters
+    number: int
 
     @property
     def clip(self) -> float:
@@ -129,4 +164,4 @@ class EveryNthRate:
 
     def rate(self, step: int) -> float | None:
         """See `OptimizerSettings`."""
-        return self.settings.rate(self.first + step * self.every)
+        return self.settings.rate(self.clusters.step_of(self.number, step))

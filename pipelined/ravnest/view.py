@@ -8,13 +8,18 @@ from pipelined.directory import Directory
 from pipelined.membership.view import MembershipView, Single, Table
 from pipelined.ravnest.records import (
     CLUSTERS,
+    ENDING,
     NODES,
     PROGRESS,
     ROUND,
+    STOPPED,
     ClusterProgress,
     Clusters,
+    ClustersEnding,
+    ClusterStop,
     NodeRecord,
     RoundRecord,
+    StagePlace,
 )
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, whole_steps
 
@@ -25,12 +30,14 @@ class RavnestView(MembershipView):
     Attributes:
         nodes: by name.
         progress: by cluster, as text.
+        stopped: by cluster, as text, what it had done when it stopped.
         saved: by name of a node, what it can read of what was saved.
     """
 
     def __init__(self, directory: Directory, clock: Clock):
         self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
-        self._clusters, self._round = Single(Clusters), Single(RoundRecord)
+        self._clusters, self._round, self._ending = Single(Clusters), Single(RoundRecord), Single(ClustersEnding)
+        self.stopped = Table(ClusterStop)
         super().__init__(
             directory,
             clock,
@@ -40,6 +47,8 @@ class RavnestView(MembershipView):
                 SAVED: self.saved.apply,
                 PROGRESS: self.progress.apply,
                 ROUND: self._round.apply,
+                ENDING: self._ending.apply,
+                STOPPED: self.stopped.apply,
             },
             members={NodeRecord: self.nodes},
         )
@@ -56,8 +65,14 @@ class RavnestView(MembershipView):
 
     @property
     def standing(self) -> Clusters | None:
-        """The last clusters, if each trains or has trained its last step."""
-        return self.clusters if self.clusters is not None and not self.missing(self.clusters) else None
+        """The last clusters, if any of them is left, or all have trained their last step."""
+        clusters = self.clusters
+        return clusters if clusters is not None and (self.is_done(clusters) or self.left(clusters)) else None
+
+    @property
+    def ending_revision(self) -> int:
+        """Of the key of the clusters that end, for transactions; 0: no such key."""
+        return self._ending.revision
 
     @property
     def free(self) -> list[NodeRecord]:
@@ -66,8 +81,31 @@ class RavnestView(MembershipView):
         return sorted(found, key=lambda node: node.incarnation)
 
     def stands(self, clusters: Clusters) -> bool:
-        """Whether these are the last clusters, and none of their nodes has left before its cluster was done."""
+        """Whether these are the last clusters, and any of them is left, or all have trained their last step."""
         return self.standing == clusters
+
+    def ends(self, clusters: Clusters) -> bool:
+        """Whether these clusters end, so that others go on."""
+        return self._ending.record is not None and self._ending.record.clusters == clusters.number
+
+    def is_done(self, clusters: Clusters) -> bool:
+        """Whether each of these clusters has trained its last step."""
+        return len(self.digests(clusters)) == len(clusters.rows)
+
+    def left(self, clusters: Clusters) -> list[int]:
+        """The numbers of these clusters of which no node has left; none, if only late ones that heard no round."""
+        whole = [number for number, row in enumerate(clusters.rows) if all(map(self._is_here, row))]
+        heard = self.rounds_of(clusters) > 0 or any(number < clusters.kept for number in whole)
+        return whole if heard else []
+
+    def stops(self, clusters: Clusters) -> dict[int, ClusterStop]:
+        """What each of these clusters that has stopped had done, by number."""
+        found = ((number, self.stopped.get(f"{number}")) for number in range(len(clusters.rows)))
+        return {number: each for number, each in found if each and each.clusters == clusters.number}
+
+    def _is_here(self, place: StagePlace) -> bool:
+        node = self.nodes.get(place.name)
+        return node is not None and node.incarnation == place.incarnation
 
     def digests(self, clusters: Clusters) -> dict[int, str]:
         """The digest of each of these clusters that has trained its last step, by number."""
@@ -75,10 +113,10 @@ class RavnestView(MembershipView):
         return {n: each.digest for n, each in found if each and each.clusters == clusters.number and each.digest}
 
     def missing(self, clusters: Clusters) -> list[str]:
-        """The nodes, in this incarnation, that left their cluster before it was done, in the order of the clusters."""
-        done, here = self.digests(clusters), {(n.name, n.incarnation) for n in self.nodes.values()}
-        rows = (row for number, row in enumerate(clusters.rows) if number not in done)
-        return [place.name for row in rows for place in row if (place.name, place.incarnation) not in here]
+        """The nodes, in this incarnation, that left before these clusters were done, in the order of the clusters."""
+        if self.is_done(clusters):
+            return []
+        return [place.name for row in clusters.rows for place in row if not self._is_here(place)]
 
     def begun_by(self, nodes: Sequence[NodeRecord]) -> tuple[Version, list[NodeRecord]]:
         """What clusters of these nodes begin with, and the nodes that can read it: all, if nothing is saved.

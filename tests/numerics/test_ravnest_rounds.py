@@ -11,6 +11,7 @@ from torch import nn
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.ravnest.records import Clusters, StagePlace
+from pipelined.ravnest.replay import LocalLog
 from pipelined.ravnest.rounds import Rounds, state_by_layer
 from pipelined.training.digests import model_digest
 from tests.numerics.own_model import Rows
@@ -24,20 +25,16 @@ from transports.local import world
 CASE = Case("async_1f1b", 3, 1, 3, dropout=0.2, tied=False)
 
 
-class Log:
-    """Rounds that stand when they are written."""
+class Log(LocalLog):
+    """Keeps what is written."""
 
     def __init__(self):
-        self.written, self.event = [], asyncio.Event()
+        super().__init__()
+        self.written = []
 
     async def write(self, number):
         self.written.append(number)
-        self.event.set()
-
-    async def stands(self, number):
-        while self.written[-1:] != [number]:
-            self.event.clear()
-            await self.event.wait()
+        await super().write(number)
 
 
 def rows(*cuts):

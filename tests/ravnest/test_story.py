@@ -5,14 +5,13 @@ import torch
 
 from pipelined.aio.clock import run_virtual
 from tests.numerics.ravnest import training_of
-from tests.ravnest.story import CASE, LEASE_S, OPTIMIZER, RETURN_S, STEPS, Fault, Phase, Story, known, tell
+from tests.ravnest.story import CASE, LEASE_S, OPTIMIZER, RETURN_S, STEPS, Fault, Phase, Story, tell
 
 SEEDS, GROUP, GROUPS = 12, 20, 250
 
 
 def happens(fault, phase, seconds):
     """A story in which a fault befalls n0, or it and n1, in this phase."""
-    known(1), known(2)
     story = Story()
     run_virtual(story.run(story.befall(fault, phase=phase, seconds=seconds, names=["n0", "n1"])))
     return story
@@ -26,13 +25,28 @@ def test_the_average_has_the_bits_of_clusters_that_nothing_befell(fault, phase):
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.LOSE])
 @pytest.mark.parametrize("phase", [Phase.OPENING, Phase.TRAINING, Phase.ROUND])
-def test_when_a_node_dies_its_clusters_end_and_train_forms_others(fault, phase):
+def test_when_a_node_dies_the_other_cluster_trains_on(fault, phase):
     story = happens(fault, phase, 0.2)
-    assert any(each.startswith("n0 left before the last step") for each in story.told)
-    names = {place.name for row in story.view.clusters.rows for place in row}
-    assert names == ({"n0", "n1", "n2"} if fault is Fault.KILL else {"n1", "n2"})
-    (number,) = {len(losses) for at, losses in story.shown.items() if at[0] == 3}
-    assert number == 1 and len(story.ends) == 1
+    _, *others = story.chain
+    assert others and all(each.going.clusters for each in others), "no cluster went back"
+    assert any("n0 left before the last step; clusters that train on: 1" in each for each in story.told)
+    assert len(story.ends) == 1
+
+
+def test_nodes_of_a_lost_cluster_form_a_late_one_and_all_steps_count_once():
+    story = Story(4, steps=40)
+    run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=0.2, names=["n0", "n1"])))
+    late = [each for each in story.chain if each.going.late]
+    assert late and late[-1] == story.view.clusters and len(late[-1].rows) == 2
+    number = late[-1].number
+    assert {cluster for clusters, cluster, _ in story.seen if clusters == number} == {0, 1}
+
+
+def test_a_node_that_comes_late_forms_a_cluster_of_its_own_where_their_number_is_open():
+    story = Story(1, steps=24, clusters=None)
+    run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
+    last = story.view.clusters
+    assert last.going.late == 1 and [place.name for place in last.rows[-1]] == ["late"]
 
 
 def test_train_waits_for_nodes_when_those_that_are_left_cannot_hold_the_model():

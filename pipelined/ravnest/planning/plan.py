@@ -218,7 +218,8 @@ class _Planner:
 
     def _for(self, clusters: int) -> tuple[StageSizes | None, Cuts | None, Formation]:
         """Sizes, cuts and formation; with several clusters the copies of a round are held, too."""
-        rounds, request = clusters > 1, self._request
+        request = self._request
+        rounds = clusters > 1 or request.rules.rounds
         if rounds not in self._made and not request.layers:
             self._made[rounds] = None, None, Formation(self._nodes, request.need, self._objective, lambda _: 0.0)
         elif rounds not in self._made:

@@ -10,8 +10,20 @@ from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import registered
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.cluster_log import ClusterLog
-from pipelined.ravnest.records import CLUSTERS, NODES, ROUND, Clusters, NodeRecord, RoundRecord, StagePlace
+from pipelined.ravnest.records import (
+    CLUSTERS,
+    ENDING,
+    NODES,
+    ROUND,
+    Clusters,
+    ClustersEnding,
+    ClusterStop,
+    NodeRecord,
+    RoundRecord,
+    StagePlace,
+)
 from pipelined.ravnest.view import RavnestView
+from transports import PeerLost
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual
@@ -31,14 +43,38 @@ async def story(stack):
     clusters = Clusters(1, [[StagePlace("a", "at a", registration.incarnation, 0, 3, 1)]])
     await directory.transact({}, {CLUSTERS: clusters.pack()})
     await view.wait_for(lambda: view.stands(clusters))
-    return directory, registration, ClusterLog(view, registration, clusters, 0), view
+    return directory, registration, ClusterLog(view, registration, clusters, 0, clock), view
 
 
 async def test_a_round_is_written_and_stands():
     async with AsyncExitStack() as stack:
         _, _, log, _ = await story(stack)
-        await log.write(1)
-        await log.stands(1)
+        assert await log.settle(1, log.write(1))
+
+
+async def test_a_round_of_clusters_that_end_does_not_stand():
+    async with AsyncExitStack() as stack:
+        directory, _, log, view = await story(stack)
+        await directory.transact({}, {ENDING: ClustersEnding(1).pack()})
+        await log.write(1)  # before this node has seen it
+        assert ROUND not in (await directory.read(ROUND)).entries
+        assert await log.ended() == 0 and log.ends()
+        assert not await log.settle(1, log.write(1))
+        await log.stop(ClusterStop(1, 0, [0, 2]))
+        await view.wait_for(lambda: view.stopped)
+
+
+async def test_a_round_waits_for_the_end_where_its_work_fails_and_a_node_is_missing():
+    async def lost():
+        raise PeerLost(1, "its connection broke")
+
+    async with AsyncExitStack() as stack:
+        directory, _, log, _ = await story(stack)
+        settling = asyncio.ensure_future(log.settle(1, lost()))
+        await VirtualClock().sleep(100.0)
+        assert not settling.done()
+        await directory.transact({}, {ENDING: ClustersEnding(1).pack()})
+        assert not await settling
 
 
 async def test_a_node_that_lost_its_lease_writes_nothing():

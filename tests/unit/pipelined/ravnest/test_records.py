@@ -3,7 +3,7 @@
 import msgpack
 import pytest
 
-from pipelined.ravnest.records import ClusterProgress, Clusters, NodeRecord, StagePlace
+from pipelined.ravnest.records import ClusterProgress, Clusters, GoingOn, NodeRecord, StagePlace
 from pipelined.state.versions import Version
 
 ROW = [StagePlace("a", "at a", 7, 0, 2, 3), StagePlace("b", "at b", 8, 2, 5, 1)]
@@ -17,6 +17,28 @@ def test_clusters_come_back_and_know_each_place():
     assert clusters.place_of(node("b", 8)) == (0, 1) and clusters.place_of(node("c", 9)) == (1, 0)
     assert clusters.place_of(node("d", 10)) is None
     assert clusters.place_of(node("b", 11)) is None, "it left, and joined again"
+
+
+def test_clusters_that_an_earlier_release_wrote_do_not_go_on():
+    old = Clusters(4, [ROW, OTHER], Version(6, "run-3")).stored()
+    del old["going"]
+    assert Clusters.unpack(msgpack.packb(old)) == Clusters(4, [ROW, OTHER], Version(6, "run-3"))
+
+
+def test_steps_of_lost_clusters_come_first():
+    clusters = Clusters(4, [ROW, OTHER], Version(6, ""), GoingOn(3, 2, 1, [2, 5, 7], [[]]))
+    assert Clusters.unpack(clusters.pack()) == clusters
+    assert [clusters.step_of(turn % 2, turn // 2) for turn in range(5)] == [2, 5, 7, 9, 10]
+    assert clusters.kept == 1 and clusters.opening == 1
+
+
+@pytest.mark.parametrize(
+    "going",
+    [[], [1], [1, 0, 2, [], []], [1, 0, 0, [], []], [1, 0, 1, [-1], [[]]], [1, 0, 1, [], [["a"]]], [0, 0, 1, [], []]],
+)
+def test_clusters_that_go_on_in_no_way_are_refused(going):
+    with pytest.raises(ValueError, match=r"Clusters\.going"):
+        Clusters.unpack(msgpack.packb({"number": 4, "rows": [ROW, OTHER], "begun": [6, ""], "going": going}))
 
 
 def node(name, incarnation):

@@ -1,0 +1,155 @@
+"""What clusters train that end and go on: plain loops over one module for each cluster, averaged by hand.
+
+The timing of a run decides which clusters there were, where each stopped, and which rounds stood; `Chain` takes that
+from the directory's records, and computes everything else anew. Rounds are blocking, one microbatch is a step, one is
+alive, and nothing is saved.
+"""
+
+from collections import defaultdict
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+
+from pipelined.ravnest.records import CLUSTERS, ROUND, STOPPED, Clusters, ClusterStop, RoundRecord, StagePlace
+from pipelined.training.digests import model_digest
+from pipelined.training.optimizer import update
+from tests.numerics.test_ravnest_rounds import on_loop
+from tests.numerics.trained import opened
+from transports.local import world
+
+
+class Loop:
+    """One cluster: one module, and a loop that updates it after each step.
+
+    Attributes:
+        steps: of the training, that are in its parameters.
+    """
+
+    def __init__(self, training):
+        self.training, self.steps = training, set()
+        self.module = training.model.build(range(training.model.layers), torch.float32, "cpu", seed=training.seed)
+        self.parameters = dict(self.module.named_parameters())
+        self.optimizer = training.optimizer_config.build(self.parameters)
+
+    def train(self, step):
+        assert step not in self.steps, f"step {step} is trained twice"
+        self.steps.add(step)
+        loss = self.training.model.loss(
+            self.module(self.training.feed.inputs(step, 0)), self.training.feed.targets(step, 0)
+        )
+        self.optimizer.zero_grad()
+        loss.backward()
+        update(self.optimizer, self.training.optimizer_config.rate(step), 1.0)
+        return float(loss.detach())
+
+
+@torch.no_grad()
+def average(loops, late=()):
+    """Give all loops the mean of the first ones; late ones begin with it, and with the first one's optimizer."""
+    for name in loops[0].parameters:
+        mean = sum(each.parameters[name] for each in loops) / len(loops)
+        for each in [*loops, *late]:
+            each.parameters[name].copy_(mean)
+    for each in late:
+        each.optimizer.load_state_dict(deepcopy(loops[0].optimizer.state_dict()))
+    counted = sum(len(each.steps) for each in loops) - (len(loops) - 1) * len(
+        set.intersection(*(e.steps for e in loops))
+    )
+    steps = set.union(*(each.steps for each in loops))
+    assert len(steps) == counted, "a step counts twice in an average"
+    for each in [*loops, *late]:
+        each.steps = set(steps)
+
+
+class Chain:
+    """The records of a run in the directory, and what plain loops make of them.
+
+    Args:
+        changes: of the keys below, in order, as a view saw them.
+    """
+
+    keys = (CLUSTERS, ROUND, STOPPED)
+
+    def __init__(self, training, changes):
+        self.training, self.clusters, self.rounds, self.stops = training, {}, defaultdict(int), defaultdict(dict)
+        for change in changes:
+            if change.entry is None:
+                continue
+            if change.key == CLUSTERS:
+                found = Clusters.unpack(change.entry.value)
+                self.clusters[found.number] = found
+            elif change.key == ROUND:
+                found = RoundRecord.unpack(change.entry.value)
+                self.rounds[found.clusters] = found.number
+            else:
+                found = ClusterStop.unpack(change.entry.value)
+                self.stops[found.clusters][int(change.key.removeprefix(STOPPED))] = found
+
+    def __iter__(self):
+        return iter(sorted(self.clusters.values(), key=lambda each: each.number))
+
+    def trained(self, shown):
+        """Train everything again.
+
+        Args:
+            shown: by number of the clusters, and cluster, the steps that it was seen to train.
+        Returns: the losses, by number of clusters, cluster and step, and the digest of the average at the end.
+        """
+        losses, loops = {}, {}
+        for clusters in self:
+            loops = {
+                tuple(row): loops[tuple(row)] if clusters.going.clusters and at < clusters.kept else Loop(self.training)
+                for at, row in enumerate(clusters.rows)
+            }
+            self._train(clusters, list(loops.values()), losses, shown)
+        found = set.union(*(each.steps for each in loops.values()))
+        assert found == set(range(self.training.steps)), f"steps in the average: {sorted(found)}"
+        return losses, digest_of(self.training, next(iter(loops.values())).parameters)
+
+    def _train(self, clusters, loops, losses, shown):
+        training = replace(self.training, begin=clusters.begun.step)
+        many, last = len(loops), clusters.number == max(self.clusters)
+        rounds = training.rounds_of(clusters) if last else self.rounds[clusters.number]
+        if clusters.opening and rounds:
+            average(loops[: clusters.kept], loops[clusters.kept :])
+        limits = [self._limit(training, clusters, number, rounds, last, shown) for number in range(many)]
+        spans = [training.spans_of(number, many) for number in range(many)]
+        for at in range(len(spans[0])):
+            for number, loop in enumerate(loops):
+                for own in spans[number][at]:
+                    if own < limits[number]:
+                        step = clusters.step_of(number, own)
+                        losses[clusters.number, number, step] = loop.train(step)
+            if many > 1 and at + 1 + clusters.opening <= rounds:
+                average(loops)
+
+    def _limit(self, training, clusters, number, rounds, last, shown):
+        """How many steps a cluster trained, by its own count."""
+        everything = len(training.steps_of(number, len(clusters.rows)))
+        if last:
+            return everything
+        seen = shown.get((clusters.number, number), set())
+        many = [own + 1 for own in range(everything) if clusters.step_of(number, own) in seen]
+        stopped = self.stops[clusters.number].get(number)
+        if stopped is not None and len(clusters.rows) == 1:
+            many.append(stopped.done - clusters.begun.step)
+        elif stopped is not None:
+            before = 0 if rounds or number >= clusters.kept else len((*clusters.going.apart, *[[]] * 99)[number])
+            many.append(training.done_at(clusters, number, rounds) + len(stopped.apart) - before)
+        elif rounds:
+            many.append(training.done_at(clusters, number, rounds))
+        return max(many, default=0)
+
+
+def digest_of(training, values):
+    """The digest of these parameters, as a run prints it."""
+    clusters = Clusters(1, [[StagePlace("a", "a", 1, 0, training.model.layers, 1)]])
+
+    async def digest():
+        async with opened(world(1)[0], training.job(clusters, 0)) as trainer:
+            for name, value in values.items():
+                trainer.local.parameters[name].data.copy_(value.detach())
+            return await model_digest(trainer.context.actor.transport, trainer.local)
+
+    return on_loop(digest())

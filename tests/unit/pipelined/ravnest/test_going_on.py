@@ -1,0 +1,116 @@
+"""Clusters that end and go on: whatever is lost when, each step of the training is in the last average once."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from pipelined.ravnest.going_on import following
+from pipelined.ravnest.records import Clusters, StagePlace
+from pipelined.ravnest.training import ClusterTraining
+
+
+def row(name):
+    return [StagePlace(name, f"at {name}", 1, 0, 3, 1)]
+
+
+def training_of(steps, every, overlapped):
+    none = None
+    return ClusterTraining(none, none, steps, every, 1, 1, none, none, 1, 0, overlapped=overlapped)
+
+
+class Sets:
+    """Each cluster as the set of the steps in its parameters."""
+
+    def __init__(self, draw, training, many):
+        self.draw, self.training = draw, training
+        self.clusters = Clusters(1, [row(f"{n}") for n in range(many)])
+        self.held, self.names = [set() for _ in range(many)], many
+
+    def average(self, late=False):
+        kept = self.held[: self.clusters.kept] if late else self.held
+        once = set.intersection(*kept)
+        assert sum(len(each - once) for each in kept) == len(set.union(*kept) - once), "a step counts twice"
+        self.held = [set.union(*kept) for _ in self.held]
+
+    def part(self):
+        """Train up to some round, and beyond it; returns how many rounds stand and the own steps of each cluster."""
+        clusters, draw = self.clusters, self.draw
+        training = replace(self.training, begin=clusters.begun.step)
+        many, all_rounds = len(clusters.rows), training.rounds_of(clusters)
+        spans = [training.spans_of(n, many) for n in range(many)]
+        rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0
+        rounds = min(rounds, all_rounds)
+        heard = range(many if rounds or not clusters.opening else clusters.kept)
+        own = [training.done_at(clusters, n, rounds) for n in range(many)]
+        if clusters.opening and rounds:
+            self.average(late=True)
+        for at in range(max(0, rounds - clusters.opening)):
+            for n in range(many):
+                self.train(n, spans[n][at])
+            self.average()
+        for n in heard:
+            end = spans[n][min(rounds - clusters.opening, len(spans[n]) - 1)].stop if many > 1 else spans[n][-1].stop
+            if rounds >= clusters.opening or not clusters.opening:
+                own[n] = draw.randint(own[n], max(own[n], end))
+            self.train(n, range(training.done_at(clusters, n, rounds) if many > 1 else 0, own[n]))
+        return training, rounds, own
+
+    def train(self, number, steps):
+        for step in (self.clusters.step_of(number, own) for own in steps):
+            assert step not in self.held[number]
+            self.held[number].add(step)
+
+    def go_on(self):
+        training, rounds, own = self.part()
+        many, draw = len(self.clusters.rows), self.draw
+        heard = [n for n in range(many) if rounds or n < self.clusters.kept]
+        left = {draw.choice(heard)} | {n for n in range(many) if draw.random() < 0.6}
+        stops = {n: training.stopped(self.clusters, n, own[n], rounds) for n in left}
+        late = [row(f"late {self.names + n}") for n in range(draw.choice([0, 0, 1, 2]))]
+        self.names += len(late)
+        next_ = following(self.clusters, self.clusters.number + 1, rounds, stops, late)
+        assert Clusters.unpack(next_.pack()) == next_
+        kept = [self.held[n] for n in sorted(left) if n in heard]
+        fresh = [n for n in sorted(left) if n not in heard]
+        assert (
+            next_.rows
+            == [self.clusters.rows[n] for n in sorted(left) if n in heard]
+            + [self.clusters.rows[n] for n in fresh]
+            + late
+        )
+        self.clusters, self.held = next_, [*kept, *(set() for _ in [*fresh, *late])]
+        done = set.union(*kept)
+        rest = [next_.step_of(*divmod(turn, len(next_.rows))[::-1]) for turn in range(self.training.steps - len(done))]
+        assert next_.begun.step == len(done), "the steps done before, whichever they are"
+        assert sorted([*done, *rest]) == [*range(self.training.steps)]
+        assert rest == sorted(rest), "what was lost comes first"
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_whatever_is_lost_when_each_step_is_trained_and_counts_once(overlapped):
+    for seed in range(300):
+        draw = random.Random(seed)
+        story = Sets(draw, training_of(draw.randint(0, 40), draw.randint(1, 4), overlapped), draw.randint(1, 4))
+        for _ in range(draw.randint(1, 5)):
+            story.go_on()
+
+
+def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
+    """Two clusters, a round every 2 steps; after the first (steps 0-3) one trains 4 and 6, the other 5, and is lost."""
+    training, clusters = training_of(12, 2, False), Clusters(3, [row("a"), row("b")])
+    stopped = training.stopped(clusters, 0, 4, 1)
+    assert stopped.done == 4 and stopped.apart == [4, 6]
+    next_ = following(clusters, 7, 1, {0: stopped}, [row("c")])
+    assert next_.begun.step == 6 and next_.going.again == [5] and next_.going.late == 1
+    assert [next_.step_of(0, own) for own in range(3)] == [5, 8, 10]
+    assert [next_.step_of(1, own) for own in range(3)] == [7, 9, 11]
+
+
+def test_what_is_in_no_average_is_given_out_again_if_its_cluster_is_lost_before_the_next_round():
+    training, clusters = training_of(12, 2, False), Clusters(3, [row("a"), row("b"), row("c")])
+    stops = {n: training.stopped(clusters, n, 1, 0) for n in (0, 1)}
+    second = following(clusters, 4, 0, stops)
+    assert second.going.again == [] and second.begun.step == 2 and second.going.apart == [[0], [1]]
+    third = following(second, 5, 0, {1: training.stopped(second, 1, 0, 0)})
+    assert third.going.again == [0] and third.begun.step == 1
