@@ -250,7 +250,8 @@ async def _sample(session: Session, say: Callable[[str], None]) -> None:
     prompt = tokenizer.encode(config.prompt).tolist()
     pick = Picker(config.seed)
     async with session.trainer.newest():
-        tokens = await sample(session.trainer.context, prompt, config.sample, session.job.sequence, pick)
+        context, sequence = session.trainer.context, session.job.sequence
+        tokens = await sample(context, prompt, config.sample, sequence, pick, cached=True)
     if session.first_rank:
         say("sample:\n" + printable(tokenizer.decode(tokens)))
 

@@ -52,6 +52,6 @@ class LlamaTraining(TextTraining):
         await super().finish(rank, report, loss)
         if self._sample:
             prompt, pick = text.tokenizer.encode(self._prompt).tolist(), Picker(self.config.seed)
-            tokens = await rank.sample(prompt, self._sample, self.sequence, pick)
+            tokens = await rank.sample(prompt, self._sample, self.sequence, pick, cached=True)
             if is_first:
                 report.say("sample:\n" + printable(text.tokenizer.decode(tokens)))

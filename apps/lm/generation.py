@@ -82,7 +82,7 @@ async def generate(
     """One rank of the pipeline.
 
     Returns: the prompt and its continuation on rank 0; an empty list elsewhere.
-    Cost: every token is a forward of all tokens before it, as no keys and values are kept.
+    Cost: each token is computed once while all fit the positions; see `sample`.
     """
     ranks_here = launch.ranks_here(transport.world_size)
     executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
@@ -102,6 +102,6 @@ async def generate(
                 await load(trainer, source.tensors)
             else:
                 await load_initial(trainer, source.tensors)
-            return await sample(trainer.context, prompt, count, source.positions, pick)
+            return await sample(trainer.context, prompt, count, source.positions, pick, cached=True)
     finally:
         executor.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from pipelined.random.keyed_random import keyed_generator
+from pipelined.training.model import Past
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,19 @@ class Picker:
 def sample(
     logits: Callable[[torch.Tensor], torch.Tensor], prompt: Sequence[int], count: int, context: int, pick: Picker
 ) -> list[int]:
-    """Continue a prompt.
+    """Continue a prompt; as `pipelined.training.evaluate.sample`, in one process.
 
     Args:
-        logits: a whole model, (1, T) ids to (1, T, V).
+        logits: a whole model, (1, T) ids to (1, T, V), of which the attentions keep keys and values (`with_past`).
         prompt: at least one id.
         count: how many tokens to add.
         context: the most tokens the model can look back on.
     Returns: prompt and continuation.
     """
-    tokens = list(prompt)
+    tokens, past = list(prompt), Past()
     for number in range(count):
-        tokens.append(pick(logits(torch.tensor([tokens[-context:]]))[0, -1], number))
+        if len(tokens) > context:
+            past.forget()  # every position changes
+        new = torch.tensor([tokens[-context:][past.length :]])
+        tokens.append(pick(past.run(logits, new)[0, -1], number))
     return tokens

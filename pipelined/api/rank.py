@@ -152,11 +152,17 @@ class RankSession:
             return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=self._evaluations)
 
     async def sample(
-        self, prompt: Sequence[int], count: int, sequence: int, pick: Callable[[torch.Tensor, int], int]
+        self,
+        prompt: Sequence[int],
+        count: int,
+        sequence: int,
+        pick: Callable[[torch.Tensor, int], int],
+        *,
+        cached: bool = False,
     ) -> list[int]:
         """Continue a prompt by `count` tokens; see `pipelined.training.evaluate.sample`."""
         async with self.trainer.newest():
-            return await sample(self.trainer.context, prompt, count, sequence, pick)
+            return await sample(self.trainer.context, prompt, count, sequence, pick, cached=cached)
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""

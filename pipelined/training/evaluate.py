@@ -15,7 +15,7 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.aio.nursery import Nursery
 from pipelined.training.exchange.stream import Parcel, Tree, open_tree, pack_tree, tensors_of
-from pipelined.training.model import CountedLoss, Model
+from pipelined.training.model import CountedLoss, Model, Past
 from pipelined.training.rank_context import RankContext
 from pipelined.training.stage import Stage
 from pipelined.training.teams.stage import TeamStage
@@ -102,11 +102,11 @@ def _scored(context: RankContext, model: Model, output: Tree, targets: Tree) -> 
     return float(score.total.detach()) * tokens, float(tokens)
 
 
-async def _forward(context: RankContext, stage: int, x: Any) -> Parcel:
+async def _forward(context: RankContext, stage: int, x: Any, past: Past | None = None) -> Parcel:
     held = _held(context, stage)
     if isinstance(held, TeamStage):
         return await _compute(context, lambda: held.evaluate(x))
-    output = await _compute(context, lambda: held.evaluate(x))
+    output = await _compute(context, lambda: held.evaluate(x, past))
     return await _compute(context, lambda: pack_tree(output))
 
 
@@ -123,37 +123,50 @@ async def _compute(context: RankContext, work: Callable[[], Any]) -> Any:
 
 
 async def sample(
-    context: RankContext, prompt: Sequence[int], count: int, sequence: int, pick: Callable[[torch.Tensor, int], int]
+    context: RankContext,
+    prompt: Sequence[int],
+    count: int,
+    sequence: int,
+    pick: Callable[[torch.Tensor, int], int],
+    *,
+    cached: bool = False,
 ) -> list[int]:
     """Continue a prompt by `count` tokens through pipe 0 of group 0.
 
     Args:
         sequence: the context length of the model, in tokens.
         pick: chooses a token from the logits (V,) of the last position and the number of tokens chosen before.
+        cached: keep keys and values of the tokens before; the model's attentions must call `with_past`.
     Returns: prompt and continuation on the rank that holds stage 0; an empty list elsewhere.
-    Cost: count · D messages, one after another.
+    Cost: count · D messages, one after another. With `cached` each token is computed once, for the memory of
+        `Past.nbytes`. Without it, in workers of several ranks, and beyond the context length, where every token has a
+        new position each time, each forward is of all tokens of the context.
     """
     if context.group:
         return []
-    tokens = list(prompt)
+    tokens, cached = list(prompt), cached and context.plan.tensor == 1
     held = [stage for pipe, stage in context.plan.layout.held_by(context.worker) if pipe == 0]
+    pasts = {stage: Past() if cached else None for stage in held}
     for number in range(count):
-        for stage in held:
-            await _sample_stage(context, stage, number, tokens[-sequence:], pick)
-        if 0 in held:
+        for stage, past in pasts.items():
+            if past and len(prompt) + number > sequence:
+                past.forget()
+            new = tokens[-sequence:][past.length if past else 0 :]
+            key = ("sample", number, stage)
+            x = await _take(context, 0, stage - 1, key) if stage else torch.tensor([new])
+            _send_sampled(context, stage, number, await _forward(context, stage, x, past), pick)
+        if 0 in pasts:
             message = await _take(context, 0, context.plan.depth - 1, ("sample", number, 0))
             tokens.append(message.note)
-    return tokens if 0 in held else []
+    return tokens if 0 in pasts else []
 
 
-async def _sample_stage(
-    context: RankContext, stage: int, number: int, tokens: Sequence[int], pick: Callable[[torch.Tensor, int], int]
+def _send_sampled(
+    context: RankContext, stage: int, number: int, y: Parcel, pick: Callable[[torch.Tensor, int], int]
 ) -> None:
-    last = stage == context.plan.depth - 1
-    x = torch.tensor([tokens]) if stage == 0 else await _take(context, 0, stage - 1, ("sample", number, stage))
-    y = await _forward(context, stage, x)
-    peer = context.holder(0, 0 if last else stage + 1)
-    if last:
-        context.actor.tell(peer, ("sample", number, 0), note=pick(y.tensors[0][0, -1], number))
+    """Send what a stage computed to the next one, and a token that the last one chose to the first."""
+    if stage == context.plan.depth - 1:
+        token = pick(y.tensors[0][0, -1], number)
+        context.actor.tell(context.holder(0, 0), ("sample", number, 0), note=token)
     else:
-        context.actor.tell(peer, ("sample", number, stage + 1), *y.tensors, note=y.note)
+        context.actor.tell(context.holder(0, stage + 1), ("sample", number, stage + 1), *y.tensors, note=y.note)

@@ -2,9 +2,13 @@
 
 State is keyed by parameter name, never by stage number. A name in two ranges (a tied embedding) is one parameter with
 several holders, if the model declares it as tied.
+
+A forward that continues a prompt computes the newest tokens alone, with the keys and values that its attentions kept of
+the tokens before. Modules find these in the context in which they run, so a forward takes its input alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -109,3 +113,66 @@ class CountedLoss:
             fact = f"the loss returned a negative count (count: {count:g})"
             raise UsageError(f"{fact}; let it return the sum, and a count from 0 up")
         return cls(total, count)
+
+
+class Past:
+    """The keys and values that a stage keeps of the tokens that it has seen, so that each is computed once.
+
+    Attentions are told apart by the order in which a forward calls them, so that layers with one set of parameters have
+    keys and values of their own.
+
+    Attributes:
+        length: tokens that were seen, S.
+    """
+
+    def __init__(self) -> None:
+        self.length, self._call = 0, 0
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values: of every attention 2 · B · G · S · K numbers, for G heads of K numbers each."""
+        return sum(each.nbytes for pair in self._kept.values() for each in pair)
+
+    def forget(self) -> None:
+        """Let the next forward begin a sequence."""
+        self.length, self._kept = 0, {}
+
+    def run(self, module: Callable[[torch.Tensor], Tree], x: torch.Tensor) -> Tree:
+        """Run a forward of the tokens after those that were seen.
+
+        Shapes: x (B, T) or (B, T, C).
+        Cost: an attention copies what it keeps once.
+        """
+        self._call, before = 0, _PAST.set(self)
+        try:
+            y = module(x)
+        finally:
+            _PAST.reset(before)
+        self.length += x.shape[1]
+        return y
+
+    def extend(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What this call of an attention kept, with its newest keys and values behind; see `with_past`."""
+        if self._call in self._kept:
+            seen = zip(self._kept[self._call], (key, value), strict=True)
+            key, value = (torch.cat(pair, dim=2) for pair in seen)
+        self._kept[self._call] = key, value
+        self._call += 1
+        return key, value
+
+
+_PAST: ContextVar[Past | None] = ContextVar("what the tokens of a forward continue", default=None)
+
+
+def token_positions(tokens: int, device: torch.device) -> torch.Tensor:
+    """The positions of the tokens of this forward in their sequence, (T): they follow those that were seen."""
+    past = _PAST.get()
+    start = past.length if past else 0
+    return torch.arange(start, start + tokens, device=device)
+
+
+def with_past(key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of all tokens up to those of this forward: each (B, G, T, K) in, (B, G, S + T, K) out."""
+    past = _PAST.get()
+    return past.extend(key, value) if past else (key, value)

@@ -27,7 +27,7 @@ from pipelined.training.exchange.stream import (
     pack_tree,
     tensors_of,
 )
-from pipelined.training.model import CountedLoss, Model
+from pipelined.training.model import CountedLoss, Model, Past
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.sums.accumulation import Accumulation
@@ -147,13 +147,17 @@ class Stage:
         self.accumulation.collect(self.index)
 
     @torch.no_grad()
-    def evaluate(self, x: Arrived) -> Tree:
+    def evaluate(self, x: Arrived, past: Past | None = None) -> Tree:
         """Forward without random numbers or graph: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out.
 
         Nothing is kept for a backward. During the call its modules are in evaluation mode (`nn.Module.eval`).
+
+        Args:
+            past: of the tokens before, to which these are added; None: these begin the sequence.
         """
         with evaluating(self.module), self._precision():
-            return self.module(open_tree(x, self.device))
+            x = open_tree(x, self.device)
+            return past.run(self.module, x) if past else self.module(x)
 
     def _revived(self, key: MicrobatchKey, random: KeyedRandom, targets: torch.Tensor | None) -> tuple[Tree, Tree]:
         """The kept input of a microbatch, and its output with a graph (recomputed if necessary), for one backward."""

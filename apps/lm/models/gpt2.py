@@ -16,12 +16,13 @@ from torch import nn
 from torch.nn import functional
 
 from apps.lm.data.masking import IGNORED
+from apps.lm.models.attention import causal_attention
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.random.keyed_random import current_random, dropout, keyed_generator
+from pipelined.training.model import token_positions
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
-Dropout = Callable[[torch.Tensor], torch.Tensor]
 
 
 class GPT2:
@@ -159,7 +160,7 @@ class Part(nn.Module):
         return self._head if layer == self.top else self.transformer.h[str(layer - 1)]
 
     def _embed(self, ids: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(ids.shape[1], device=ids.device)  # (T)
+        positions = token_positions(ids.shape[1], ids.device)  # (T)
         x = self.transformer.wte(ids) + self.transformer.wpe(positions)  # (B, T, C)
         return dropout(x, self.dropout, "embedding")
 
@@ -218,23 +219,6 @@ class Attention(nn.Module):
 
     def _drop(self, weights: torch.Tensor) -> torch.Tensor:
         return dropout(weights, self.dropout, f"{self.place}.weights")
-
-
-def causal_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropped: Dropout | None = None
-) -> torch.Tensor:
-    """Each token's mean of the values of the tokens up to it, (B, H, T, K), weighted by how its query meets their keys.
-
-    Args:
-        query, key, value: (B, H, T, K).
-        dropped: the dropout of the weights (B, H, T, T), which a fused kernel would draw from a stream of its own.
-    """
-    if dropped is None:
-        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])  # (B, H, T, T)
-    future = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
-    weights = scores.masked_fill(future, float("-inf")).softmax(3)
-    return dropped(weights).to(query.dtype) @ value
 
 
 class FeedForward(nn.Module):

@@ -14,8 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 import pipelined as pp
+from apps.lm.models.attention import causal_attention
 from apps.lm.models.gpt2 import table
 from apps.lm.models.llama_presets import LlamaConfig
+from pipelined.training.model import token_positions
 
 L = TypeVar("L", nn.Embedding, nn.Linear)
 
@@ -87,7 +89,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: LlamaConfig):
         super().__init__()
-        self._width, self._groups, self._theta = config.width, config.heads // config.kv_heads, config.theta
+        self._width, self._theta = config.width, config.theta
         queries, keys, biased = config.heads * config.width, config.kv_heads * config.width, config.kind == "qwen2"
         self.q_proj = matrix(config.d_model, queries, config.deviation, biased)
         self.k_proj = matrix(config.d_model, keys, config.deviation, biased)
@@ -100,8 +102,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         query, key, value = (self._heads(each, x) for each in (self.q_proj, self.k_proj, self.v_proj))
         query, key = turned(self.q_norm(query), self._theta), turned(self.k_norm(key), self._theta)
-        key, value = (each.repeat_interleave(self._groups, dim=1) for each in (key, value))  # (B, H, T, D)
-        y = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        y = causal_attention(query, key, value)  # (B, H, T, D)
         return self.o_proj(y.transpose(1, 2).flatten(2))  # (B, T, H·D), then (B, T, C)
 
     def _heads(self, projection: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +117,8 @@ def turned(x: torch.Tensor, theta: float) -> torch.Tensor:
     """Turn features i and i + D/2 of a token by its position times `theta ** (-2 i / D)`: (B, H, T, D) in and out."""
     exact = torch.float64 if x.dtype == torch.float64 else torch.float32
     places = torch.arange(0, x.shape[3], 2, dtype=torch.int64, device=x.device).to(exact)  # (D/2)
-    angles = torch.outer(torch.arange(x.shape[2], device=x.device).to(exact), 1.0 / theta ** (places / x.shape[3]))
+    positions = token_positions(x.shape[2], x.device).to(exact)  # (T)
+    angles = torch.outer(positions, 1.0 / theta ** (places / x.shape[3]))  # (T, D/2)
     cos, sin = (each.repeat(1, 2).to(x.dtype) for each in (angles.cos(), angles.sin()))  # (T, D)
     first, second = x.chunk(2, dim=3)
     return x * cos + torch.cat((-second, first), dim=3) * sin

@@ -20,6 +20,7 @@ from apps.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Transformer, tab
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary_presets import BASE, RotaryConfig, layer_costs
 from pipelined.random.keyed_random import current_random, drawing_from, dropout
+from pipelined.training.model import token_positions
 
 
 class RotaryLM(GPT2):
@@ -159,7 +160,7 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
 
     Pair i of D/2 turns by `BASE ** (-2 i / D)` a token, so that products of queries and keys know distances alone.
     """
-    positions = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device)  # (T)
+    positions = token_positions(x.shape[-2], x.device).double()  # (T)
     pairs = torch.arange(0, x.shape[-1], 2, dtype=torch.float64, device=x.device)  # (D/2)
     angles = torch.outer(positions, BASE ** (-pairs / x.shape[-1]))  # (T, D/2)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from apps.lm.models.gpt2 import Dropout, causal_attention
+from apps.lm.models.attention import Dropout, causal_attention
 from pipelined.random.mask import dropout
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.operators.verbs import Reader, Value

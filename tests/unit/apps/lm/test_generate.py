@@ -10,9 +10,10 @@ from apps.gpt2.__main__ import main as gpt2
 from apps.llama.__main__ import start as llama
 from apps.lm.generate import main
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer, train_tokenizer
+from pipelined.training.model import Past
 from tests.launching import ROOT
 
-PROMPT = "To be"
+PROMPT, POSITIONS, TOKENS = "To be", 32, 30
 
 
 def saved(directory, kind):
@@ -20,29 +21,33 @@ def saved(directory, kind):
     torch.manual_seed(3)
     if kind == "gpt2":
         model = GPT2LMHeadModel(
-            GPT2Config(vocab_size=256, n_positions=32, n_embd=16, n_layer=3, n_head=2, initializer_range=0.3)
+            GPT2Config(vocab_size=256, n_positions=POSITIONS, n_embd=16, n_layer=3, n_head=2, initializer_range=0.3)
         )
     else:
-        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "max_position_embeddings": 32}
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "max_position_embeddings": POSITIONS}
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
         model = LlamaForCausalLM(LlamaConfig(vocab_size=256, **sizes, **heads))
     model.eval().save_pretrained(directory)
     ByteTokenizer().save(directory)
     ids = list(PROMPT.encode())
     with torch.no_grad():
-        for _ in range(12):
-            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        for _ in range(TOKENS):
+            ids.append(int(model(torch.tensor([ids[-POSITIONS:]])).logits[0, -1].argmax()))
     return ids
 
 
 @pytest.mark.parametrize(("kind", "program"), [("gpt2", gpt2), ("llama", llama)])
 def test_the_likeliest_tokens_are_those_of_transformers_at_every_depth(kind, program, tmp_path, capsys, monkeypatch):
-    ids = saved(tmp_path, kind)
+    """A stage computes each token once, and beyond the positions of the model all of them for each new one."""
+    ids, forwards, run = saved(tmp_path, kind), [], Past.run
     monkeypatch.setattr("apps.lm.generate.printable", repr)
-    for depth in ("1", "3"):
-        flags = ["--prompt", PROMPT, "--tokens", "12", "--temperature", "0", "--depth", depth]
+    monkeypatch.setattr(Past, "run", lambda past, layers, x: forwards.append(x.shape[1]) or run(past, layers, x))
+    for depth in (1, 3):
+        forwards.clear()
+        flags = ["--prompt", PROMPT, "--tokens", str(TOKENS), "--temperature", "0", "--depth", str(depth)]
         assert program(["generate", "--from", str(tmp_path), *flags]) == 0
         assert capsys.readouterr().out.strip() == repr(ByteTokenizer().decode(ids))
+        assert forwards == [*[len(PROMPT)] * depth, *[1] * 27 * depth, *[POSITIONS] * 2 * depth]
 
 
 def test_a_checkpoint_continues_a_prompt_as_its_export(tmp_path, capsys):

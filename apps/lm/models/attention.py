@@ -1,0 +1,44 @@
+"""Causal attention of every language model here: heads that share keys, dropout, and the tokens that came before.
+
+Shapes: B microbatch, T tokens of a forward, S tokens up to the last of them, H heads of queries, G of keys and values,
+K numbers of a head.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+
+from pipelined.training.model import with_past
+
+Dropout = Callable[[torch.Tensor], torch.Tensor]
+
+
+def causal_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropped: Dropout | None = None
+) -> torch.Tensor:
+    """Each token's mean of the values of the tokens up to it, (B, H, T, K), weighted by how its query meets their keys.
+
+    Args:
+        query: (B, H, T, K).
+        key, value: (B, G, T, K); each of them serves H / G heads of queries. Those of the tokens before are added here.
+        dropped: the dropout of the weights (B, H, T, S), which a fused kernel would draw from a stream of its own.
+    """
+    key, value = with_past(key, value)
+    if key.shape[1] < query.shape[1]:
+        groups = query.shape[1] // key.shape[1]
+        key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))  # (B, H, S, K)
+    if dropped is None:
+        begins = key.shape[2] == query.shape[2]
+        mask = None if begins else ~_future(query, key)
+        return functional.scaled_dot_product_attention(query, key, value, mask, is_causal=begins)
+    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])  # (B, H, T, S)
+    weights = scores.masked_fill(_future(query, key), float("-inf")).softmax(3)
+    return dropped(weights).to(query.dtype) @ value
+
+
+def _future(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """The keys that come after a query, (T, S); the queries are those of the last tokens."""
+    tokens, every = query.shape[2], key.shape[2]
+    return torch.ones(tokens, every, dtype=torch.bool, device=query.device).triu(1 + every - tokens)
