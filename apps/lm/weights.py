@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_export
-from apps.lm.huggingface.write import export, export_rotary
+from apps.lm.huggingface.rotary import export_rotary
+from apps.lm.huggingface.write import export
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.sampling import Picker, sample

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from apps.lm.huggingface.write import describe_rotary
+from apps.lm.huggingface.rotary import describe_rotary
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
 from tests.unit.apps.rotary import parameters
 

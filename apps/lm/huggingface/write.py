@@ -3,39 +3,31 @@
 The files are written to a temporary directory and then renamed into place. Only an earlier export of the same kind of
 model is overwritten. Tensors may come one by one, and each is on disk before the next. Torch is imported only by the
 functions that move tensors.
-
-No class of `transformers` computes SWARM's Transformer, so its `model_type` is our own (docs/swarm-model.md), and its
-config.json says all that is needed to compute with the tensors, however they were cut into stages.
 """
 
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_export
+from apps.common.paths import GPT2_TYPE, check_export
 from apps.lm.huggingface.read import FIXED, read_sizes, read_tensors
 from apps.lm.huggingface.tensor_file import TensorFile, header_room
 from apps.lm.models.gpt2_presets import ModelConfig, Shapes, shapes
-from apps.lm.models.rotary_presets import BASE, RotaryConfig
-from apps.lm.models.rotary_presets import layer_shapes as rotary_layer_shapes
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["export", "export_rotary", "read_sizes", "read_tensors", "write"]
+__all__ = ["export", "read_sizes", "read_tensors", "write"]
 
 Tensors = Union["Mapping[str, torch.Tensor]", "Iterable[tuple[str, torch.Tensor]]"]
 """Parameters by name, all at once or one by one."""
 SHARD_BYTES = 2 << 30
 """The most bytes in one file of weights, unless one tensor is larger."""
-OF_TRAINING = {"dropout", "deviation"}
-"""Fields of a rotary model's sizes that its config.json leaves out: they say how it was trained."""
 
 
 def export(
@@ -64,20 +56,6 @@ def export(
         tokenizer,
         shard_bytes=shard_bytes,
     )
-
-
-def export_rotary(directory: str | Path, tensors: Tensors, config: RotaryConfig, tokenizer: Tokenizer | None) -> None:
-    """Write SWARM's Transformer: config.json, the tensors as safetensors, and the tokenizer.
-
-    Args:
-        tensors: every parameter once, by name.
-    Raises:
-        UsageError: as `check_export`.
-        ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
-    """
-    check_export(directory, ROTARY_TYPE)
-    wanted: Shapes = {name: shape for layer in rotary_layer_shapes(config) for name, shape in layer.items()}
-    write(directory, tensors, wanted, lambda dtype: describe_rotary(config, dtype, tokenizer), tokenizer)
 
 
 def write(
@@ -210,25 +188,6 @@ def _describe(config: ModelConfig, dtype: str, tokenizer: Tokenizer | None) -> d
         **FIXED,
         "initializer_range": config.deviation,
         "tie_word_embeddings": config.tied,
-        "bos_token_id": end,
-        "eos_token_id": end,
-        "dtype": dtype,
-    }
-
-
-def describe_rotary(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """The content of a rotary model's config.json.
-
-    Args:
-        dtype: of the tensors.
-    """
-    end = tokenizer.end_of_text if tokenizer else None
-    return {
-        "architectures": ["RotaryLM"],
-        "model_type": ROTARY_TYPE,
-        **{name: value for name, value in asdict(config).items() if name not in OF_TRAINING},
-        "rope_theta": BASE,
-        "layer_norm_epsilon": 1e-5,
         "bos_token_id": end,
         "eos_token_id": end,
         "dtype": dtype,

@@ -4,7 +4,7 @@ import json
 from dataclasses import fields
 from math import prod
 
-from apps.lm.huggingface.write import OF_TRAINING
+from apps.lm.huggingface.rotary import OF_TRAINING
 from apps.lm.models.rotary_presets import RotaryConfig, layer_shapes
 
 

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from apps.common.paths import ROTARY_TYPE
-from apps.lm.huggingface.write import export, export_rotary
+from apps.lm.huggingface.rotary import export_rotary
+from apps.lm.huggingface.write import export
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
