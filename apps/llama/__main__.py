@@ -4,25 +4,30 @@ Its flags are those of any row of layers that learns from text, and its own.
 """
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.common.arguments import check_sample
+from apps.common.paths import ROTARY_TYPE, read_about
 from apps.common.presets import find_preset
 from apps.lm.generate import main as generate
 from apps.lm.huggingface.llama import read_llama
+from apps.lm.huggingface.rotary import read_rotary
 from apps.lm.models.llama_presets import LLAMA_PRESETS, LlamaConfig
+from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig
 from apps.rows.program import main
 from apps.rows.text import TextRowFlags, TextTask
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.llama.training import LlamaTraining
+    from apps.llama.training import LlamaTraining, RotaryTraining
 
-EXTRA_LAYERS = 3
-"""Layers besides the blocks: the embedding, the last norm and the head."""
+Sizes = LlamaConfig | RotaryConfig
+PRESETS: Mapping[str, Sizes] = {**LLAMA_PRESETS, **{f"swarm-{name}": each for name, each in ROTARY_PRESETS.items()}}
+"""Llama-like models, and that of SWARM."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +35,11 @@ class Config(TextRowFlags):
     """Train a Llama-like model on text, across ranks, or fine-tune one of Hugging Face's."""
 
     preset: str = "tiny"
-    """Model: tiny, smollm2-135m, smollm2-360m, tinyllama-1.1b, llama2-7b, llama3-8b, qwen2.5-0.5b or qwen3-0.6b."""
+    """Model: tiny, smollm2-135m, smollm2-360m, tinyllama-1.1b, llama2-7b, llama3-8b, qwen2.5-0.5b or qwen3-0.6b; or
+    SWARM's: swarm-tiny, swarm-base, swarm-xxlarge, swarm-gpt3, swarm-ours or swarm-ours-unshared."""
     init: Path | None = None
-    """Start from a Hugging Face directory of a Llama, SmolLM, Qwen2 or Qwen3, which determines the sizes."""
+    """Start from a Hugging Face directory of a Llama, SmolLM, Qwen2 or Qwen3, or from the export of a swarm, which
+    determines the sizes."""
     sample: int = 200
     """Tokens to sample at the end."""
     prompt: str = "ROMEO"
@@ -43,23 +50,32 @@ class Config(TextRowFlags):
         check_sample(self.sample, self.prompt)
 
     def task(self) -> "LlamaTask":
-        found = find_preset(self.preset, LLAMA_PRESETS) if self.init is None else read_llama(self.init)
+        found = find_preset(self.preset, PRESETS) if self.init is None else _read_sizes(self.init)
         return LlamaTask(self, replace(found, **self.size_overrides(found)))
 
 
+def _read_sizes(directory: Path) -> Sizes:
+    """Raises UsageError: it is neither a Llama-like model nor SWARM's."""
+    is_rotary = read_about(directory).get("model_type") == ROTARY_TYPE
+    return read_rotary(directory) if is_rotary else read_llama(directory)
+
+
 class LlamaTask(TextTask):
-    """A Llama-like model on text."""
+    """A Llama-like model on text, or SWARM's."""
 
     config: Config
 
-    def __init__(self, config: Config, model: LlamaConfig):
-        super().__init__(config, model, model.kind, EXTRA_LAYERS)
+    def __init__(self, config: Config, model: Sizes):
+        super().__init__(config, model, model.kind, model.row_layers - model.layers)
         self.model = model
 
-    def training(self, plan: Plan) -> "LlamaTraining":
-        from apps.llama.training import LlamaTraining
+    def training(self, plan: Plan) -> "LlamaTraining | RotaryTraining":
+        from apps.llama.training import LlamaTraining, RotaryTraining
 
-        return LlamaTraining(self, self.model, plan, self.config.prompt, self.config.sample)
+        flags = plan, self.config.prompt, self.config.sample
+        if isinstance(self.model, RotaryConfig):
+            return RotaryTraining(self, self.model, *flags)
+        return LlamaTraining(self, self.model, *flags)
 
 
 def start(arguments: list[str]) -> int:

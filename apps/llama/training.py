@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import pipelined as pp
 from apps.common.report import Report
 from apps.lm.data.ngram import compared
 from apps.lm.huggingface.llama import each_llama_tensor, export_llama
-from apps.lm.models.llama import builders
+from apps.lm.huggingface.rotary import each_rotary_tensor, export_rotary
+from apps.lm.models import llama, rotary
 from apps.lm.models.llama_presets import LlamaConfig
+from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.sampling import Picker
 from apps.rows.text import TextTask
 from apps.rows.text_training import Tensors, TextTraining
@@ -18,9 +21,11 @@ from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
 from pipelined.programs.plan import Plan
 
+Sizes = TypeVar("Sizes")
 
-class LlamaTraining(TextTraining):
-    """A Llama-like model on text.
+
+class NextTokenTraining(TextTraining, Generic[Sizes]):
+    """A model of the next token on text.
 
     Args:
         task, plan: as in `TextTraining`.
@@ -29,20 +34,9 @@ class LlamaTraining(TextTraining):
         sample: tokens to sample at the end.
     """
 
-    def __init__(self, task: TextTask, model: LlamaConfig, plan: Plan, prompt: str, sample: int):
+    def __init__(self, task: TextTask, model: Sizes, plan: Plan, prompt: str, sample: int):
         super().__init__(task, plan)
         self._model, self._prompt, self._sample = model, prompt, sample
-
-    def row(self) -> pp.Sequential:
-        """The layers; see `apps.lm.models.llama.builders`."""
-        return pp.Sequential(builders(self._model), initial="keyed")
-
-    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
-        """Tensors of a Llama, SmolLM or Qwen."""
-        return each_llama_tensor(directory, names)
-
-    def write(self, directory: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
-        export_llama(directory, tensors, self._model, tokenizer)
 
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
         """Compare with n-grams, export, and sample."""
@@ -55,3 +49,33 @@ class LlamaTraining(TextTraining):
             tokens = await rank.sample(prompt, self._sample, self.sequence, pick, cached=True)
             if is_first:
                 report.say("sample:\n" + printable(text.tokenizer.decode(tokens)))
+
+
+class LlamaTraining(NextTokenTraining[LlamaConfig]):
+    """A Llama, SmolLM or Qwen; see `NextTokenTraining`."""
+
+    def row(self) -> pp.Sequential:
+        """The layers; see `apps.lm.models.llama.builders`."""
+        return pp.Sequential(llama.builders(self._model), initial="keyed")
+
+    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
+        """Tensors of a Llama, SmolLM or Qwen."""
+        return each_llama_tensor(directory, names)
+
+    def write(self, directory: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
+        export_llama(directory, tensors, self._model, tokenizer)
+
+
+class RotaryTraining(NextTokenTraining[RotaryConfig]):
+    """The model of SWARM; see `NextTokenTraining`."""
+
+    def row(self) -> pp.Sequential:
+        """The layers; see `apps.lm.models.rotary.builders`."""
+        return pp.Sequential(rotary.builders(self._model, self.config.seed), initial="keyed")
+
+    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
+        """Tensors that a swarm exported."""
+        return each_rotary_tensor(directory, names)
+
+    def write(self, directory: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
+        export_rotary(directory, tensors, self._model, tokenizer)

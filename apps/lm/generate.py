@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from apps.common.paths import GPT2_TYPE, read_about
+from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, read_about
 from apps.lm.data.text import digest_of
 from apps.lm.models.llama_presets import KINDS
 from pipelined.aio.events import Level, log_to_stderr, printable
@@ -29,8 +29,8 @@ class Generate:
     """Continue a prompt by a trained model, in a pipeline over the ranks that were started."""
 
     source: Annotated[Path, tyro.conf.arg(name="from")]
-    """A Hugging Face directory of a GPT-2, Llama, SmolLM, Qwen2 or Qwen3; a checkpoint of a GPT-2, or a directory of
-    checkpoints."""
+    """A Hugging Face directory of a GPT-2, Llama, SmolLM, Qwen2 or Qwen3; the export of a swarm; or a checkpoint of a
+    GPT-2, or a directory of checkpoints."""
     prompt: str = "ROMEO"
     """Text to continue."""
     tokens: int = 200
@@ -95,9 +95,9 @@ class Generate:
             kind = identity.get("model", "a row of layers")
         else:
             kind = read_about(self.source).get("model_type", "none given")
-        if kind not in (GPT2_TYPE, *KINDS):
+        if kind not in (exports := (GPT2_TYPE, *KINDS, ROTARY_TYPE)):
             fact = f"{self.source} is of a program that cannot generate ({kind})"
-            raise UsageError(f"{fact}; give a checkpoint of a GPT-2, or an export of {GPT2_TYPE} or {', '.join(KINDS)}")
+            raise UsageError(f"{fact}; give a checkpoint of a GPT-2, or an export of {', '.join(exports)}")
         return str(kind)
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 import torch
 
 import pipelined as pp
+from apps.common.paths import GPT2_TYPE, ROTARY_TYPE
 from apps.lm.huggingface.initial import load_initial
 from apps.lm.huggingface.llama import each_llama_tensor, read_llama
 from apps.lm.huggingface.read import each_tensor, read_sizes
+from apps.lm.huggingface.rotary import each_rotary_tensor, read_rotary
 from apps.lm.models.gpt2 import GPT2, token_loss
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.llama import builders
 from apps.lm.models.llama_presets import KINDS
+from apps.lm.models.rotary import RotaryLM
 from apps.lm.sampling import Picker
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
@@ -65,6 +68,12 @@ def exported_llama(directory: Path) -> Source:
     return Source(model, config.vocab, config.positions, partial(each_llama_tensor, directory))
 
 
+def exported_rotary(directory: Path) -> Source:
+    """The model of SWARM, as a swarm exports it."""
+    config = read_rotary(directory)
+    return Source(RotaryLM(config), config.vocab, config.positions, partial(each_rotary_tensor, directory))
+
+
 def saved_gpt2(path: Path) -> Source:
     """A GPT-2 of a checkpoint."""
     sizes = {name: value for name, value in checkpoint.open(path).meta.identity.items() if name != "model"}
@@ -72,7 +81,11 @@ def saved_gpt2(path: Path) -> Source:
     return Source(GPT2(config), config.vocab, config.positions, path)
 
 
-SOURCES: dict[str, Callable[[Path], Source]] = {"gpt2": exported_gpt2, **dict.fromkeys(KINDS, exported_llama)}
+SOURCES: dict[str, Callable[[Path], Source]] = {
+    GPT2_TYPE: exported_gpt2,
+    **dict.fromkeys(KINDS, exported_llama),
+    ROTARY_TYPE: exported_rotary,
+}
 """What reads an export, by its `model_type`."""
 
 

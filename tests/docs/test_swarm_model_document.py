@@ -6,14 +6,13 @@ from pathlib import Path
 
 from apps.lm.huggingface.rotary import describe_rotary
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
-from tests.unit.apps.rotary import parameters
 
 PAGE = Path(__file__).parents[2] / "docs" / "swarm-model.md"
 
 
 def row(name: str, config: RotaryConfig) -> str:
     sizes = (config.layers, config.shared, config.d_model, config.heads)
-    return f"| `{name}` | {' | '.join(map(str, sizes))} | {parameters(config):,} |"
+    return f"| `{name}` | {' | '.join(map(str, sizes))} | {config.parameters:,} |"
 
 
 def rows_of(heading: str) -> list[str]:

@@ -6,9 +6,9 @@ import sys
 import torch
 from safetensors.torch import load_file
 
+from apps.lm.huggingface.rotary import read_rotary
 from pipelined.state.store import load_whole
 from tests.launching import ROOT
-from tests.unit.apps.rotary import exported_config
 
 SIZES = "--stages 2 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 4 --microbatch 2 --steps 4 --lease 30"
 DATA = ["--data", str(ROOT / "LICENSE")]
@@ -39,6 +39,6 @@ def test_what_peers_give_at_the_end_is_what_they_saved_and_samples_alike(tmp_pat
     assert one.keys() == other.keys() == trained.values.keys()
     for name, value in trained.values.items():
         assert torch.equal(one[name], value) and torch.equal(other[name], value)
-    assert exported_config(live) == exported_config(later)
+    assert read_rotary(live) == read_rotary(later)
     sampled = told.partition("sample:\n")[2].strip()
     assert sampled.startswith("The") and sampled == again.partition("sample:\n")[2].strip()

@@ -67,6 +67,11 @@ class LlamaConfig:
         return self.head_width or self.d_model // self.heads
 
     @property
+    def row_layers(self) -> int:
+        """Layers between which stages can be cut: the blocks, the embedding, the last norm and the head."""
+        return self.layers + 3
+
+    @property
     def parameters(self) -> int:
         """How many numbers the model learns; a tied embedding counts once."""
         return sum(map(prod, shapes(self).values()))

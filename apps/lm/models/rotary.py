@@ -10,11 +10,13 @@ Shazeer, GLU Variants Improve Transformer, section 2.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+import pipelined as pp
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Transformer, table
 from apps.lm.models.gpt2_presets import ModelConfig
@@ -48,6 +50,20 @@ class RotaryLM(GPT2):
 
     def _part(self, layers: range) -> nn.Module:
         return RotaryPart(self.config, layers)
+
+
+def builders(config: RotaryConfig, seed: int) -> dict[str, pp.LayerBuilder]:
+    """What builds each layer, by name, in order, with the initial values of a swarm of this seed.
+
+    A parameter has its name in a swarm behind the layer's: `group_0.transformer.h.0.ln_1.weight`.
+    """
+    model, groups = RotaryLM(config), [f"group_{number}" for number in range(config.groups)]
+    names = ["embedding", *groups, "head"]
+    return {name: partial(_layer, model, number, seed) for number, name in enumerate(names)}
+
+
+def _layer(model: RotaryLM, number: int, seed: int) -> nn.Module:
+    return model.build(range(number, number + 1), torch.float32, torch.get_default_device(), seed)
 
 
 class RotaryTransformer(Transformer):
@@ -84,6 +100,9 @@ class RotaryPart(nn.Module):
             if layer + 1 in self.config.narrow:
                 x = self.transformer.squeeze[str(layer)](x)  # (B, T, C/k)
         return x
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.config.identity().items())
 
     def _layer(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         if layer == 0:

@@ -7,9 +7,11 @@ Source: Ryabinin et al., SWARM Parallelism, sections 4.1 to 4.3, appendices F, G
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any
 
+from apps.common.paths import ROTARY_TYPE
 from apps.lm.models.gpt2_presets import ModelConfig, Shapes, affine
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition
@@ -76,6 +78,25 @@ class RotaryConfig(ModelConfig):
         """C/k."""
         return self.d_model // self.factor
 
+    @property
+    def row_layers(self) -> int:
+        """Layers between which stages can be cut."""
+        return self.groups + 2
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model learns."""
+        return sum(map(prod, shapes(self).values()))
+
+    @property
+    def kind(self) -> str:
+        """The `model_type` of an export."""
+        return ROTARY_TYPE
+
+    def plain(self) -> dict[str, Any]:
+        """The sizes as JSON can hold them."""
+        return asdict(self)
+
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must share to fit this model."""
         own = {name: getattr(self, name) for name in ("shared", "squeeze", "factor")}
@@ -134,6 +155,11 @@ def layer_shapes(config: RotaryConfig) -> list[Shapes]:
         row[layer - 1] |= _squeeze_shapes(config, layer - 1)
         row[layer] |= {f"transformer.widen.{layer}.weight": (width, config.narrow_width)}
     return row
+
+
+def shapes(config: RotaryConfig) -> Shapes:
+    """Every parameter of the model, in the order of its layers."""
+    return {name: shape for layer in layer_shapes(config) for name, shape in layer.items()}
 
 
 def _group_shapes(prefix: str, width: int) -> Shapes:

@@ -1,4 +1,4 @@
-"""`generate`: the greedy continuation of `transformers`, in pipelines of several depths; checkpoints; refusals."""
+"""`generate`: the greedy continuation of a whole model, in pipelines of several depths; checkpoints; refusals."""
 
 import re
 
@@ -9,35 +9,51 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from apps.gpt2.__main__ import main as gpt2
 from apps.llama.__main__ import start as llama
 from apps.lm.generate import main
+from apps.lm.huggingface.rotary import export_rotary
+from apps.lm.models.rotary import RotaryLM
+from apps.lm.models.rotary_presets import RotaryConfig
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer, train_tokenizer
 from pipelined.training.model import Past
 from tests.launching import ROOT
 
-PROMPT, POSITIONS, TOKENS = "To be", 32, 30
+PROMPT, POSITIONS, TOKENS = "To be", 16, 14
 
 
 def saved(directory, kind):
-    """A small model with random weights, and the bytes as its tokenizer; returns what it adds to the prompt."""
+    """A small model with random weights, and the bytes as its tokenizer; returns the prompt and what it adds."""
     torch.manual_seed(3)
-    if kind == "gpt2":
-        model = GPT2LMHeadModel(
-            GPT2Config(vocab_size=256, n_positions=POSITIONS, n_embd=16, n_layer=3, n_head=2, initializer_range=0.3)
-        )
+    if kind == "swarm":
+        config = RotaryConfig(3, 16, 2, 256, POSITIONS, dropout=0.0, deviation=0.3)
+        logits = RotaryLM(config).build(range(5), torch.float32, "cpu", 3)
+        export_rotary(directory, dict(logits.named_parameters()), config, ByteTokenizer())
     else:
-        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "max_position_embeddings": POSITIONS}
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=256, **sizes, **heads))
-    model.eval().save_pretrained(directory)
-    ByteTokenizer().save(directory)
+        model = theirs(kind).eval()
+        model.save_pretrained(directory)
+        ByteTokenizer().save(directory)
+
+        def logits(ids):
+            return model(ids).logits
+
     ids = list(PROMPT.encode())
     with torch.no_grad():
         for _ in range(TOKENS):
-            ids.append(int(model(torch.tensor([ids[-POSITIONS:]])).logits[0, -1].argmax()))
+            ids.append(int(logits(torch.tensor([ids[-POSITIONS:]]))[0, -1].argmax()))
     return ids
 
 
-@pytest.mark.parametrize(("kind", "program"), [("gpt2", gpt2), ("llama", llama)])
-def test_the_likeliest_tokens_are_those_of_transformers_at_every_depth(kind, program, tmp_path, capsys, monkeypatch):
+def theirs(kind):
+    """A model of `transformers`."""
+    if kind == "gpt2":
+        return GPT2LMHeadModel(
+            GPT2Config(vocab_size=256, n_positions=POSITIONS, n_embd=16, n_layer=3, n_head=2, initializer_range=0.3)
+        )
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "max_position_embeddings": POSITIONS}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=256, **sizes, **heads))
+
+
+@pytest.mark.parametrize(("kind", "program"), [("gpt2", gpt2), ("llama", llama), ("swarm", llama)])
+def test_the_likeliest_tokens_are_those_of_a_whole_model_at_every_depth(kind, program, tmp_path, capsys, monkeypatch):
     """A stage computes each token once, and beyond the positions of the model all of them for each new one."""
     ids, forwards, run = saved(tmp_path, kind), [], Past.run
     monkeypatch.setattr("apps.lm.generate.printable", repr)
@@ -47,7 +63,7 @@ def test_the_likeliest_tokens_are_those_of_transformers_at_every_depth(kind, pro
         flags = ["--prompt", PROMPT, "--tokens", str(TOKENS), "--temperature", "0", "--depth", str(depth)]
         assert program(["generate", "--from", str(tmp_path), *flags]) == 0
         assert capsys.readouterr().out.strip() == repr(ByteTokenizer().decode(ids))
-        assert forwards == [*[len(PROMPT)] * depth, *[1] * 27 * depth, *[POSITIONS] * 2 * depth]
+        assert forwards == [*[len(PROMPT)] * depth, *[1] * 11 * depth, *[POSITIONS] * 2 * depth]
 
 
 def test_a_checkpoint_continues_a_prompt_as_its_export(tmp_path, capsys):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from apps.lm.export import FinalOutput, model_of
+from apps.lm.huggingface.rotary import read_rotary
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
@@ -17,7 +18,6 @@ from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.digests import parameters_digest
 from pipelined.training.optimizer import OptimizerConfig
-from tests.unit.apps.rotary import exported_config
 
 CONFIG, CUT = cut_for(RotaryConfig(4, 16, 2, 256, 32, dropout=0.0, shared=2, squeeze="maxout"), 3, 8)
 UNTIED = ModelConfig(2, 8, 2, 256, 16, dropout=0.0, tied=False)
@@ -67,4 +67,4 @@ def test_a_wish_is_checked_before_it_costs_anything(tmp_path: Path):
 
 def test_a_directory_holds_the_model_that_was_trained(weights: Weights, tmp_path: Path):
     weights.export(tmp_path, ByteTokenizer())
-    assert exported_config(tmp_path) == CONFIG
+    assert read_rotary(tmp_path) == CONFIG

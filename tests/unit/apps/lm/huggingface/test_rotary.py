@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from apps.common.paths import ROTARY_TYPE
-from apps.lm.huggingface.rotary import export_rotary
+from apps.lm.huggingface.rotary import export_rotary, read_rotary
 from apps.lm.huggingface.write import export
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
@@ -17,7 +17,6 @@ from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer, find_tokenizer
 from pipelined.errors import UsageError
-from tests.unit.apps.rotary import exported_config
 
 PLAIN = RotaryConfig(layers=4, d_model=16, heads=2, vocab=256, positions=32, dropout=0.0, shared=2)
 SQUEEZED = cut_for(replace(PLAIN, squeeze="bottleneck"), 3, 8)[0]
@@ -37,7 +36,7 @@ def test_what_is_exported_comes_back_to_the_bit(config: RotaryConfig, tmp_path: 
     stored = load_file(tmp_path / "model.safetensors")
     assert stored.keys() == tensors.keys()
     assert all(torch.equal(stored[name].view(torch.int32), value.view(torch.int32)) for name, value in tensors.items())
-    assert exported_config(tmp_path) == config
+    assert read_rotary(tmp_path) == config
     assert find_tokenizer(str(tmp_path), ()).to_json() == ByteTokenizer().to_json()
 
 
@@ -52,7 +51,7 @@ def test_an_earlier_export_is_written_over_and_nothing_else(tmp_path: Path):
     one, other, third = (tmp_path / name for name in ("one", "other", "third"))
     export_rotary(one, values(PLAIN), PLAIN, ByteTokenizer())
     export_rotary(one, values(SQUEEZED), SQUEEZED, ByteTokenizer())
-    assert exported_config(one) == SQUEEZED
+    assert read_rotary(one) == SQUEEZED
     gpt2 = GPT2(ModelConfig(layers=1, d_model=8, heads=2, vocab=256, positions=8))
     export(other, gpt2.build(range(3), torch.float32, "cpu", 1).named_parameters(), gpt2.config, ByteTokenizer())
     third.mkdir()

@@ -14,7 +14,6 @@ from apps.lm.models.rotary import GatedFeedForward, RotaryLM, Squeeze, maxout, r
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from tests.unit.apps.rotary import parameters
 
 SMALL = RotaryConfig(layers=4, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1, shared=2, deviation=0.2)
 CONFIGS = {
@@ -140,7 +139,7 @@ def test_every_layer_holds_the_parameters_the_closed_form_names(config: RotaryCo
     for number, expected in enumerate(layer_shapes(config)):
         held = {n: tuple(p.shape) for n, p in build(config, range(number, number + 1), None).named_parameters()}
         assert held == expected
-    assert sum(p.numel() for p in build(config, seed=None).parameters()) == parameters(config)
+    assert sum(p.numel() for p in build(config, seed=None).parameters()) == config.parameters
 
 
 @settings(max_examples=25, deadline=None)
@@ -168,11 +167,11 @@ def test_the_future_is_not_seen(config: RotaryConfig):
 def test_the_papers_model_has_its_parameters_before_and_after_sharing():
     ours, unshared = (ROTARY_PRESETS[name] for name in ("ours", "ours-unshared"))
     vocabulary = 50257 * 4096  # the paper counts it once, as embedding and head
-    assert parameters(ours) - vocabulary == 3 * (16 * 4096**2 + 17 * 4096) + 2 * 4096 + vocabulary == 1_011_376_128
-    assert f"{(parameters(ours) - vocabulary) / 1e9:.2f}" == "1.01"
-    assert f"{(parameters(unshared) - vocabulary) / 1e9:.0f}" == "13"
+    assert ours.parameters - vocabulary == 3 * (16 * 4096**2 + 17 * 4096) + 2 * 4096 + vocabulary == 1_011_376_128
+    assert f"{(ours.parameters - vocabulary) / 1e9:.2f}" == "1.01"
+    assert f"{(unshared.parameters - vocabulary) / 1e9:.0f}" == "13"
     part = RotaryLM(ours).build(range(5), torch.float32, "meta", None)
-    assert sum(p.numel() for p in part.parameters()) == parameters(ours)
+    assert sum(p.numel() for p in part.parameters()) == ours.parameters
 
 
 @pytest.mark.parametrize(
