@@ -1,9 +1,11 @@
-"""The most a rank of GPT-2 may hold, in closed form: state of its stages, and D live microbatches of the larger one.
+"""What a rank of GPT-2 will hold and the most it may, in closed form: state of its stages, and live microbatches.
 
 The one rule: nothing is measured here, and no tensor is made. Float32, no dropout, no recomputation.
 """
 
+from apps.common.plan_table import planned_memory
 from apps.gpt2.memory import activation_bytes, state_bytes
+from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -14,3 +16,9 @@ def bound_bytes(config: ModelConfig, plan: Plan, rank: int, sequence: int) -> in
     cut, held = partition(layer_costs(config, sequence), plan.depth), plan.stages_of(rank)
     largest = max(activation_bytes(config, cut[stage], plan.rows, sequence) for stage in held)
     return state_bytes(config, [cut[stage] for stage in held]) + plan.depth * largest
+
+
+def planned_bytes(config: ModelConfig, plan: Plan, rank: int, sequence: int) -> int:
+    """Bytes of state and activations that a rank holds at its fullest, as `apps.gpt2 --dry-run` says."""
+    _, worker = plan.position(rank)
+    return round(planned_memory(plan, workload(config, plan, sequence), recompute=False)[worker].total)

@@ -11,14 +11,11 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.training.optimizer import OptimizerConfig
 
-VOCAB = 256
 
-
-def train(layers: int, width: int, sequence: int, batch: int, steps: int, file: Path) -> None:
+def train(model: GPT2, sequence: int, batch: int, steps: int, file: Path) -> None:
     """Train on random windows, and print each step's number and loss."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = GPT2(ModelConfig(layers, width, 4, VOCAB, dropout=0.0))
     whole = model.build(range(model.layers), torch.float32, "cpu", 0)
     optimizer = OptimizerConfig(lr=6e-4, steps=steps).build(dict(whole.named_parameters()))
     tokens = np.memmap(file, np.uint16, "r")
@@ -33,5 +30,5 @@ def train(layers: int, width: int, sequence: int, batch: int, steps: int, file: 
 
 
 if __name__ == "__main__":
-    layers, width, sequence, batch, steps = map(int, sys.argv[1:6])
-    train(layers, width, sequence, batch, steps, Path(sys.argv[6]))
+    layers, width, heads, vocab, *run = map(int, sys.argv[1:8])
+    train(GPT2(ModelConfig(layers, width, heads, vocab, dropout=0.0)), *run, Path(sys.argv[8]))

@@ -33,6 +33,9 @@ class Options(Reported):
     ranks: int = 2
     """Ranks of our run; each of them is a stage."""
     layers: int = 4
+    heads: int = 4
+    vocab: int = 256
+    """Symbols of the model; text is bytes all the same."""
     width: int = 256
     seq: int = 256
     batch: int = 8
@@ -41,15 +44,16 @@ class Options(Reported):
     @property
     def ours(self) -> list[str]:
         """The command of our run, but for its data."""
-        sizes = f"--layers {self.layers} --d-model {self.width} --heads 4 --tokenizer bytes --seq {self.seq}"
+        sizes = f"--layers {self.layers} --d-model {self.width} --heads {self.heads} --vocab {self.vocab}"
+        data = f"--tokenizer bytes --seq {self.seq} --eval-windows 1 --dropout 0"
         run = f"--schedule gpipe --depth {self.ranks} --batch {self.batch} --steps {self.steps} --sample 0"
-        command = f"mpirun -n {self.ranks} {sys.executable} -m apps.gpt2 {sizes} {run} --eval-windows 1 --dropout 0"
+        command = f"mpirun -n {self.ranks} {sys.executable} -m apps.gpt2 {sizes} {data} {run}"
         return [*command.split(), "--data"]
 
     @property
     def plain(self) -> list[str]:
         """The command of the plain loop, but for its data."""
-        numbers = self.layers, self.width, self.seq, self.batch, self.steps
+        numbers = self.layers, self.width, self.heads, self.vocab, self.seq, self.batch, self.steps
         return [sys.executable, "-m", "benchmarks._mapped_plain", *map(str, numbers)]
 
 

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._mapped_plain import train
 from benchmarks.mapped_data import Options, compare, table
 
 
 def test_the_plain_loop_prints_a_loss_that_falls_on_one_symbol(tmp_path, capsys):
     np.zeros(200, np.uint16).tofile(tmp_path / "a.bin")
-    train(1, 16, 8, 2, 3, tmp_path / "a.bin")
+    train(GPT2(ModelConfig(1, 16, 4, 256, dropout=0.0)), 8, 2, 3, tmp_path / "a.bin")
     losses = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(losses) == 3 and losses == sorted(losses, reverse=True)
 

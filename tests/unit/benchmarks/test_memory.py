@@ -9,7 +9,9 @@ from benchmarks.memory import Holding, Options, as_table, plain
 from tests.launching import launched, mpirun
 
 SMALL = "--layers 2 --d-model 32 --heads 2 --vocab 64 --seq 16 --microbatch 2 --microbatches 6".split()
-ROW = Holding(0, [0, 3], parameters=4, gradients=4, optimizer=8, activations=6, live=3, bound=22, resident=40)
+ROW = Holding(
+    0, [0, 3], parameters=4, gradients=4, optimizer=8, activations=6, live=3, planned=22, bound=22, resident=40
+)
 
 
 @pytest.mark.timeout(120)
@@ -24,6 +26,7 @@ def test_two_ranks_hold_what_they_may_and_one_process_is_told_beside_them():
     assert (alone["stages"], alone["live"], alone["counted"]) == ([0], 1, alone["bound"])
     assert all(row["parameters"] == row["gradients"] == alone["parameters"] for row in rows)  # both stages, both pipes
     assert all(row["resident"] > 0 for row in (*rows, alone))
+    assert all(row["near"] for row in (*rows, alone))
 
 
 def test_more_than_the_bound_is_told():
@@ -32,3 +35,4 @@ def test_more_than_the_bound_is_told():
     assert "over the bound" in as_table(Options(), [over], ROW).splitlines()[2]
     told = plain(Options(), [ROW, over], ROW)
     assert [row["within"] for row in told["ranks"]] == [True, False]
+    assert [row["near"] for row in told["ranks"]] == [True, False]
