@@ -8,6 +8,7 @@ import html
 import json
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ from urllib.parse import urlsplit
 
 from rich.console import Console, RenderableType
 
+from apps.common.course import STYLE, Course
 from pipelined.errors import UsageError
 
 PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>{}</title>
-<style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
+<style>body{{font:14px/1.4 monospace;margin:2em}}{}</style><pre>{}</pre>{}"""
 
 MAX_CONNECTIONS = 16
 """The most connections at once. Each has a thread, even while it is silent."""
@@ -73,21 +75,32 @@ class Web(Generic[S]):
 
     Attributes:
         address: of the page.
-        last: the look that is shown.
+        last: the look that is shown; each one that is set is also drawn into the course of the run.
         rejected: the number of rejected requests, by reason.
     Raises:
         UsageError: the port cannot be listened on, such as one in use.
     """
 
     def __init__(self, port: int, rendering: Rendering[S]):
-        self.last: S | None = None
+        self._last: S | None = None
+        self._course = Course()
         self.rejected = Counter[str]()
         try:
-            self._server = _Server(port, _handler_class(lambda: self.last, rendering, self.rejected), self.rejected)
+            handler = _handler_class(lambda: self.last, rendering, self._course, self.rejected)
+            self._server = _Server(port, handler, self.rejected)
         except OSError as error:
             fact = f"--web cannot listen on port {port} ({error.strerror})"
             raise UsageError(f"{fact}; name another port, or 0 for any free one") from error
         self.address = f"http://127.0.0.1:{self._server.server_port}/"
+
+    @property
+    def last(self) -> S | None:
+        return self._last
+
+    @last.setter
+    def last(self, status: S) -> None:
+        self._last = status
+        self._course.add(time.monotonic(), status.plain())
 
     def __enter__(self) -> "Web[S]":
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="web", daemon=True)
@@ -131,10 +144,10 @@ class _Server(ThreadingHTTPServer):
 
 
 def _handler_class(
-    last: Callable[[], S | None], rendering: Rendering[S], rejected: Counter[str]
+    last: Callable[[], S | None], rendering: Rendering[S], course: Course, rejected: Counter[str]
 ) -> type[BaseHTTPRequestHandler]:
     renders: dict[str, Callable[[S], str]] = {
-        "/": lambda status: page(rendering, status),
+        "/": lambda status: page(rendering, status, course.draw()),
         "/status.json": lambda status: as_json({**status.plain(), "web_rejected": dict(rejected)}),
     }
     if (metrics := rendering.metrics) is not None:
@@ -185,11 +198,11 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def page(rendering: Rendering[S], status: S) -> str:
-    """The status as a page that reloads itself."""
+def page(rendering: Rendering[S], status: S, course: str = "") -> str:
+    """The status as a page that reloads itself, above the drawing of a course."""
     console = Console(width=140, record=True, file=StringIO())
     console.print(rendering.table(status))
-    return PAGE.format(rendering.title, html.escape(console.export_text()))
+    return PAGE.format(rendering.title, STYLE, html.escape(console.export_text()), course)
 
 
 def as_json(plain: Mapping[str, Any]) -> str:

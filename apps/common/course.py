@@ -1,0 +1,136 @@
+"""The course of a run on its page, as SVG: loss and tokens/s by step, and what each process did in the last steps."""
+
+import html
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from pipelined.aio.events import printable
+
+STYLE = (
+    "figure{margin:1em 0}svg{font-size:11px;display:block}polyline{fill:none;stroke:#0055cc;stroke-width:1.5}"
+    "rect{fill:#d0d0d0}.passes{fill:#0055cc}.counting{fill:#a8c8a8}.preparing{fill:#e8c860}.summing{fill:#d07040}"
+)
+"""How a page shows the drawings."""
+MAX_STEPS = 1000
+"""Steps of a curve; of more every second one is dropped, so that a curve always spans the run."""
+LOOKS, ROWS = 60, 24
+"""The last statuses of a timeline, and the most processes of it."""
+WIDTH, HEIGHT, ROW, LABEL = 900, 140, 16, 40
+"""Pixels of a curve, of a row of the timeline, and at least from one number of a step to the next."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a status says of the present.
+
+    Args:
+        at: seconds by any clock.
+        phase: of the step after this one.
+        passes: that each process has done, by its name.
+    """
+
+    at: float
+    step: int
+    phase: str
+    passes: Mapping[str, int]
+
+
+class Course:
+    """The statuses of a run, one after another. What it keeps is replaced, not changed: another thread may draw it."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, tuple[float | None, float | None]] = {}
+        self._looks: tuple[Look, ...] = ()
+
+    def add(self, at: float, status: Mapping[str, Any]) -> None:
+        """Add a status as JSON shows it; a run that goes back to an earlier step continues the curve there.
+
+        Args:
+            at: seconds by any clock.
+        """
+        if (step := status.get("step")) is None:
+            return
+        steps = {before: values for before, values in self._steps.items() if before < step}
+        if len(steps) >= MAX_STEPS:
+            steps = dict([*steps.items()][::2])
+        if step:  # before the first one there is no loss
+            steps[step] = status.get("loss"), status.get("tokens_per_s")
+        peers = [peer for peer in status.get("peers", [])[:ROWS] if "forwards" in peer]
+        passes = {peer["name"]: peer["forwards"] + peer["backwards"] for peer in peers}
+        look = Look(at, step, status.get("step_phase") or "", passes)
+        self._steps, self._looks = steps, (*self._looks[1 - LOOKS :], look)
+
+    def draw(self) -> str:
+        """All so far as HTML; "" until two statuses tell of steps."""
+        curves = [_curve(name, self._values(number)) for number, name in enumerate(("loss", "tokens/s"))]
+        return "".join([*curves, _timeline(self._looks)])
+
+    def _values(self, number: int) -> list[tuple[int, float]]:
+        """A curve: the step and the value, where there is one."""
+        every = ((step, values[number]) for step, values in self._steps.items())
+        return [(step, value) for step, value in every if value is not None and math.isfinite(value)]
+
+
+def _curve(name: str, values: Sequence[tuple[int, float]]) -> str:
+    """A line through values by step, with the first and last step, and the extremes."""
+    if len(values) < 2:
+        return ""
+    first, last = values[0][0], values[-1][0]
+    low, high = (pick(value for _, value in values) for pick in (min, max))
+    places = " ".join(
+        f"{WIDTH * (step - first) / (last - first):.1f},{HEIGHT * (high - value) / ((high - low) or 1):.1f}"
+        for step, value in values
+    )
+    marks = [(-4, 10, "end", f"{high:.4g}"), (-4, HEIGHT, "end", f"{low:.4g}"), (0, HEIGHT + 16, "start", f"{first}")]
+    texts = [_text(*mark) for mark in [*marks, (WIDTH, HEIGHT + 16, "end", f"step {last}")]]
+    return _svg(name, HEIGHT, [f'<polyline points="{places}"/>', *texts])
+
+
+def _timeline(looks: Sequence[Look]) -> str:
+    """A row of the steps with the phase of each, and one for each process: the darker, the more passes it did."""
+    if len(looks) < 2:
+        return ""
+    names = list(dict.fromkeys(name for look in looks for name in look.passes))
+    drawn = [_text(-4, ROW * (row + 1) - 3, "end", name) for row, name in enumerate(["step", *names])]
+    start, seconds, labelled = looks[0].at, (looks[-1].at - looks[0].at) or 1.0, float(-LABEL)
+    for before, after in pairwise(looks):
+        x, right = (WIDTH * (look.at - start) / seconds for look in (before, after))
+        drawn += _cells(before, after, names, x, right - x)
+        if before.step != after.step and right - labelled >= LABEL:
+            drawn.append(_text(right, -2, "end", str(after.step)))
+            labelled = right
+    return _svg("the last steps", ROW * (len(names) + 1), drawn)
+
+
+def _cells(before: Look, after: Look, names: Sequence[str], x: float, width: float) -> Iterator[str]:
+    """What was done between two statuses."""
+    done = {name: after.passes[name] - before.passes.get(name, 0) for name in after.passes}
+    most = max([1, *done.values()])
+    phase = after.phase or "idle"
+    yield _cell(x, 0, width, kind=phase, share=1.0, title=f"step {after.step + 1}: {phase}")
+    for row, name in enumerate(names, 1):
+        if (passes := done.get(name, 0)) > 0:  # a peer that changed its stage begins anew
+            yield _cell(x, row, width, kind="passes", share=passes / most, title=f"{name}: {passes} passes")
+
+
+def _cell(x: float, row: int, width: float, *, kind: str, share: float, title: str) -> str:
+    place = f'x="{x:.1f}" y="{ROW * row}" width="{width:.1f}" height="{ROW - 2}"'
+    what = f'class="{_safe(kind)}" fill-opacity="{share:.2f}"'
+    return f"<rect {place} {what}><title>{_safe(title)}</title></rect>"
+
+
+def _text(x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_safe(text)}</text>'
+
+
+def _svg(name: str, height: int, drawn: Sequence[str]) -> str:
+    box = f'viewBox="-160 -14 {WIDTH + 170} {height + 34}" width="{WIDTH + 170}"'
+    return f"<figure><figcaption>{name}</figcaption><svg {box}>{''.join(drawn)}</svg></figure>"
+
+
+def _safe(text: str) -> str:
+    """Text from the network, for a page."""
+    return html.escape(printable(text, but=""))
