@@ -113,6 +113,7 @@ def table(found: dict[str, Any]) -> str:
 def main() -> None:
     """Run it as the flags say."""
     options = tyro.cli(Options, prog="python -m benchmarks.ravnest_digits")
+    torch.set_num_threads(1)
     digits = Digits.read()
     found: dict[str, Any] = {"clusters": clusters(options, digits), "plain loop": plain(options, digits)}
     found["held_out"] = len(digits.held_out)
