@@ -26,7 +26,7 @@ from apps.gpt2.team_costs import (
 )
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
-from apps.lm.sharded.layouts import STATES, factors_of, resolved, states_of
+from apps.lm.sharded.layouts import STATES, divides, factors_of, resolved, states_of
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.planner.planned_model import StageMoves, is_open
@@ -154,6 +154,9 @@ class PlannedGPT2:
         from apps.lm.models.gpt2 import GPT2
 
         return GPT2(self.model)
+
+    def divides(self, plan: Plan) -> bool:
+        return divides(plan.split)
 
     def build_split(self, plan: Plan) -> Any:
         from apps.lm.sharded.gpt2 import ShardedGPT2

@@ -62,6 +62,10 @@ def is_open(plan: Plan) -> bool:
 class SplitModel(Protocol):
     """A planned model whose stages a team of ranks can split."""
 
+    def divides(self, plan: Plan) -> bool:
+        """Whether the ranks that hold one parameter divide its update, as the plan's layout says."""
+        ...
+
     def build_split(self, plan: Plan) -> Any:
         """Build the `pipelined.training.teams.model.TeamModel` that the plan's teams train; this may import torch."""
         ...

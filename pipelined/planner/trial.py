@@ -92,13 +92,14 @@ async def try_plans(
 
 def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> RankTrainer:
     """The trainer of a plan on the data that the model is measured with."""
-    plan = candidate.plan
+    plan, numerics = candidate.plan, model.numerics()
+    divided = numerics.shard_optimizer or (plan.tensor > 1 and split_model(model).divides(plan))
     job = JobDescription(
         model=model.build() if plan.tensor == 1 else split_model(model).build_split(plan),
         plan=plan,
         feed=model.feed(plan.rows),
         optimizer_config=model.optimizer(),
-        numerics=replace(model.numerics(), recompute=candidate.recompute),
+        numerics=replace(numerics, recompute=candidate.recompute, shard_optimizer=divided),
         sequence=model.sequence,
         seed=0,
     )

@@ -8,6 +8,7 @@ import pytest
 
 from apps.gpt2.config import Config
 from apps.gpt2.planned_model import PlannedGPT2
+from apps.gpt2.team import split_text
 from apps.gpt2.team_costs import text_of
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.layouts import OPERATORS, STATES, states_of
@@ -16,10 +17,12 @@ from pipelined.errors import UsageError
 from pipelined.planner.candidates import candidates
 from pipelined.planner.costs import Stated
 from pipelined.planner.search import SearchRequest, search
+from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation.machine import Machine
 
 RANKS = 2
+NAMES = ("data", "zero1", "zero3")
 
 
 def request(limit=float("inf"), **flags):
@@ -57,6 +60,12 @@ def test_the_least_memory_is_that_of_weights_in_parts_and_without_a_limit_they_a
     split = search(request(least)).chosen.candidate.plan.split
     assert "zero3" in states_of(split).values()
     assert all("+" not in one.candidate.plan.split for one in search(request()).best)
+
+
+def test_a_plan_with_states_is_tried_with_divided_updates():
+    model, plans = request().model, [Plan("gpipe", 1, 1, 2, 2, tensor=2, split=split_text(name, 2)) for name in NAMES]
+    assert [model.divides(plan) for plan in plans] == [False, True, True]
+    assert [model.build_split(plan).shards_weights for plan in plans] == [False, False, True]
 
 
 def test_sums_that_cannot_be_scattered_leave_weights_whole():

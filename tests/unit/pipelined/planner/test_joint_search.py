@@ -41,6 +41,9 @@ class TwoLayers(Toy):
         factors = [f for f in factorizations(plan.tensor) if f.rows <= plan.rows]
         return [written(each) for each in product(factors, repeat=2)]
 
+    def divides(self, plan):
+        return False
+
     def build_split(self, plan):
         raise NotImplementedError("this model is planned and never built")
 
