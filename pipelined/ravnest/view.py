@@ -86,7 +86,7 @@ class RavnestView(MembershipView):
 
     def ends(self, clusters: Clusters) -> bool:
         """Whether these clusters end, so that others go on."""
-        return self._ending.record is not None and self._ending.record.clusters == clusters.number
+        return self._ending.record is not None and self._ending.record.clusters >= clusters.number
 
     def is_done(self, clusters: Clusters) -> bool:
         """Whether each of these clusters has trained its last step."""
