@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+POLL_S = 0.1
+"""Seconds between two checks for a stop request."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -70,6 +72,14 @@ class StopRequest:
     @property
     def requested(self) -> bool:
         return self._signalled or self._parent not in (None, os.getppid())
+
+    async def wait(self) -> None:
+        """Return after a stop request.
+
+        Cost: a check every `POLL_S`: nothing tells a process of the end of its launcher.
+        """
+        while not self.requested:  # noqa: ASYNC110 (a signal handler sets it, in the main thread)
+            await asyncio.sleep(POLL_S)
 
     def listen(self) -> None:
         """Install the signal handlers; only the main thread may call this."""

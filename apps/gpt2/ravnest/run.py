@@ -22,7 +22,6 @@ from apps.ravnest.config import RavnestTask
 from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
 from pipelined.actors.executor import TorchExecutor
-from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.errors import UsageError
 from pipelined.measurement.doctor.machine import free_memory
@@ -46,8 +45,6 @@ from transports.rpc.world import Worlds
 
 STOP, OVER, STAGE = ("ravnest", "stop"), ("ravnest", "over"), ("ravnest", "stage")
 """Tags: a rank requests that training stops; rank 0 says that it is over; a stage of the trained model."""
-POLL_S = 0.5
-"""Seconds between two checks for a stop request."""
 LINE = 1.25e8
 """Bytes a second by which clusters are formed: equal on all ranks, as nothing is known of their lines."""
 
@@ -139,7 +136,7 @@ class Rank:
             planned = pool_request(self.task, self.job.forming)
             training = tasks.create_task(ClusterFormer(node, self.job.ranks, planned, on_step, print_line).run())
             stops: list[asyncio.Task[Any]] = [tasks.create_task(transport.receive(rank, STOP)) for rank in others]
-            stops.append(tasks.create_task(_requested(request)))
+            stops.append(tasks.create_task(request.wait()))
             await asyncio.wait([training, *stops], return_when=asyncio.FIRST_COMPLETED)
             done = training.done()
             await cancelled(training, *stops)
@@ -156,7 +153,7 @@ class Rank:
         return bool(over.note)
 
     async def _ask(self, request: StopRequest) -> None:
-        await _requested(request)
+        await request.wait()
         await self.transport.send(0, STOP)
 
     async def finish(self) -> None:
@@ -212,12 +209,6 @@ async def _share_of_memory(transport: Transport, launch: Launch) -> int:
     found = await broadcast(transport, "memory", await gather(transport, "free memory", own))
     here = transport.nodes[transport.rank]
     return min(size for size, node in zip(found, transport.nodes, strict=True) if node == here)
-
-
-async def _requested(request: StopRequest) -> None:
-    """Wait until this process receives a stop request."""
-    while not request.requested:
-        await RealClock().sleep(POLL_S)
 
 
 def _say_nothing(text: str) -> None:

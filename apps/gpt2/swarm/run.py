@@ -24,11 +24,7 @@ from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.claim import claim
 from pipelined.swarm.process.processes import TrainerProcess
 from pipelined.swarm.process.session import run_peer, run_trainer
-from pipelined.swarm.records.view import SwarmView
 from transports import Transport
-
-POLL_S = 0.5
-"""Seconds between two checks for a stop request."""
 
 
 async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:
@@ -59,7 +55,7 @@ async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
         active_time, stop = ActiveTime(rank.transport, rank.executor), asyncio.Event()
         async with Nursery() as tasks:
             serving = tasks.create_task(run_peer(peer, asyncio.Event()))
-            stopping = tasks.create_task(_set_on_request(stop, request, peer.view))
+            stopping = tasks.create_task(_set_on_request(stop, request))
             if rank.transport.rank == 0 and trainer is not None:
                 await RankZero(rank, trainer, active_time, url, stop).run()
             else:
@@ -85,10 +81,9 @@ async def _follow(
     await transport.receive(0, DONE)
 
 
-async def _set_on_request(stop: asyncio.Event, request: StopRequest, view: SwarmView) -> None:
+async def _set_on_request(stop: asyncio.Event, request: StopRequest) -> None:
     """Set the event when this process receives a stop request."""
-    while not request.requested:
-        await view.next_change(POLL_S)
+    await request.wait()
     stop.set()
 
 

@@ -44,8 +44,6 @@ from transports import new_event_loop
 
 T = TypeVar("T")
 LOOPBACK = "tcp://127.0.0.1:0"
-POLL_S = 0.1
-"""Seconds between two checks for a stop request."""
 
 
 def serve(
@@ -247,16 +245,15 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:
     async def main() -> T | None:
         stop, result = asyncio.Event(), None
 
-        async def poll() -> None:
-            while not request.requested:  # noqa: ASYNC110 (a signal handler sets it, in the main thread)
-                await asyncio.sleep(POLL_S)
+        async def set_stop() -> None:
+            await request.wait()
             stop.set()
 
         async with Nursery() as tasks:
-            polling = tasks.create_task(poll())
+            stopping = tasks.create_task(set_stop())
             with suppress(Stopped):
                 result = await work(stop)
-            polling.cancel()
+            stopping.cancel()
         return result
 
     def start() -> T | None:

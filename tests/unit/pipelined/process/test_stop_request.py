@@ -1,5 +1,6 @@
 """Being asked to stop: one signal asks, a second SIGTERM insists; a launcher or a terminal that is gone has asked."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from pipelined.process.stop_request import StopRequest, stop_signals
+from pipelined.process.stop_request import POLL_S, StopRequest, stop_signals
 from tests.terminal import closed_over
 
 ASKED = """
@@ -68,3 +69,14 @@ def test_a_launcher_that_is_gone_has_asked():
     assert not StopRequest().requested
     assert not StopRequest(os.getppid()).requested
     assert StopRequest(os.getppid() + 1).requested
+
+
+@pytest.mark.virtual
+async def test_wait_returns_at_the_check_after_the_request():
+    loop, stop = asyncio.get_running_loop(), StopRequest()
+    waiting = asyncio.ensure_future(stop.wait())
+    await asyncio.sleep(3.5 * POLL_S)
+    assert not waiting.done()
+    stop._receive(signal.SIGUSR1, None)
+    await waiting
+    assert loop.time() == pytest.approx(4 * POLL_S)
