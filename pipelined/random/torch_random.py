@@ -112,6 +112,17 @@ def _same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
     return all(map(torch.equal, one, other))
 
 
+@contextmanager
+def seeded_alone(seed: int) -> Iterator[None]:
+    """Run the block with torch's CPU generator seeded, while no forward and no other such block runs in this process.
+
+    The generator's state is restored afterwards.
+    """
+    with _TURNS.alone(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
 class _Turns:
     """A lock for several threads together or one alone: ranks in one process share torch's generators."""
 

@@ -26,7 +26,7 @@ from pipelined.api.model.layer_builders import (
 )
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import place_of_layer
-from pipelined.random.torch_random import run_layer
+from pipelined.random.torch_random import run_layer, seeded_alone
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, describe_tree, tensors_of
 from pipelined.training.parameters import register_tensor, replace_tensor
@@ -88,8 +88,7 @@ class Sequential:
         builders = self._builders()
         groups, built = tied_groups(builders), dict[int, nn.Module]()
         firsts = [group[0] for group in groups if any(number in wanted for number in group)]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded_alone(seed):
             for number in sorted({*wanted, *firsts}) if self.initial == KEYED else range(len(self)):
                 if self.initial == KEYED:
                     torch.manual_seed(initial_seed(seed, self._names[number]))

@@ -1,5 +1,7 @@
 """A row of layers: the names and values of an `nn.Sequential`, cut anywhere, and refused where it cannot train."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,9 @@ from torch import nn
 from pipelined.api.model.layer_builders import initial_seed, tied
 from pipelined.api.model.sequential import LayeredModel, Sequential
 from pipelined.training.check_model import ModelError
+
+WAIT_S = 0.1
+"""Seconds for which a thread lets another one come between."""
 
 
 def linear(width=4):
@@ -35,6 +40,30 @@ def test_building_leaves_torchs_generator_as_it_was():
     before = torch.get_rng_state()
     model([linear(), nn.Dropout], torch.zeros(2, 4))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_layers_that_two_threads_build_have_the_values_that_one_thread_gives_them():
+    began, ended, values = threading.Event(), threading.Event(), {}
+    expected = [layer.weight for layer in Sequential([linear(), linear()]).build(1)]
+
+    def begin():
+        began.set()
+        ended.wait(WAIT_S)
+        return nn.Linear(4, 4)
+
+    def second():
+        values["second"] = [layer.weight for layer in Sequential([begin, linear()]).build(1)]
+
+    def start_second():
+        thread.start()
+        began.wait(WAIT_S)
+        return nn.Linear(4, 4)
+
+    thread = threading.Thread(target=second)
+    values["first"] = [layer.weight for layer in Sequential([linear(), start_second]).build(1)]
+    ended.set()
+    thread.join()
+    assert all(torch.equal(*pair) for one in values.values() for pair in zip(one, expected, strict=True))
 
 
 def test_a_layer_that_is_used_twice_is_one_parameter_under_its_first_name():
