@@ -26,7 +26,7 @@ from pipelined.swarm.stages.stage import SwarmStage
 from transports.rpc import Rejected, Unreachable
 
 Build = Callable[[int], SwarmStage]
-"""Build a stage as it is before the first step, the same on all peers."""
+"""Build a stage as it is before the first step, the same on all peers; blocks."""
 
 
 class StageRequest:
@@ -108,7 +108,7 @@ class StageJoin:
         self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
         await registration.put(self._parts.presence.record(registration, phase, index))
         await self._view.follow_stages({index})
-        stage = with_delayed_updates(self._build(index), self._parts.rules.delayed)
+        stage, _, _ = await self._parts.device.run("build", partial(self._build_stage, index))
         replica = await self._fetch(stage, index, Version(0, ""))
         self.move_target = None
         return replica
@@ -122,6 +122,10 @@ class StageJoin:
     async def rejoin(self, replica: Replica) -> Replica:
         """The replica of the same stage, with what it lacks."""
         return await self._fetch(replica.stage, replica.index, replica.version)
+
+    def _build_stage(self, index: int) -> SwarmStage:
+        """Build a stage: work of the device, so that the lease is renewed meanwhile."""
+        return with_delayed_updates(self._build(index), self._parts.rules.delayed)
 
     async def _fetch(self, stage: SwarmStage, index: int, version: Version) -> Replica:
         parts = self._parts
