@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pipelined.errors import UsageError, refuse_below
 
 if TYPE_CHECKING:
-    from pipelined.api.data.tokens.formats import Piece
+    from pipelined.api.data.tokens.formats import TextChunk
     from pipelined.api.data.tokens.tokenizer import Tokenizer
     from pipelined.api.data.tokens.writer import Encoded, Written
 
@@ -87,7 +87,7 @@ def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokeniz
     from rich import progress
     from rich.console import Console
 
-    from pipelined.api.data.tokens.writer import ShardWriter, encode_pieces
+    from pipelined.api.data.tokens.writer import ShardWriter, encode_chunks
 
     total = sum(file.stat().st_size for file in files)
     workers = arguments.workers or max(1, min(len(os.sched_getaffinity(0)), total // A_PROCESS))
@@ -100,8 +100,8 @@ def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokeniz
         task = bar.add_task("", total=total)
 
         def encoded() -> "Iterator[Encoded]":
-            pieces = _pieces(files, arguments.field, arguments.chat)
-            for each in encode_pieces(pieces, shards.tokenizer_file, end, workers):
+            chunks = _chunks(files, arguments.field, arguments.chat)
+            for each in encode_chunks(chunks, shards.tokenizer_file, end, workers):
                 bar.advance(task, each.size)
                 yield each
 
@@ -131,9 +131,9 @@ def _end(tokenizer: "Tokenizer", token: str | None) -> int | None:
     return found
 
 
-def _pieces(files: list[Path], field: str, chat: bool) -> Iterator["Piece"]:
-    from pipelined.api.data.tokens.chat import chat_pieces
-    from pipelined.api.data.tokens.formats import pieces
+def _chunks(files: list[Path], field: str, chat: bool) -> Iterator["TextChunk"]:
+    from pipelined.api.data.tokens.chat import chat_chunks
+    from pipelined.api.data.tokens.formats import text_chunks
 
     for file in files:
-        yield from chat_pieces(file, field) if chat else pieces(file, field)
+        yield from chat_chunks(file, field) if chat else text_chunks(file, field)

@@ -7,13 +7,13 @@ ends. What the assistant says counts as a target, with its `<|im_end|>`; nothing
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelined.api.data.tokens.formats import Piece, loaded_row, require_utf8
+from pipelined.api.data.tokens.formats import TextChunk, loaded_row, require_utf8
 from pipelined.errors import UsageError
 
 ASSISTANT = "assistant"
 
 
-def chat_pieces(path: Path, field: str) -> Iterator[Piece]:
+def chat_chunks(path: Path, field: str) -> Iterator[TextChunk]:
     """The chats of a file, each a document.
 
     Args:
@@ -26,20 +26,20 @@ def chat_pieces(path: Path, field: str) -> Iterator[Piece]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield from _pieces_of(loaded_row(line, where := f"line {number} of {path}"), field, where, len(line))
+                yield from _chunks_of(loaded_row(line, where := f"line {number} of {path}"), field, where, len(line))
 
 
-def _pieces_of(row: dict[str, object], field: str, where: str, size: int) -> Iterator[Piece]:
+def _chunks_of(row: dict[str, object], field: str, where: str, size: int) -> Iterator[TextChunk]:
     messages = _messages(row, field, where)
     for number, (role, content) in enumerate(messages, 1):
         opening = ("\n" if number > 1 else "") + f"<|im_start|>{role}\n"
         closing = f"{content}<|im_end|>"
         last, taken = number == len(messages), size if number == 1 else 0
         if role != ASSISTANT:
-            yield Piece(opening + closing, last, taken, counted=False)
+            yield TextChunk(opening + closing, last, taken, counted=False)
         else:
-            yield Piece(opening, False, taken, counted=False)
-            yield Piece(closing, last, 0)
+            yield TextChunk(opening, False, taken, counted=False)
+            yield TextChunk(closing, last, 0)
 
 
 def _messages(row: dict[str, object], field: str, where: str) -> list[tuple[str, str]]:

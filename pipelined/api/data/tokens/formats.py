@@ -1,4 +1,4 @@
-"""The texts of files, one after another, in pieces that fit in memory: plain text, JSON lines, Parquet, Arrow.
+"""The texts of files, one after another, in chunks that fit in memory: plain text, JSON lines, Parquet, Arrow.
 
 A Hugging Face dataset on disk (`save_to_disk`) is a directory of Arrow files, named in its `state.json`.
 """
@@ -15,7 +15,7 @@ from pipelined.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow
 
-PIECE = 1 << 20
+CHUNK = 1 << 20
 """Characters of plain text that are read at once."""
 ROWS = 1024
 """Rows of a Parquet file that are read at once."""
@@ -23,8 +23,8 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Text in a row.
+class TextChunk:
+    """A chunk of a document's text.
 
     Args:
         text: what is tokenised.
@@ -82,7 +82,7 @@ def check(path: Path, field: str) -> None:
             raise UsageError(f"{fact}; name one of them by --field")
 
 
-def pieces(path: Path, field: str) -> Iterator[Piece]:
+def text_chunks(path: Path, field: str) -> Iterator[TextChunk]:
     """The texts of a file, in its order, by the suffix of its name: `.jsonl`, `.parquet`, `.arrow`, or else plain text.
 
     Upper and lower case mean the same in a suffix.
@@ -100,7 +100,7 @@ def pieces(path: Path, field: str) -> Iterator[Piece]:
         raise UsageError(f"{path} cannot be read to its end ({error}); write it again, or leave it out") from error
 
 
-def _plain(path: Path, field: str) -> Iterator[Piece]:
+def _plain(path: Path, field: str) -> Iterator[TextChunk]:
     """A file of text is one document.
 
     It is cut between lines; see `_cut`.
@@ -108,7 +108,7 @@ def _plain(path: Path, field: str) -> Iterator[Piece]:
     rest = ""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            while read := file.read(PIECE):
+            while read := file.read(CHUNK):
                 if "\0" in read:
                     raise UsageError(f"{path} is binary (it holds a zero byte); name text files")
                 rest += read
@@ -132,30 +132,30 @@ def _cut(text: str, start: int) -> int:
     return start + last[-1] if last else 0
 
 
-def _lines(path: Path, field: str) -> Iterator[Piece]:
+def _lines(path: Path, field: str) -> Iterator[TextChunk]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 row = loaded_row(line, f"line {number} of {path}")
-                yield Piece(_text(row, field, f"line {number} of {path}"), True, len(line))
+                yield TextChunk(_text(row, field, f"line {number} of {path}"), True, len(line))
 
 
-def _parquet(path: Path, field: str) -> Iterator[Piece]:
+def _parquet(path: Path, field: str) -> Iterator[TextChunk]:
     with _arrow(path).parquet.ParquetFile(path) as file:
         share = path.stat().st_size // max(1, file.metadata.num_rows)
         for batch in file.iter_batches(ROWS, columns=[field]):
             yield from _rows(batch, field, path, share)
 
 
-def _stream(path: Path, field: str) -> Iterator[Piece]:
+def _stream(path: Path, field: str) -> Iterator[TextChunk]:
     with _arrow(path).ipc.open_stream(path) as file:
         for batch in file:
             yield from _rows(batch, field, path, batch.nbytes // max(1, batch.num_rows))
 
 
-def _rows(batch: "pyarrow.RecordBatch", field: str, path: Path, size: int) -> Iterator[Piece]:
+def _rows(batch: "pyarrow.RecordBatch", field: str, path: Path, size: int) -> Iterator[TextChunk]:
     for value in batch.column(field).to_pylist():
-        yield Piece(_text({field: value}, field, f"a row of {path}"), True, size)
+        yield TextChunk(_text({field: value}, field, f"a row of {path}"), True, size)
 
 
 def _parquet_columns(path: Path) -> list[str]:
@@ -173,7 +173,7 @@ def _stream_columns(path: Path) -> list[str]:
         raise UsageError(f"{path} is no stream of Arrow ({error}); leave it out") from error
 
 
-READERS: dict[str, Callable[[Path, str], Iterator[Piece]]] = {
+READERS: dict[str, Callable[[Path, str], Iterator[TextChunk]]] = {
     ".jsonl": _lines,
     ".parquet": _parquet,
     ".arrow": _stream,
@@ -190,8 +190,8 @@ REFUSED = {
 """Formats that would otherwise be read as plain text, by suffix: what the file is, and the remedy."""
 
 
-def _sized(text: str, *, ends: bool) -> Piece:
-    return Piece(text, ends, len(text.encode()))
+def _sized(text: str, *, ends: bool) -> TextChunk:
+    return TextChunk(text, ends, len(text.encode()))
 
 
 def loaded_row(text: str | bytes, where: object) -> dict[str, Any]:

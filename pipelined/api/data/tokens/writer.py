@@ -16,7 +16,7 @@ from types import TracebackType
 
 import numpy as np
 
-from pipelined.api.data.tokens.formats import Piece
+from pipelined.api.data.tokens.formats import TextChunk
 from pipelined.api.data.tokens.index import FORMAT, INDEX, PACKED, TOKENIZER
 from pipelined.api.data.tokens.packing import Ids, packed
 from pipelined.api.data.tokens.tokenizer import Tokenizer
@@ -171,7 +171,7 @@ def _sha256(raw: bytes) -> str:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The ids of some pieces.
+    """The ids of some chunks.
 
     Args:
         ends: the places behind which a document ends.
@@ -190,8 +190,8 @@ class Encoded:
         return len(self.ends)
 
 
-def encode_pieces(pieces: Iterable[Piece], tokenizer: Path, end: int | None, workers: int) -> Iterator[Encoded]:
-    """Encode pieces, in order.
+def encode_chunks(chunks: Iterable[TextChunk], tokenizer: Path, end: int | None, workers: int) -> Iterator[Encoded]:
+    """Encode chunks, in order.
 
     Args:
         tokenizer: its JSON.
@@ -201,11 +201,11 @@ def encode_pieces(pieces: Iterable[Piece], tokenizer: Path, end: int | None, wor
     """
     encode = partial(_encode, tokenizer, end)
     if workers == 1:
-        yield from map(encode, _batched(pieces))
+        yield from map(encode, _batched(chunks))
         return
     held: deque[Future[Encoded]] = deque()
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as processes:
-        for batch in _batched(pieces):
+        for batch in _batched(chunks):
             held.append(processes.submit(encode, batch))
             if len(held) > 2 * workers:
                 yield held.popleft().result()
@@ -213,12 +213,12 @@ def encode_pieces(pieces: Iterable[Piece], tokenizer: Path, end: int | None, wor
             yield held.popleft().result()
 
 
-def _batched(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+def _batched(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
     """Pieces in lists of about `BATCH` characters."""
     batch, length = [], 0
-    for piece in pieces:
-        batch.append(piece)
-        length += 1 + len(piece.text)
+    for chunk in chunks:
+        batch.append(chunk)
+        length += 1 + len(chunk.text)
         if length >= BATCH:
             yield batch
             batch, length = [], 0
@@ -226,15 +226,15 @@ def _batched(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _encode(tokenizer: Path, end: int | None, pieces: Sequence[Piece]) -> Encoded:
+def _encode(tokenizer: Path, end: int | None, chunks: Sequence[TextChunk]) -> Encoded:
     found = _loaded(tokenizer)
     behind = np.array([] if end is None else [end], found.dtype)
-    encoded = found.encode_each([piece.text for piece in pieces])
-    parts = [np.append(ids, behind) if piece.ends else ids for piece, ids in zip(pieces, encoded, strict=True)]
+    encoded = found.encode_each([chunk.text for chunk in chunks])
+    parts = [np.append(ids, behind) if chunk.ends else ids for chunk, ids in zip(chunks, encoded, strict=True)]
     sizes = [len(part) for part in parts]
-    ends = np.cumsum(sizes)[[number for number, piece in enumerate(pieces) if piece.ends]]
-    counted = np.repeat(np.array([piece.counted for piece in pieces], np.uint8), sizes)
-    return Encoded(np.concatenate(parts), ends, counted, sum(piece.size for piece in pieces))
+    ends = np.cumsum(sizes)[[number for number, chunk in enumerate(chunks) if chunk.ends]]
+    counted = np.repeat(np.array([chunk.counted for chunk in chunks], np.uint8), sizes)
+    return Encoded(np.concatenate(parts), ends, counted, sum(chunk.size for chunk in chunks))
 
 
 @cache

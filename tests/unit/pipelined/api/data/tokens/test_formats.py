@@ -1,9 +1,9 @@
-"""Plain text is read in pieces, which are cut where no token can cross."""
+"""Plain text is read in chunks, which are cut where no token can cross."""
 
 import pytest
 
 from pipelined.api.data.tokens import formats
-from pipelined.api.data.tokens.formats import files_in, pieces
+from pipelined.api.data.tokens.formats import files_in, text_chunks
 from pipelined.errors import UsageError
 
 
@@ -18,12 +18,12 @@ from pipelined.errors import UsageError
     ],
 )
 def test_the_pieces_of_a_text_are_cut_between_lines_and_give_it_again(tmp_path, monkeypatch, text, expected):
-    monkeypatch.setattr(formats, "PIECE", 5)
+    monkeypatch.setattr(formats, "CHUNK", 5)
     (tmp_path / "a.txt").write_text(text)
-    found = list(pieces(tmp_path / "a.txt", "text"))
-    assert [piece.text for piece in found] == expected
-    assert [piece.ends for piece in found] == [False] * (len(found) - 1) + [True]
-    assert sum(piece.size for piece in found) == len(text)
+    found = list(text_chunks(tmp_path / "a.txt", "text"))
+    assert [chunk.text for chunk in found] == expected
+    assert [chunk.ends for chunk in found] == [False] * (len(found) - 1) + [True]
+    assert sum(chunk.size for chunk in found) == len(text)
 
 
 def test_a_directory_gives_its_files_in_order_of_name_without_hidden_ones(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipelined.__main__ import main
 from pipelined.api.data.tokens import formats
-from pipelined.api.data.tokens.formats import files_in, pieces
+from pipelined.api.data.tokens.formats import files_in, text_chunks
 from pipelined.api.data.tokens.index import open_index
 from pipelined.api.data.tokens.tokenizer import Tokenizer, train_tokenizer
 from pipelined.errors import UsageError
@@ -89,13 +89,13 @@ def test_processes_write_what_one_process_writes(write, tmp_path, tokenizer):
     assert np.array_equal(read(tmp_path / "out"), expected(tokenizer, [text or "x" for text in TEXTS]))
 
 
-@given(text=st.text("ab \n\r\t.é", max_size=60), piece=st.integers(1, 9))
-def test_a_long_text_has_the_tokens_of_the_whole(tokenizer, tmp_path_factory, text, piece):
+@given(text=st.text("ab \n\r\t.é", max_size=60), chunk=st.integers(1, 9))
+def test_a_long_text_has_the_tokens_of_the_whole(tokenizer, tmp_path_factory, text, chunk):
     path, found = tmp_path_factory.mktemp("text") / "a.txt", Tokenizer.from_json(tokenizer.read_text())
     path.write_bytes(text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "PIECE", piece)
-        read = list(pieces(path, "text"))
+        patch.setattr(formats, "CHUNK", chunk)
+        read = list(text_chunks(path, "text"))
     assert [one.ends for one in read] == [False] * (len(read) - 1) + [True]
     assert np.array_equal(found.encode_all([one.text for one in read]), found.encode(text))
 
