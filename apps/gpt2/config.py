@@ -154,8 +154,8 @@ def own_defaults(config: Config) -> Mapping[str, Any]:
     """
     if not config.is_published:
         return {}
-    from pipelined.api.data.tokens.index import is_prepared
+    from pipelined.api.data.tokens.index import is_tokenized
 
-    named = config.init is not None or any(map(is_prepared, config.data))
+    named = config.init is not None or any(map(is_tokenized, config.data))
     fits = config.vocab is None or config.vocab >= SYMBOLS
     return {"lr": LR} | ({"tokenizer": TOKENIZER} if fits and not named else {})

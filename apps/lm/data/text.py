@@ -18,7 +18,7 @@ from apps.lm.data import token_cache
 from apps.lm.data.corpus import VALIDATION_SHARE, Corpus, read_corpus
 from apps.lm.data.ngram import score_ngrams
 from pipelined.actors.agree import agree, broadcast
-from pipelined.api.data.tokens.index import INDEX, is_indexed, is_prepared, open_bare, open_index
+from pipelined.api.data.tokens.index import INDEX, is_indexed, is_tokenized, open_bin, open_index
 from pipelined.api.data.tokens.mapped import MappedTokens, Tokens
 from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer
 from pipelined.errors import UsageError
@@ -164,7 +164,7 @@ def read_text(
         held_out: what is scored, in either form. Without it the end of each document, or of the tokens.
         windows: the most windows that an evaluation scores; 0: all. Without it all of text, `WINDOWS` of tokens.
     Raises:
-        UsageError: see `read_corpus`, `find_tokenizer`, `open_index` and `open_bare`.
+        UsageError: see `read_corpus`, `find_tokenizer`, `open_index` and `open_bin`.
     """
     whole = bool(held_out)
     text = _prepared(paths, tokenizer, whole) if _is_prepared(paths) else _read(paths, tokenizer or "bytes", whole)
@@ -176,11 +176,11 @@ def read_text(
 
 def _is_prepared(paths: Sequence[Path]) -> bool:
     """Whether the paths hold tokens. Raises UsageError: some do, and others hold text."""
-    prepared = [path for path in paths if is_prepared(path)]
-    if prepared and len(prepared) < len(paths):
-        other = next(path for path in paths if path not in prepared)
-        raise UsageError(f"{prepared[0]} holds tokens and {other} text; give --data one of both kinds")
-    return bool(prepared)
+    tokenized = [path for path in paths if is_tokenized(path)]
+    if tokenized and len(tokenized) < len(paths):
+        other = next(path for path in paths if path not in tokenized)
+        raise UsageError(f"{tokenized[0]} holds tokens and {other} text; give --data one of both kinds")
+    return bool(tokenized)
 
 
 def _read(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:
@@ -226,7 +226,7 @@ def _open(paths: Sequence[Path], given: Tokenizer | None) -> tuple[Tokenizer, Ma
     """The tokenizer, the tokens and their digest. Raises UsageError: the tokens are of another tokenizer than given."""
     if not is_indexed(paths):
         found = given or find_tokenizer("gpt2", ())
-        opened = open_bare(paths, found.vocab_size)
+        opened = open_bin(paths, found.vocab_size)
         return found, opened.tokens, opened.digest
     opened = open_index(paths[0])
     found = Tokenizer.from_json(opened.tokenizer or "")

@@ -122,7 +122,7 @@ def _plain(path: Path, field: str) -> Iterator[TextChunk]:
 
 
 def _cut(text: str, start: int) -> int:
-    """Where the tokens before and behind are those of the whole text; 0 if there is no such place from `start` on.
+    """The last position where cutting the text changes no token; 0 if there is none at or after `start`.
 
     Between two lines, with no white space at the end of one or the beginning of the other; else before the last of
     several line ends, which GPT-2's vocabulary never joins to those before it.

@@ -18,11 +18,11 @@ DTYPES = ("uint16", "uint32")
 
 @dataclass(frozen=True)
 class TokenFiles:
-    """Tokens on disk, and what is known of them.
+    """Token files, their digest and their tokenizer.
 
     Args:
         tokens: all of them.
-        digest: what a run that goes on must have alike.
+        digest: a resumed run must have the same.
         tokenizer: the tokenizer.json that made them; None where the files do not say.
     """
 
@@ -31,7 +31,7 @@ class TokenFiles:
     tokenizer: str | None
 
 
-def is_prepared(path: Path) -> bool:
+def is_tokenized(path: Path) -> bool:
     """Whether a path holds tokens rather than text."""
     return path.suffix.lower() == ".bin" or (path / INDEX).is_file()
 
@@ -94,7 +94,7 @@ def is_packed(paths: Sequence[Path]) -> bool:
         return False
 
 
-def open_bare(paths: Sequence[Path], symbols: int) -> TokenFiles:
+def open_bin(paths: Sequence[Path], vocab_size: int) -> TokenFiles:
     """The tokens of files without an index: uint16, or uint32 for a tokenizer of more than 65,536 symbols.
 
     Raises:
@@ -102,14 +102,14 @@ def open_bare(paths: Sequence[Path], symbols: int) -> TokenFiles:
             symbol.
     Cost: reads 128 Ki tokens.
     """
-    dtype = DTYPES[symbols > 1 << 16]
+    dtype = DTYPES[vocab_size > 1 << 16]
     size = 4 if dtype == "uint32" else 2
     files = [(path, _tokens(path, size)) for path in paths]
     tokens = MappedTokens.open(files, dtype)
     if not len(tokens):
         raise UsageError(f"{paths[0]} holds no tokens (bytes: 0, files: {len(paths)}); write it again")
-    if (largest := int(tokens.probe().max())) >= symbols:
-        fact = f"{paths[0]} was written with another tokenizer (a token: {largest}, symbols: {symbols})"
+    if (largest := int(tokens.sample().max())) >= vocab_size:
+        fact = f"{paths[0]} was written with another tokenizer (a token: {largest}, symbols: {vocab_size})"
         raise UsageError(f"{fact}; give its --tokenizer")
     return TokenFiles(tokens, tokens.digest(), None)
 

@@ -13,15 +13,15 @@ import numpy as np
 
 from pipelined.errors import UsageError
 
-PROBES, PROBE = 64, 2048
-"""The places of all tokens that `probe` reads, and the tokens that it reads at each."""
+SAMPLES, SAMPLE_TOKENS = 64, 2048
+"""The places of all tokens that `sample` reads, and the tokens that it reads at each."""
 
 
 @dataclass(frozen=True)
 class MappedTokens:
     """The ids of several files, one after another, or a part of them.
 
-    A span is mapped while it is copied, and no longer: pages that stay mapped would count as this process's memory.
+    Each span is mapped only while it is copied: pages that stay mapped would count as this process's memory.
 
     Args:
         files: each file's path and its number of tokens.
@@ -73,16 +73,16 @@ class MappedTokens:
             return np.empty((len(starts), length), self.dtype)
         return np.stack([np.concatenate(list(self._pieces(self.first + int(start), length))) for start in starts])
 
-    def probe(self) -> np.ndarray:
+    def sample(self) -> np.ndarray:
         """Some tokens from evenly spaced places, for checks that must not read everything; all, if there are few."""
-        if len(self) <= PROBES * PROBE:
+        if len(self) <= SAMPLES * SAMPLE_TOKENS:
             return self.spans(np.zeros(1, np.int64), len(self)).ravel()
-        return self.spans(np.linspace(0, len(self) - PROBE, PROBES).astype(np.int64), PROBE).ravel()
+        return self.spans(np.linspace(0, len(self) - SAMPLE_TOKENS, SAMPLES).astype(np.int64), SAMPLE_TOKENS).ravel()
 
     def digest(self) -> str:
-        """A digest of the number of tokens, their type, and what `probe` reads; not of every token."""
+        """A digest of the number of tokens, their type, and what `sample` reads; not of every token."""
         hasher = hashlib.blake2b(f"{self.dtype.name} {len(self)}".encode(), digest_size=16)
-        hasher.update(self.probe().tobytes())
+        hasher.update(self.sample().tobytes())
         return hasher.hexdigest()
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Write tokens: texts are encoded in processes, and their ids go into shards of a directory with an index."""
+"""Write tokens: texts are encoded in processes, and their ids written as shards with an index."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ class Written:
     """The shards of a directory, as its index records them.
 
     Args:
-        documents: that ended.
+        documents: complete documents so far.
         tokens: in all shards.
         shards: the name, the number of tokens and the SHA-256 of each, and of the mask beside it where rows are packed.
     """
@@ -47,18 +47,18 @@ class ShardWriter:
     Args:
         directory: must not exist, or be empty; not the working directory, which it replaces.
         tokenizer: that makes the ids.
-        called: how it was requested, for people.
+        tokenizer_name: as given on the command line; for the index.
         size: the most tokens of a shard.
         row: tokens of a row into which documents are packed, of which a shard has at least one; 0: they are not.
     Raises:
         UsageError: the directory is the working directory, or above it.
     """
 
-    def __init__(self, directory: Path, tokenizer: Tokenizer, called: str, size: int, row: int = 0):
+    def __init__(self, directory: Path, tokenizer: Tokenizer, tokenizer_name: str, size: int, row: int = 0):
         if Path.cwd().is_relative_to(resolved := directory.resolve()):
             raise UsageError(f"--out {directory} is the working directory, or above it; name a new directory")
         directory = resolved
-        self._directory, self._tokenizer, self._called = directory, tokenizer, called
+        self._directory, self._tokenizer, self._tokenizer_name = directory, tokenizer, tokenizer_name
         self._row, self._size = row, max(row, size // row * row) if row else size
         self._part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.part")
         self._held: list[np.ndarray] = []
@@ -133,7 +133,7 @@ class ShardWriter:
             fact = "nothing in the files counts as a target" if self._row else "the files hold no text"
             raise UsageError(f"{fact} (tokens: 0); name files with text in them, of chats with an assistant's messages")
         digest = _sha256(self.tokenizer_file.read_bytes())
-        about = {"called": self._called, "symbols": self._tokenizer.vocab_size, "sha256": digest}
+        about = {"called": self._tokenizer_name, "symbols": self._tokenizer.vocab_size, "sha256": digest}
         dtype = self._tokenizer.dtype.name
         kind = {"format": PACKED, "row": self._row} if self._row else {"format": FORMAT}
         index = {**kind, "dtype": dtype, "tokenizer": about, **vars(self.written)}

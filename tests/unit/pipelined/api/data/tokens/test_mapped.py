@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.api.data.tokens.index import open_bare
+from pipelined.api.data.tokens.index import open_bin
 from pipelined.api.data.tokens.mapped import MappedTokens, spans_of
 from pipelined.errors import UsageError
 from tests.launching import launched
@@ -51,40 +51,40 @@ def test_bare_tokens_are_read_by_the_width_of_the_vocabulary(tmp_path):
     ALL.astype("<u4").tofile(tmp_path / "wide.bin")
     ALL.tofile(tmp_path / "narrow.bin")
     for name, symbols in (("wide.bin", 70_000), ("narrow.bin", 60_000)):
-        opened = open_bare([tmp_path / name], symbols)
+        opened = open_bin([tmp_path / name], symbols)
         assert np.array_equal(opened.tokens.spans(np.array([0]), 100)[0], ALL)
 
 
 def test_bare_tokens_of_another_tokenizer_or_half_a_token_are_refused(tmp_path):
     ALL.tofile(tmp_path / "a.bin")
     with pytest.raises(UsageError, match="a token: 59499, symbols: 256"):
-        open_bare([tmp_path / "a.bin"], 256)
+        open_bin([tmp_path / "a.bin"], 256)
     (tmp_path / "a.bin").write_bytes(ALL.tobytes()[:-1])
     with pytest.raises(UsageError, match=r"a\.bin is no whole number of tokens \(bytes: 199, a token: 2\)"):
-        open_bare([tmp_path / "a.bin"], 60_000)
+        open_bin([tmp_path / "a.bin"], 60_000)
 
 
 def test_bare_files_without_a_token_are_refused(tmp_path):
     for name in ("a.bin", "b.bin"):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(UsageError, match=r"a\.bin holds no tokens \(bytes: 0, files: 2\)"):
-        open_bare([tmp_path / "a.bin", tmp_path / "b.bin"], 60_000)
+        open_bin([tmp_path / "a.bin", tmp_path / "b.bin"], 60_000)
 
 
 def test_an_index_of_no_tokens_has_empty_spans_and_a_digest(tmp_path):
     tokens = MappedTokens.open([], "uint16")
     assert tokens.spans(np.zeros(3, np.int64), 0).shape == (3, 0)
     assert tokens.spans(np.zeros(0, np.int64), 5).shape == (0, 5)
-    assert len(tokens.probe()) == 0 and tokens.digest()
+    assert len(tokens.sample()) == 0 and tokens.digest()
 
 
 CHILD = """
 import resource, sys, time
 from pathlib import Path
 from apps.lm.data.batches import Batches
-from pipelined.api.data.tokens.index import open_bare
+from pipelined.api.data.tokens.index import open_bin
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-batches = Batches(open_bare([Path(sys.argv[1])], 50_257).tokens, 1024, 8, 4, 0)
+batches = Batches(open_bin([Path(sys.argv[1])], 50_257).tokens, 1024, 8, 4, 0)
 batches.rows(0, 0)
 first = time.perf_counter() - began
 for step in range(20):
