@@ -16,7 +16,7 @@ def flags(options: type[T], name: str) -> T:
     """Read the command line of `python -m benchmarks.NAME`.
 
     Raises:
-        SystemExit: 0 behind the help, 2 where the flags cannot be read or contradict one another.
+        SystemExit: 0 after the help, 2 where the flags cannot be read or contradict one another.
     """
     launch = ALONE
     try:

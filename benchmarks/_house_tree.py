@@ -135,9 +135,9 @@ class Tree:
         module = self.modules[source]
         for node in module.tree.body if module.is_face else ():
             if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
-                behind = _source(module, node)
-                if behind in self.modules and behind != source:
-                    return self._definer(behind, name)
+                named = _source(module, node)
+                if named in self.modules and named != source:
+                    return self._definer(named, name)
         return source
 
     @cached_property
@@ -169,7 +169,7 @@ def _dotted(path: Path) -> str:
 
 
 def _source(module: Module, node: ast.ImportFrom) -> str:
-    """The dotted name behind `from`."""
+    """The dotted name after `from`."""
     if not node.level:
         return node.module or ""
     base = module.folder.split(".")

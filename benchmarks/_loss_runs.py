@@ -52,7 +52,7 @@ class Run:
 def _words(command: str, bare: bool) -> list[str]:
     words = shlex.split(command)
     program = words.index("-m") + 1
-    at = program + (2 if words[program] == "apps.swarm" else 1)  # behind the subcommand
+    at = program + (2 if words[program] == "apps.swarm" else 1)  # after the subcommand
     words[at:at] = shlex.split(BARE if bare else COMMON.get(words[program], ""))
     return [_found(word) if word in ("python", "mpirun", "torchrun") else word for word in words]
 

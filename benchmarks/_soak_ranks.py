@@ -44,7 +44,7 @@ class Feed:
 
 
 async def soak(transport: Transport, steps: int, settled: int, looks: int) -> int:
-    """Train, look at the levels behind `settled` steps and at the end, and let rank 0 print those of all ranks."""
+    """Train, look at the levels after `settled` steps and at the end, and let rank 0 print those of all ranks."""
     executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         async with Actor(transport) as actor:

@@ -35,7 +35,7 @@ NO_TIME = {"forward": 0.0, "backward": 0.0, "step": 0.0}
 
 
 async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
-    """The levels behind `settled` steps and at the end."""
+    """The levels after `settled` steps and at the end."""
     clock = RealClock()
     async with AsyncExitStack() as stack, Nursery() as tasks:
         coordinator = await stack.enter_async_context(await open_endpoint(LOOPBACK))
@@ -62,7 +62,7 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
 
 
 async def _levels(view: SwarmView, step: int, looks: int) -> Levels:
-    """The least levels behind this step and the next ones."""
+    """The least levels after this step and the next ones."""
     found = []
     for each in range(looks):
         await view.wait_for(lambda each=each: view.head is not None and view.head.step > step + each)

@@ -124,7 +124,7 @@ def exponents(sizes: Sequence[Size], phase: str, unit: str) -> list[float]:
 
 
 def table(sizes: Sequence[Size]) -> str:
-    """Every phase by size, the exponent from the smallest size but one to the largest behind it."""
+    """Every phase by size, the exponent from the smallest size but one to the largest."""
     lines = [f"{'phase':>12} {'':>14}" + "".join(f"{size.ranks:>12}" for size in sizes) + "    exponents"]
     for phase, units in sizes[0].phases.items():
         for unit in units:

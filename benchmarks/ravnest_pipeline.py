@@ -36,7 +36,7 @@ class Options(Reported):
     delay_ms: float = 30.0
     """Milliseconds of a message."""
     ahead: int | None = None
-    """Microbatches alive in the first stage; behind it by the law, in proportion. Open: the law's."""
+    """Microbatches alive in the first stage; in later ones by the law, in proportion. Open: the law's."""
     microbatches: int = 4
     """Of a step, N."""
     steps: int = 60

@@ -1,7 +1,7 @@
 """Whether a long run keeps its levels of memory, descriptors, tasks and messages: `python -m benchmarks.soak`.
 
 A tiny GPT-2 on two ranks over TCP and over MPI, and a swarm of four peers in one process, each for so many steps. The
-levels behind the first thousand steps are set beside those at the end; one that rose by more than chance allows is
+levels after the first thousand steps are set beside those at the end; one that rose by more than chance allows is
 named, and the exit code is then 1.
 """
 
@@ -38,7 +38,7 @@ class Options(Reported):
     settled: int = 1_000
     """Steps after which the levels are looked at first."""
     looks: int = 10
-    """Steps in a row behind which they are looked at; the least counts."""
+    """Steps in a row after which the levels are read; the least counts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -98,7 +98,7 @@ def latency(model: str, at: int, queues: Sequence[int] = QUEUES) -> Latency:
 
 
 def _queued(actors: Actors) -> Step:
-    """Whole rounds of all slots, behind two in which the stages come apart."""
+    """Whole rounds of all slots, after two in which the stages come apart."""
     return flow(actors, 2 * actors.slots, 2 * actors.slots)
 
 

@@ -96,7 +96,7 @@ class Program(Generic[F]):
         return flags
 
     def _expanded(self, arguments: Sequence[str]) -> Sequence[str]:
-        """A command line with the flags of its --config behind the command, if this has a file of flags."""
+        """A command line with the flags of its --config after the command, if this has a file of flags."""
         kind = self.commands.get(arguments[0]) if arguments else None
         names = names_of(kind) if isinstance(kind, type) else []
         return [arguments[0], *expanded(arguments[1:], lambda words: names)] if "config" in names else arguments

@@ -22,7 +22,7 @@ class Convolution(NamedTuple):
     Args:
         name: as `conv2_1`, the first of the second block.
         inputs, outputs: channels.
-        side: places of an image along each side, before and behind it.
+        side: places of an image along each side, before and after it.
     """
 
     name: str
@@ -49,7 +49,7 @@ class VGGConfig:
         channels: of each block; each block ends in a pool.
         dense: widths of the hidden dense layers.
         classes: of images.
-        dropout: probability in training that a number behind a hidden dense layer is dropped.
+        dropout: probability in training that an output of a hidden dense layer is dropped.
     """
 
     side: int
@@ -76,7 +76,7 @@ class VGGConfig:
 
     @property
     def layers(self) -> list[Dense]:
-        """The dense layers; the first is numbered behind the blocks, as fc6 behind five of them."""
+        """The dense layers; the first is numbered after the blocks, as fc6 after five of them."""
         flat = self.channels[-1] * (self.side // POOL ** len(self.channels)) ** 2
         widths, first = (flat, *self.dense, self.classes), len(self.channels) + 1
         pairs = pairwise(widths)

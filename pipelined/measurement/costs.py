@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pipelined.measurement.codec import CodecCosts
 
 FIRST_INPUT = "first I"
-"""The timed operation behind the input half of a stage with the first layer; the weight half does its work there."""
+"""The timed operation after the input half of a stage with the first layer; the weight half does its work there."""
 
 PLAIN = CodecCosts()
 """No codec: messages are sent unchanged."""

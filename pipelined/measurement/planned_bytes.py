@@ -36,7 +36,7 @@ class StageBytes(NamedTuple):
     """What a rank sends for a stage, if it holds it.
 
     Args:
-        activation, gradient: of a microbatch, to the stages behind and before.
+        activation, gradient: of a microbatch, to the next stage and to the one before.
         moved: to the team for a microbatch.
         once: to the team in a step.
     """

@@ -53,12 +53,12 @@ def _placed(instructions: Sequence[Instruction], held: Sequence[int], early: Col
     """A worker's instructions with the sums that are missing."""
     missing = set(held) - {i.stage for i in instructions if not i.computes}
     last = last_gradients(instructions)
-    behind = {last[stage]: stage for stage in missing.intersection(early, last)}
+    at_last = {last[stage]: stage for stage in missing.intersection(early, last)}
     for position, instruction in enumerate(instructions):
         yield instruction
-        if position in behind:
-            yield gradient_sum(behind[position])
-    yield from map(gradient_sum, sorted(missing.difference(behind.values())))
+        if position in at_last:
+            yield gradient_sum(at_last[position])
+    yield from map(gradient_sum, sorted(missing.difference(at_last.values())))
 
 
 def _before_last_gap(worker: Sequence[Timed]) -> set[int]:

@@ -38,15 +38,15 @@ def version_of(updates: Updates, microbatch: int, newest: int) -> int:
     return newest if updates.delay is None else microbatch // updates.every - updates.delay
 
 
-def shared_version(updates: Updates, microbatch: int, behind: int) -> int:
+def shared_version(updates: Updates, microbatch: int, alive: int) -> int:
     """The version of a parameter that several stages hold; it is the same on all of them for every timing.
 
     It is the newest version that the first of these stages certainly has when the microbatch enters.
 
     Args:
-        behind: the most microbatches that the first of these stages has alive beside this one.
+        alive: the most microbatches that the first of these stages has alive beside this one.
     """
-    return version_of(updates, microbatch, max(0, microbatch - behind) // updates.every)
+    return version_of(updates, microbatch, max(0, microbatch - alive) // updates.every)
 
 
 def steps_to_fill(shape: Shape) -> int:

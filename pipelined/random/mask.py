@@ -76,7 +76,7 @@ def _split_mix_64(key: int, n: torch.Tensor) -> torch.Tensor:
 
 
 def _low_bias_32(columns: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """lowbias32 of first + column, with `second` added behind the first multiplication and without the last shift.
+    """lowbias32 of first + column, with `second` added after the first multiplication and without the last shift.
 
     The last shift changes low bits only, which a comparison with a bound hardly sees.
     """

@@ -108,7 +108,7 @@ MAX_AHEAD = 4096
 AHEAD = Knob(
     "ahead",
     "",
-    "microbatches alive without a flush: K on the first stage and in proportion behind it, or K0,K1,... by stage; "
+    "microbatches alive without a flush: K on the first stage and in proportion on later ones, or K0,K1,... by stage; "
     "default: D-s on stage s",
 )
 

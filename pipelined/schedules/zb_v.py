@@ -26,14 +26,14 @@ async def schedule(worker: Worker) -> None:
 def _order(worker: int, workers: int, microbatches: int) -> Iterator[tuple[str, PipeStage]]:
     """(op, place) in order; `down` is the worker's stage in the first half of the path, `up` in the second."""
     down, up = (0, worker), (0, 2 * workers - 1 - worker)
-    behind = workers - worker
+    later = workers - worker
     rounds = max(microbatches, 2 * workers - 1)
     backward_down, backward_up = [("I", down), ("W", down)], [("I", up), ("W", up)]
-    yield from [("F", down)] * (2 * behind - 1)
+    yield from [("F", down)] * (2 * later - 1)
     yield from [("F", up), ("F", down)] * worker
-    yield from [("F", up), *backward_up] * behind
+    yield from [("F", up), *backward_up] * later
     yield from [("F", down), *backward_down, ("F", up), *backward_up] * (rounds - 2 * workers + 1 + worker)
-    yield from [*backward_down, ("F", up), *backward_up] * (behind - 1)
+    yield from [*backward_down, ("F", up), *backward_up] * (later - 1)
     yield from [("I", down), ("I", up)] * worker
-    yield from backward_down * behind
+    yield from backward_down * later
     yield from [("W", up)] * worker + [("W", down)] * worker

@@ -25,7 +25,7 @@ from pipelined.training.rank_context import RankContext
 from transports import Message, TransportError
 
 AHEAD = 2
-"""Instructions that wait in the queue of the device behind the one that it computes."""
+"""Instructions that wait in the queue of the device after the one that it computes."""
 
 
 class StageFailed(Exception):
@@ -86,7 +86,7 @@ class TrainWorker(Worker):
             self._last = self._instructions.create_task(self._queued(at, message, self._last))
 
     async def _queued(self, at: Instruction, message: Message | None, before: "asyncio.Task[None] | None") -> None:
-        """An instruction of the queue, behind the one before it."""
+        """An instruction of the queue, after the one before it."""
         if not at.computes and before is not None:
             await asyncio.wait([before])
         await self._run(at, message)

@@ -31,7 +31,7 @@ PHASES = {
 
 @pytest.fixture
 def handlers():
-    """The handlers of this process come back behind the test."""
+    """The handlers of this process come back after the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)}
     yield
     for number, handler in before.items():

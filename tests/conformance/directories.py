@@ -34,7 +34,7 @@ class Party:
 
 @asynccontextmanager
 async def kept(directory, seconds, clock):
-    """A lease that is renewed while the block runs, and revoked behind it; the block is cancelled when it is lost."""
+    """A lease that is renewed while the block runs, and revoked after it; the block is cancelled when it is lost."""
     lease = await directory.grant(seconds)
     try:
         async with Nursery() as tasks:

@@ -83,7 +83,7 @@ SEE = {
     ("schedule", "--steps"): "[Without a flush](asynchronous.md)",
     ("plan", "--stale"): "[Without a flush](asynchronous.md)",
 }
-"""The pages behind a flag, by the name of its table and the flag."""
+"""The pages that explain a flag, by the name of its table and the flag."""
 
 
 class Flags(argparse.ArgumentParser):
@@ -146,7 +146,7 @@ def written(text: str) -> str:
     """The page with every row of a flag as its help has it."""
     table, flags, lines = "", dict[str, Row](), []
     for line in text.splitlines():
-        table, flags = _behind(line) or (table, flags)
+        table, flags = _tables_after(line) or (table, flags)
         if found := re.match(r"\| `(--[\w-]+)` \|", line):
             default, what = flags[found[1]]
             see = SEE.get((table, found[1]))
@@ -156,7 +156,7 @@ def written(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _behind(line: str) -> tuple[str, dict[str, Row]] | None:
+def _tables_after(line: str) -> tuple[str, dict[str, Row]] | None:
     """The name and the flags of the tables that follow a line, if it begins some."""
     makers: dict[str, Callable[[], dict[str, Row]]] = {"## python -m apps.gpt2": flags_of_training}
     if found := re.match(r"`python -m apps\.ravnest (\w+)`", line):

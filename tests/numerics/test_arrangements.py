@@ -56,7 +56,7 @@ def test_every_synchronous_schedule_is_compared_in_every_run():
 
 @pytest.mark.parametrize("later", [0, 1])
 def test_a_schedule_that_sums_its_own_gradients_gives_the_numbers_of_one_process(tmp_path, later):
-    """Chimera as a table, with each sum right behind its last gradient or one instruction later, in two groups."""
+    """Chimera as a table, with each sum right after its last gradient or one instruction later, in two groups."""
     program = with_sums(record(find("chimera"), Shape(4, 4)), "eager")
     workers = []
     for instructions in program.workers:

@@ -73,7 +73,7 @@ def test_the_comparison_can_fail():
 
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
 def test_a_drain_between_steps_is_as_the_recurrence_has_it(schedule):
-    """PipeDream begins anew behind it; 2BW keeps the version before the newest, so a drain makes no difference."""
+    """PipeDream begins anew after it; 2BW keeps the version before the newest, so a drain makes no difference."""
     case = Case(schedule, 3, 1, 3)
     version = pipedream(3, drains=[0, 6, 9]) if schedule == "pipedream" else double_buffered(3)
     expected = delayed(case, STEPS, version)

@@ -105,7 +105,7 @@ def counted(job, monkeypatch):
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         ranks = runner.run(everyone())
-    assert sum(waited.values()) == sum(counts["run"] for counts, _ in ranks), "once behind each piece of work"
+    assert sum(waited.values()) == sum(counts["run"] for counts, _ in ranks), "once after each piece of work"
     return loop, ranks
 
 

@@ -74,14 +74,14 @@ def test_an_order_is_replayed_to_the_last_bit_with_its_delays(unsteady, tmp_path
 
 
 def test_a_run_may_go_on_within_the_steps_of_an_order(unsteady, tmp_path):
-    """Of the whole run's order the last segment alone is followed, as behind a checkpoint."""
+    """Of the whole run's order the last segment alone is followed, as after a checkpoint."""
     case = Case("async_1f1b", 3, 1, 2)
     unsteady(1)
     _, orders = train(case, tmp_path / "trace.json")
     _, part = train(case, tmp_path / "part.json", orders, several=DRAINS[1:])
     assert list(part) == [DRAINS[1].start]
     for whole, last in zip(orders[0], part[DRAINS[1].start], strict=True):
-        behind = DRAINS[1].start * case.microbatches
-        assert [(i.op, i.microbatch - behind) for i in whole if i.microbatch >= behind] == [
+        earlier = DRAINS[1].start * case.microbatches
+        assert [(i.op, i.microbatch - earlier) for i in whole if i.microbatch >= earlier] == [
             (i.op, i.microbatch) for i in last
         ]

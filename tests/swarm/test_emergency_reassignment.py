@@ -42,7 +42,7 @@ async def test_the_last_of_a_stage_that_parts_is_followed_by_one_of_another():
 
 @pytest.mark.parametrize("last", [2, 3])
 async def test_a_lost_stage_that_was_saved_is_taken_up_by_one_of_another(last):
-    """At the step that was saved, or behind it."""
+    """At the step that was saved, or after it."""
 
     swarm, store = VirtualSwarm(stages=2, rebalance_s=SELDOM_S), MemoryStore()
     await training(swarm, store, until=last)

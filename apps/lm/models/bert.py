@@ -28,7 +28,7 @@ def builders(config: BertConfig) -> dict[str, pp.LayerBuilder]:
 
 
 class Embeddings(nn.Module):
-    """The sum of the embeddings of a token, its position and the first segment, behind a norm."""
+    """The sum of the embeddings of a token, its position and the first segment, after a norm."""
 
     def __init__(self, config: BertConfig):
         super().__init__()

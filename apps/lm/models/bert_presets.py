@@ -35,7 +35,7 @@ class BertConfig:
     types: int = 2
     """Kinds of segments; of a sequence of one segment only the first is used."""
     dropout: float = 0.1
-    """Probability behind the embedding, in the attention and at the end of both halves of a block."""
+    """Probability after the embedding, in the attention and at the end of both halves of a block."""
     tied: bool = True
     """Whether the head's matrix is the token embedding."""
     epsilon: float = 1e-12

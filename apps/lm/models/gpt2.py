@@ -173,7 +173,7 @@ Half = Callable[[ModelConfig, str], nn.Module]
 
 
 class Block(nn.Module):
-    """Attention, then a feed-forward network, each behind a norm and around a residual.
+    """Attention, then a feed-forward network, each after a norm and around a residual.
 
     Args:
         place: its name among the keyed draws.

@@ -103,8 +103,8 @@ class Multiplication(NamedTuple):
 
     Args:
         module: the name of its module in a block, or of the embedding.
-        inputs, outputs: the dimensions of a token before and behind it.
-        reads, leaves: the streams before and behind it; those of one name have one layout.
+        inputs, outputs: the dimensions of a token before and after it.
+        reads, leaves: the streams before and after it; those of one name have one layout.
         norm: the norm in a block between the stream that it reads and its input.
         split: the dimension of the outputs that is split; of the inputs the first is.
     """
@@ -119,7 +119,7 @@ class Multiplication(NamedTuple):
 
 
 def block_multiplications(config: ModelConfig) -> dict[str, Multiplication]:
-    """Those of every block by the names that layouts give them, in order; attention stands behind the first."""
+    """Those of every block by the names that layouts give them, in order; attention stands after the first."""
     c, heads = config.d_model, (config.heads, config.d_model // config.heads)
     return {
         "c_attn": Multiplication("attn.c_attn", (c,), (3, *heads), "residual", "core", norm="ln_1", split=1),

@@ -70,7 +70,7 @@ class RMSNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a gated feed-forward network, each behind a norm and around a residual."""
+    """Attention, then a gated feed-forward network, each after a norm and around a residual."""
 
     def __init__(self, config: LlamaConfig):
         super().__init__()

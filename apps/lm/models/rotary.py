@@ -1,7 +1,7 @@
 """SWARM's Transformer language model: GPT-2 with rotary embeddings and gated feed-forwards, cut between any two layers.
 
 A layer of the row may be a group of layers with one set of parameters, run one after another. Where the stream is to
-be narrow between stages, the layer before makes it so and the layer behind makes it wide again: that replaces the
+be narrow between stages, the layer before makes it so and the layer after makes it wide again: that replaces the
 residual stream.
 
 Shapes: B microbatch, T tokens of a sequence, C width, H heads, D = C/H, V vocabulary, k how many times narrower.

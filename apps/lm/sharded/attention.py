@@ -14,7 +14,7 @@ from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.shards import Shards
 
 HEADS = 3
-"""The dimension of the heads in (B, T, 3, H, K); one fewer behind the attention."""
+"""The dimension of the heads in (B, T, 3, H, K); one fewer after the attention."""
 
 
 async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None) -> Value:

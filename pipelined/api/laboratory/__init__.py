@@ -1,1 +1,1 @@
-"""The laboratory: prove, price, simulate, plan and draw an arrangement, from Python and behind the commands alike."""
+"""The laboratory: prove, price, simulate, plan and draw an arrangement, for Python and for the commands."""

@@ -1,4 +1,4 @@
-"""A schedule, proved and priced at given costs: `pipelined.prove`, and behind it `python -m pipelined schedule`."""
+"""A schedule, proved and priced at given costs: `pipelined.prove`, which `python -m pipelined schedule` calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace

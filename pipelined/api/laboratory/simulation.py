@@ -1,4 +1,4 @@
-"""One step of a whole job, simulated: `pipelined.simulate`, and behind it `python -m pipelined simulate`."""
+"""One step of a whole job, simulated: `pipelined.simulate`, which `python -m pipelined simulate` calls."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields

@@ -179,7 +179,7 @@ class _DryRun:
             return self._first(lambda _, i: lacking in i.gives(depth), "waits for")
         if len(self.unrequested[worker]) > self.room:
             message = next(token for token in instruction.gives(depth) if token in self.unrequested[worker])
-            full = f"cannot go on behind its send (not requested: {len(self.unrequested[worker])}) before"
+            full = f"cannot go on after its send (not requested: {len(self.unrequested[worker])}) before"
             return self._first(lambda _, i: message in i.takes(depth), full)
         absent = self._absent(instruction)
         words = f"waits in the sum of stage {instruction.stage} for"

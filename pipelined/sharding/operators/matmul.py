@@ -42,7 +42,7 @@ class SplitMatmul:
     Args:
         factors: the ranks that split rows, columns and the contraction: p0, p1, p2.
         inputs: the dimensions of a token before, the first of which is split: (C,), or (H, C/H) by heads.
-        outputs: the dimensions of a token behind it.
+        outputs: the dimensions of a token after it.
         cut: the dimension of the outputs that is split: 1 of (3, H, C/H).
     """
 

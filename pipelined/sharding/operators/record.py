@@ -25,7 +25,7 @@ class ComputeStep:
     """One computation.
 
     Args:
-        name: of the operator, with " back" behind it in the backward.
+        name: of the operator, with " back" after it in the backward.
         operations: floating-point operations of its multiplications on this rank.
     """
 
@@ -155,7 +155,7 @@ class _Recorder:
 
 
 class _Kept:
-    """The memory that lies behind tensors, each counted once."""
+    """The storages of tensors, each counted once."""
 
     def __init__(self) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}

@@ -17,10 +17,10 @@ class Operator:
     Args:
         name: as `--layout` names it.
         matmul: its sizes in a step.
-        output_columns: columns of its output that go on; behind attention fewer than it has.
+        output_columns: columns of its output that go on; after attention fewer than it has.
         input_stream, output_stream: names of the streams that it reads and leaves; the same name is the same layout.
             None: there is no other operator on that side, or ids or losses, which cost next to nothing.
-        attention: attention is behind it.
+        attention: attention follows it.
         sequences, heads: those of a microbatch in the attention, or images and channels; None: any
             number.
         repeated: layers that are alike, and are split alike.

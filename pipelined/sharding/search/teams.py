@@ -69,7 +69,7 @@ class TeamChain:
         """The costs of each kind of layer in a layout."""
         total, cuts = np.zeros(len(self._columns)), dict[str, int]()
         for place, (op, f) in enumerate(zip(self.chain.operators, layout, strict=True)):
-            cuts = self._cuts_behind(op, f, cuts)
+            cuts = self._cuts_after(op, f, cuts)
             total = total + self._priced(place, f, cuts)
         return self._by_kind(total)
 
@@ -105,9 +105,9 @@ class TeamChain:
             for cuts, (layouts, costs) in states.items():
                 options: dict[Cuts, list[tuple[Factors, Numbers]]] = {}
                 for f in self.options(op):
-                    behind = self._cuts_behind(op, f, dict(cuts))
-                    kept = tuple(sorted((name, cut) for name, cut in behind.items() if name in later))
-                    options.setdefault(kept, []).append((f, self._priced(place, f, behind)))
+                    after = self._cuts_after(op, f, dict(cuts))
+                    kept = tuple(sorted((name, cut) for name, cut in after.items() if name in later))
+                    options.setdefault(kept, []).append((f, self._priced(place, f, after)))
                 for kept, some in options.items():
                     unbeaten = pareto_front(np.array([price for _, price in some]))
                     for f, price in (some[at] for at in sorted(unbeaten.tolist())):
@@ -133,7 +133,7 @@ class TeamChain:
         }
 
     @staticmethod
-    def _cuts_behind(op: Operator, f: Factors, cuts: Mapping[str, int]) -> dict[str, int]:
+    def _cuts_after(op: Operator, f: Factors, cuts: Mapping[str, int]) -> dict[str, int]:
         """The cuts of the streams so far: a stream has that of the operator that comes first to it."""
         return {**{name: f.rows for name in (op.input_stream, op.output_stream) if name}, **cuts}
 

@@ -243,9 +243,9 @@ class AllReduce:
 
     def _added(self, chunk: _Chunk, span: slice) -> np.ndarray:
         """Add in the members' order: the same bits in any order of arrival."""
-        total, behind = chunk.parts[0].copy(), self._sums.size - span.stop
+        total, after = chunk.parts[0].copy(), self._sums.size - span.stop
         for position in range(1, len(self._members)):
-            add_sums(total, chunk.parts[position], max(0, self._maxima - behind))
+            add_sums(total, chunk.parts[position], max(0, self._maxima - after))
         return total
 
     def _chunk(self, start: int) -> _Chunk:

@@ -73,7 +73,7 @@ class MasterOptimizer(RankOptimizer):
         return start, self._executor.clock.now()
 
     def then(self, work: Callable[[], None]) -> None:
-        """See `RankOptimizer.then`; behind an update that is under way."""
+        """See `RankOptimizer.then`; after an update that is under way."""
         self._submit(work)
 
     async def settled(self) -> None:

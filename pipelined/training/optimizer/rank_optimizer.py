@@ -38,7 +38,7 @@ class RankOptimizer:
         return (await self._executor.run("step", lambda: update(self.optimizer, rate, gradient_scale)))[1:]
 
     def then(self, work: Callable[[], None]) -> None:
-        """Do some work behind the last update, such as a step of a scheduler of the learning rate."""
+        """Do some work after the last update, such as a step of a scheduler of the learning rate."""
         work()
 
     async def settled(self) -> None:

@@ -30,7 +30,7 @@ class TextChunk:
         text: what is tokenised.
         ends: whether a document ends here.
         size: bytes of the file that it took, about.
-        counted: whether its tokens, and the end token behind it, count as targets, where tokens are packed.
+        counted: whether its tokens, and the end token after it, count as targets, where tokens are packed.
     """
 
     text: str

@@ -174,7 +174,7 @@ class Encoded:
     """The ids of some chunks.
 
     Args:
-        ends: the places behind which a document ends.
+        ends: the positions after the last id of each document.
         counted: of each id, whether it counts as a target, where documents are packed; uint8.
         size: the bytes of files that they took.
     """
@@ -228,9 +228,9 @@ def _batched(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
 
 def _encode(tokenizer: Path, end: int | None, chunks: Sequence[TextChunk]) -> Encoded:
     found = _loaded(tokenizer)
-    behind = np.array([] if end is None else [end], found.dtype)
+    end_id = np.array([] if end is None else [end], found.dtype)
     encoded = found.encode_each([chunk.text for chunk in chunks])
-    parts = [np.append(ids, behind) if chunk.ends else ids for chunk, ids in zip(chunks, encoded, strict=True)]
+    parts = [np.append(ids, end_id) if chunk.ends else ids for chunk, ids in zip(chunks, encoded, strict=True)]
     sizes = [len(part) for part in parts]
     ends = np.cumsum(sizes)[[number for number, chunk in enumerate(chunks) if chunk.ends]]
     counted = np.repeat(np.array([chunk.counted for chunk in chunks], np.uint8), sizes)

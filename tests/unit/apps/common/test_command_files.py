@@ -1,4 +1,4 @@
-"""A file of flags for one command of a program of several: as if its flags stood behind the command."""
+"""A file of flags for one command of a program of several: as if its flags stood after the command."""
 
 import pytest
 

@@ -40,7 +40,7 @@ def test_nothing_said_is_half_a_cosine_to_a_tenth():
         (VGG(lr=0.5, steps=30, warmup=10), {20: 0.275, 30: 0.05}),
     ],
 )
-def test_a_row_of_layers_has_the_same_rates_behind_its_warm_up(flags, expected):
+def test_a_row_of_layers_has_the_same_rates_after_its_warm_up(flags, expected):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=flags.lr)
     schedule, found = lr_scheduler(flags, optimizer), {}
     for step in range(31):

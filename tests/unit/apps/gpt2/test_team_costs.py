@@ -37,7 +37,7 @@ LAYOUTS = {
 def recorded(text, ranks, state="none", rank=0):
     """What a rank does for a microbatch, the seconds that it moves weights and gradients once a step, its parameters.
 
-    With zero2 the record is that of a microbatch behind the first one.
+    With zero2 the record is that of a microbatch after the first one.
     """
     model = ShardedGPT2(CONFIG, factors_of(text, ranks), state)
     lie, shards, gathered = model.parameters(), model.ids((B, T)), {}

@@ -98,7 +98,7 @@ def test_a_step_and_the_count_of_what_is_right(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("ranks", "least"), [(16, 1_807_232), (32, 2_734_208), (64, 3_936_512)])
-def test_behind_convolutions_by_images_the_dense_layers_move_least(ranks, least):
+def test_after_convolutions_by_images_the_dense_layers_move_least(ranks, least):
     """Known answers at batch 8p, alpha 0; of the convolutions all weights are summed, 2 (p-1)/p elements each."""
     config = PRESETS["vgg13"]
     priced = PricedChain(chain(config, 8 * ranks, 1), (ranks,), Network(Links(0, 1e-9, 0)))

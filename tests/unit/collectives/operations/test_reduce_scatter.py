@@ -1,4 +1,4 @@
-"""Arguments and memory of reduce_scatter and all_gather: lengths, shared arrays, and one behind the other."""
+"""Arguments and memory of reduce_scatter and all_gather: lengths, shared arrays, and one after the other."""
 
 import asyncio
 

@@ -102,7 +102,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_nothing_printed(flags, messag
 
 
 def test_gaps_for_sums_are_those_of_the_stated_costs(capsys):
-    """Chimera, section 3.2: with B > F stage 3 has a gap behind its last backward; a slow stage 0 closes it."""
+    """Chimera, section 3.2: with B > F stage 3 has a gap after its last backward; a slow stage 0 closes it."""
 
     def is_early(costs):
         step = json.loads(told(capsys, f"--costs={costs}", "--memory=parameters=8", "--json"))

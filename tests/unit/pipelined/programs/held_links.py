@@ -50,7 +50,7 @@ class Execution:
         delay: drawn from for each computation, request and message.
         mailbox: messages a worker may keep unasked before a send holds it up.
         blocking_sums: a worker waits in each sum until every holder's gradient is there; where the program has no sum
-            of a stage, behind its last gradient of it.
+            of a stage, after its last gradient of it.
     """
 
     def __init__(self, program, delay, mailbox=None, blocking_sums=False):

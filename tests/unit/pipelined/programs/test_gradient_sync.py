@@ -38,7 +38,7 @@ def trace(program, ended):
     return asyncio.run(main())
 
 
-def test_a_sum_behind_its_last_gradient_starts_before_the_next_backward():
+def test_a_sum_after_its_last_gradient_starts_before_the_next_backward():
     assert trace([BACK3, SUM3, BACK0, SUM0], [BACK3, BACK0]) == [(3,), "3B1p1", "0B0p0", (0,), (0, 3)]
 
 

@@ -95,7 +95,7 @@ def test_every_worker_sums_each_of_its_stages_once_and_computes_as_before(name, 
         assert stages == (whole.layout.stages_of(worker) if whole.layout.updates.flushes else [])
 
 
-def test_a_sum_stands_behind_the_last_gradient_or_at_the_end():
+def test_a_sum_stands_after_the_last_gradient_or_at_the_end():
     whole = program(4, 4)
     eager, after = (with_sums(whole, sync).workers[0] for sync in ("eager", "after"))
     assert [repr(i) for i in eager] == "0F0p0 0F1p0 3F2p1 3B2p1 3F3p1 3B3p1 3S 0B0p0 0B1p0 0S".split()

@@ -124,7 +124,7 @@ def test_the_rule_and_the_program_s_closed_form_agree(depth, microbatches, steps
 
 
 @pytest.mark.parametrize("name, knobs", [("gpipe", {}), ("chimera", {"scale": "backward-halving"}), ("zb_v", {})])
-def test_a_flush_is_one_update_behind_all(name, knobs):
+def test_a_flush_is_one_update_after_all(name, knobs):
     program = record(find(name), Shape(4, 4, knobs))
     assert program.layout.updates.every == 4 * program.layout.parts
     for worker, instructions in enumerate(program.workers):

@@ -88,7 +88,7 @@ def test_no_stage_has_more_alive_than_its_limit_or_is_as_many_late(stages, delay
         assert most_alive(program.workers[stage]) <= limits[stage]
 
 
-def test_one_number_is_that_of_the_first_stage_and_in_proportion_behind_it():
+def test_one_number_is_that_of_the_first_stage_and_in_proportion_on_later_ones():
     assert alive_limits(Shape(3, 4)) == ()
     assert alive_limits(Shape(3, 4, {"ahead": "7"})) == (7, 5, 3)
     assert alive_limits(Shape(3, 4, {"ahead": "3"})) == (3, 2, 1)

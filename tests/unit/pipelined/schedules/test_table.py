@@ -82,7 +82,7 @@ def test_a_table_with_a_sum_for_one_worker_alone_leaves_the_others_to_the_pass(t
     assert [repr(mine[-1]) for mine in with_sums(program).workers] == ["0S", "1S"]
 
 
-def test_a_pipe_stands_behind_its_microbatch_where_there_are_several(table):
+def test_a_pipe_stands_after_its_microbatch_where_there_are_several(table):
     assert write_table(record(find("gpipe"), Shape(2, 1))) == "0F0,0B0\n1F0,1B0\n"
     assert write_table(record(find("gems"), Shape(2, 2))) == "0F0p0,0B0p0,1F1p1,1B1p1\n1F0p0,1B0p0,0F1p1,0B1p1\n"
 
@@ -187,7 +187,7 @@ def test_torch_s_overlapped_pairs_are_done_one_after_the_other(table):
     assert [repr(i) for i in program.workers[1]] == ["1F0p0", "1F1p0", "1B0p0", "1B1p0"]
 
 
-def test_blank_cells_rows_behind_the_last_and_spaces_say_nothing(table):
+def test_blank_cells_rows_after_the_last_and_spaces_say_nothing(table):
     plain, spaced = read_back(table(ORDER)), read_back(table("\ufeff" + ORDER.replace(",", " , ") + "\n,,\n"))
     assert plain == spaced
     assert price(plain, Costs()).makespan == 9

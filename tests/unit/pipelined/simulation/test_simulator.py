@@ -190,7 +190,7 @@ def test_what_cannot_be_simulated_is_refused_with_the_remedy(plan, sync, all_red
 
 
 def test_sums_stand_in_the_gaps_of_the_plan_s_own_costs():
-    """A slow first stage leaves no gap behind stage 3's last backward, so its sum follows the flush."""
+    """A slow first stage leaves no gap after stage 3's last backward, so its sum follows the flush."""
     plan, stages = Plan("chimera", 4, 1, 1, 4), [StageCosts(backward=seconds) for seconds in (9, 1, 1, 1)]
     workload, machine = Workload(stages, [Parameters((stage,), 8) for stage in range(4)]), Machine()
     itself = with_costs(plan, workload, machine)

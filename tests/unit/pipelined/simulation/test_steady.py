@@ -46,7 +46,7 @@ def test_every_update_is_waited_for(name, every):
     assert step(name, parameter_bytes=4, update=0.5).step_seconds == pytest.approx(12 + 0.5 * 4 / every)
 
 
-def test_a_sum_behind_every_gradient_is_waited_for_and_one_behind_many_is_hidden():
+def test_a_sum_after_every_gradient_is_waited_for_and_one_after_many_is_hidden():
     machine = Machine(Links(0, 1e-3, 0), far=Links(0, 0, 0), node=0)
     seconds = ALL_REDUCE.forms("rabenseifner").seconds(ProblemSize.on_one_node(2, 400), Links(0, 1e-3, 0))
     free = {name: step(name, 4, 2, parameter_bytes=400).step_seconds for name in EVERY}

@@ -1,4 +1,4 @@
-"""What a donor keeps for joiners: a state and the steps behind it, but only so many."""
+"""What a donor keeps for joiners: a state and the steps after it, but only so many."""
 
 import asyncio
 

@@ -32,7 +32,7 @@ def test_every_rule_is_in_the_digest(name):
     assert other.digest != RULES.digest and replace(RULES).digest == RULES.digest
 
 
-def test_evaluations_are_due_every_so_many_steps_and_behind_the_last_and_nowhere_without_data():
+def test_evaluations_are_due_every_so_many_steps_and_after_the_last_and_nowhere_without_data():
     every = replace(RULES, eval_every=3, eval_batch=2)
     assert [step for step in range(8) if every.evaluates(step, last=step == 7)] == [3, 6, 7]
     assert [step for step in range(8) if replace(every, eval_every=0).evaluates(step, last=step == 7)] == [7]

@@ -107,9 +107,9 @@ def test_without_a_mailbox_1f1b_deadlocks_between_neighbours_and_the_cycle_is_sh
         "the order deadlocks (workers in the cycle: [0, 1], mailbox: 0); "
         "give mailboxes room for 1, or move one of these\n"
         "worker 0 | 0F0p0 0F1p0 0B0p0 0B1p0\n"
-        "                 ^ cannot go on behind its send (not requested: 1) before 1F1p0, instruction 2 of worker 1\n"
+        "                 ^ cannot go on after its send (not requested: 1) before 1F1p0, instruction 2 of worker 1\n"
         "worker 1 | 1F0p0 1B0p0 1F1p0 1B1p0\n"
-        "                 ^ cannot go on behind its send (not requested: 1) before 0B0p0, instruction 2 of worker 0"
+        "                 ^ cannot go on after its send (not requested: 1) before 0B0p0, instruction 2 of worker 0"
     )
 
 

@@ -161,7 +161,7 @@ def test_most_of_vgg13_is_in_its_dense_layers():
 
 
 @pytest.mark.parametrize(("ranks", "least"), [(16, 1_807_232), (32, 2_734_208), (64, 3_936_512)])
-def test_vgg13_dense_layers_behind_convolutions_by_images(ranks, least):
+def test_vgg13_dense_layers_after_convolutions_by_images(ranks, least):
     result = found(chain_of(8 * ranks, VGG13, by_rows=True), ranks)
     assert total(result.best) == least
     assert result.best.elements["update"] == 0  # no weight has a replica, as in Figure 7

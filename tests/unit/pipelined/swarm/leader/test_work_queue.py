@@ -162,7 +162,7 @@ def test_the_work_of_doubted_and_lost_slots_is_assigned_again():
     assert timed.queue.take("good") == Assignment(0, (0,))
 
 
-def test_validation_data_is_given_behind_the_batch_and_comes_to_one_mean():
+def test_validation_data_is_given_after_the_batch_and_comes_to_one_mean():
     queue = WorkQueue(1, 2, held_out=2)
     assert [queue.take(slot) for slot in "abc"] == [Assignment(0, (0, 1)), Assignment(1, ()), Assignment(2, ())]
     queue.record_done("c", 2, {}, Score(1.5, 1))

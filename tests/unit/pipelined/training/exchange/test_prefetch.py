@@ -58,7 +58,7 @@ async def test_an_early_receive_is_not_requested_twice():
     assert sorted(listener.asked) == [0, 1, 2, 3]
 
 
-async def test_what_is_expected_later_is_asked_for_behind_the_rest():
+async def test_what_is_expected_later_is_requested_after_the_rest():
     one, other = world(2)
     async with Actor(one) as teller, Asked(other) as listener:
         prefetcher = Prefetcher(listener, ahead=2)

@@ -24,7 +24,7 @@ def entered(admission, step):
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 20))
-def test_a_segment_ends_the_admitted_steps_behind_the_one_of_the_stop_request(steps, ahead, stopped):
+def test_a_segment_ends_the_admitted_steps_after_the_one_of_the_stop_request(steps, ahead, stopped):
     admission, settled = StepAdmission(steps, ahead), 0
     while entered(admission, settled):
         assert admission.opened <= settled + ahead

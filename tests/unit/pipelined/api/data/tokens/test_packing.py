@@ -51,7 +51,7 @@ def test_documents_go_where_they_fit_first(sizes):
 
 
 @given(st.lists(st.integers(0, 35), max_size=20), st.integers(2, 12), st.integers(1, 4))
-def test_every_token_but_the_first_of_its_document_is_a_target_once_behind_the_token_before_it(sizes, row, most):
+def test_every_token_but_the_first_of_its_document_is_a_target_once_after_the_token_before_it(sizes, row, most):
     packing.OPEN, kept = most, packing.OPEN
     try:
         rows = list(packed(documents(sizes), row, FILLER))

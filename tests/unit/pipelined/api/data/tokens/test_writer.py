@@ -61,7 +61,7 @@ def jsonl(path: Path, key: str = "text") -> Path:
     return path
 
 
-def test_json_lines_become_documents_with_the_end_token_behind_each(write, tmp_path, tokenizer, capsys):
+def test_json_lines_become_documents_with_the_end_token_after_each(write, tmp_path, tokenizer, capsys):
     assert write(jsonl(tmp_path / "a.jsonl", "body"), "--field", "body") == 0
     assert np.array_equal(read(tmp_path / "out"), expected(tokenizer, TEXTS))
     assert f"4 documents with {END} after them" in capsys.readouterr().out
