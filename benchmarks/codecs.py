@@ -24,12 +24,12 @@ from benchmarks._codec_overlap import Overlap, measure_overlap
 from benchmarks._ranks import check, program
 from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
-from pipelined.process.memory import KEPT, LARGEST, keep_freed
+from pipelined.process.memory import KEPT, MAX_THRESHOLD, keep_freed
 from transports import codec_names, pack, unpack
 
 PEER = Path(__file__).with_name("_codec_peer.py")
 BLOCK = 4096
-SAME_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(LARGEST), "MALLOC_TRIM_THRESHOLD_": str(KEPT)}
+SAME_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(MAX_THRESHOLD), "MALLOC_TRIM_THRESHOLD_": str(KEPT)}
 """What lets the peer's C library keep freed memory, as `keep_freed` does here: else only the peer pays page faults."""
 
 

@@ -20,7 +20,7 @@ from pipelined.ravnest.planning.stage import NUMBER_BYTES
 
 WIDTH, ROW, HEIGHT = 12.0, 1.2, 0.62  # inches of the page and of a row; the part of a row that a box takes
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
-SMALLEST = 0.04  # the part of the model below which a box has no text
+MIN_SHARE = 0.04  # the part of the model below which a box has no text
 
 
 def save(plan: RavnestPlan, path: Path) -> None:
@@ -44,7 +44,7 @@ def draw(plan: RavnestPlan) -> Figure:
     for row, boxes in enumerate(_boxes(plan)):
         for low, high, text in boxes:
             axes.add_patch(Rectangle((low, row - HEIGHT / 2), high - low, HEIGHT, fc="white", ec="black", alpha=0.85))
-            if high - low >= SMALLEST * total:
+            if high - low >= MIN_SHARE * total:
                 axes.text((low + high) / 2, row, text, ha="center", va="center", fontsize=8)
     axes.set(xlim=(0, total), ylim=(rows - 0.4, -0.6), xlabel="parameters of the model")
     axes.set_yticks(range(rows), [f"cluster {number}" for number in range(rows)])
@@ -55,7 +55,7 @@ def draw(plan: RavnestPlan) -> Figure:
 def _draw_rings(axes: Axes, plan: RavnestPlan, rows: int) -> None:
     for number, ring in enumerate(plan.rings):
         axes.axvspan(ring.low, ring.high, color=COLOURS[number % len(COLOURS)], alpha=0.45, lw=0)
-        if ring.high - ring.low >= SMALLEST * plan.rings[-1].high:
+        if ring.high - ring.low >= MIN_SHARE * plan.rings[-1].high:
             size = f"ring {number}\n{(ring.high - ring.low) * NUMBER_BYTES / 2**20:,.1f} MiB"
             axes.text((ring.low + ring.high) / 2, rows - 0.5, size, ha="center", va="center", fontsize=6)
 

@@ -20,7 +20,7 @@ from pipelined.errors import UsageError
 
 KEPT = 300
 """The most events that a process keeps; older ones are dropped."""
-LONGEST = 200
+MAX_TEXT = 200
 """The most characters of one fact; the rest is cut off."""
 LAST = 20
 """Events at the end of a crash report."""
@@ -142,7 +142,7 @@ def line(event: Event, by: str) -> str:
 
 def sanitised(text: object) -> str:
     """Text from the network, cut and without control characters, so that it can be printed."""
-    return printable(str(text)[:LONGEST], but="")
+    return printable(str(text)[:MAX_TEXT], but="")
 
 
 def printable(text: str, but: str = "\n\t") -> str:
@@ -160,7 +160,7 @@ def _plain(value: object) -> Fact:
     if isinstance(value, int) and abs(value) < 1 << 63:
         return int(value)
     text = str(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
 
 
 def _rendered(value: Fact) -> str:

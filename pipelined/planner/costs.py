@@ -15,7 +15,7 @@ from pipelined.simulation.workload import StageCosts, Workload
 
 FIELDS = {"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}
 """Each priced operation, and its field of `StageCosts`. A is the forward inside a backward with recomputation."""
-LEAST = 1e-9
+MIN_SECONDS = 1e-9
 """The least seconds of an instruction; a fit may give 0 or less."""
 
 
@@ -113,7 +113,7 @@ def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, move
     parts, rows = plan.layout.parts, plan.rows if plan.tensor == 1 else plan.rows / plan.tensor
 
     def seconds(op: str, moving: float = 0.0) -> float:
-        return (max(LEAST, costs.seconds(op, layers, rows)) + moving) * parts
+        return (max(MIN_SECONDS, costs.seconds(op, layers, rows)) + moving) * parts
 
     sent, coding = stage.message_bytes, costs.coding
     return replace(

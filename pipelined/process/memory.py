@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGEST = 32 << 20
+MAX_THRESHOLD = 32 << 20
 """Bytes of the largest block that glibc can be set to allocate from its heap."""
 KEPT = (1 << 31) - 1
 """Bytes of free heap above which glibc returns memory to the kernel."""
@@ -28,7 +28,7 @@ def keep_freed() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, KEPT))
+    return bool(mallopt(M_MMAP_THRESHOLD, MAX_THRESHOLD) and mallopt(M_TRIM_THRESHOLD, KEPT))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ BITS = 51
 """A sum has at most 2^51 spacings, so that rounding a summand by one addition and one subtraction is exact as well."""
 HEADROOM = 4
 """The powers of two by which summands may grow from one step to the next."""
-LEAST = -900
+MIN_EXPONENT = -900
 """The least exponent of a spacing; 2^-900 is far below the smallest number of float32."""
 
 
@@ -39,7 +39,7 @@ class Grid:
     @classmethod
     def of(cls, largest: float, summands: int) -> "Grid":
         """The grid for sums of so many summands, whose magnitudes are at most `largest` times 2^HEADROOM."""
-        return cls(max(LEAST, _bits(largest) + HEADROOM + _bits(summands) - BITS))
+        return cls(max(MIN_EXPONENT, _bits(largest) + HEADROOM + _bits(summands) - BITS))
 
     def holds(self, largest: float, summands: int) -> bool:
         """Whether every sum of so many summands of at most this magnitude is exact."""

@@ -25,7 +25,7 @@ class PlanError(UsageError):
 
 SIZES = ("depth", "width", "microbatch", "microbatches")
 """The whole numbers of every plan."""
-MOST = 1 << 16
+MAX_COUNT = 1 << 16
 """The largest number of stages, groups, microbatches or pipes that is read from a file; no job needs more."""
 MAX_CELLS = 1 << 20
 """The largest product of stages and groups, microbatches or pipes that is read from a file; layout and check take time
@@ -215,8 +215,8 @@ def require_possible(sizes: Mapping[str, Any]) -> None:
     """
     numbers = {name: value for name, value in sizes.items() if type(value) is int}
     for name, value in numbers.items():
-        if value > MOST:
-            raise ValueError(f"{name} is {value} and can be {MOST} at most")
+        if value > MAX_COUNT:
+            raise ValueError(f"{name} is {value} and can be {MAX_COUNT} at most")
     for name, value in numbers.items():
         cells = sizes["depth"] * value
         if name not in ("depth", "microbatch") and cells > MAX_CELLS:

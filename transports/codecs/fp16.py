@@ -10,7 +10,7 @@ from transports.codecs.registry import refuse_argument
 from transports.errors import WireError
 from transports.wire.arrays import ArrayType, Block
 
-LARGEST = 65504.0
+MAX_MAGNITUDE = 65504.0
 INFINITE = 0x7C00
 """The bits of an infinite float16; those of a NaN are a larger number."""
 
@@ -32,7 +32,7 @@ class Float16(Cast):
         grown = (narrow.view(np.uint16) & 0x7FFF) >= INFINITE
         if grown.any() and np.isfinite(values[grown]).any():
             largest = np.abs(values[np.isfinite(values)]).max()
-            fact = f"a value beyond float16 (largest magnitude: {largest:g}, limit: {LARGEST:g})"
+            fact = f"a value beyond float16 (largest magnitude: {largest:g}, limit: {MAX_MAGNITUDE:g})"
             raise WireError(f"{fact}; use bf16 or blockwise8")
         return Block("float16", block.shape, narrow.data.cast("B"))
 

@@ -198,7 +198,7 @@ def _tokenised(
     trained = tokenizer.startswith("bpe:")
     found = None if trained else find_tokenizer(tokenizer, ())
     key = ""
-    if tokenizer != "bytes" and sum(map(len, (*train, *validation))) >= token_cache.LEAST:
+    if tokenizer != "bytes" and sum(map(len, (*train, *validation))) >= token_cache.MIN_CHARACTERS:
         made_by = digest_of(found) if found else f"{tokenizer} by tokenizers {tokenizers.__version__}"
         texts = Corpus("", tuple(train), tuple(validation)).digest
         key = hashlib.blake2b(f"{made_by} {texts}".encode(), digest_size=16).hexdigest()

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-LEAST = 1 << 20
+MIN_CHARACTERS = 1 << 20
 """Characters from which on a text is kept; fewer are tokenised in about a second."""
-MOST = 8
+MAX_FILES = 8
 """Texts that are kept; the one used longest ago is removed first."""
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def keep(key: str, tokens: CachedTokens) -> None:
             part.replace(directory / f"{key}.npz")
         finally:
             part.unlink(missing_ok=True)
-        for old in sorted(directory.glob("*.npz"), key=lambda path: path.stat().st_mtime)[:-MOST]:
+        for old in sorted(directory.glob("*.npz"), key=lambda path: path.stat().st_mtime)[:-MAX_FILES]:
             with suppress(FileNotFoundError):  # removed by another run
                 old.unlink()
     except (OSError, RuntimeError) as error:

@@ -16,7 +16,7 @@ from pipelined.traces.drawing.picture import Picture
 from pipelined.traces.drawing.spans import spans_of
 from pipelined.traces.file import Span
 
-MOST = 16
+MAX_SHOWN = 16
 """Lines of a table of ranks or links."""
 
 
@@ -166,8 +166,8 @@ def _ranks(simulated: Simulation) -> Iterator[str]:
     plan = simulated.plan
     yield f"{'rank':>6}{'stages':>12}{'idle':>8}{'live':>6}{'state':>12}{'activations':>13}"
     for rank, (busy, live, memory) in enumerate(zip(simulated.busy, simulated.live, simulated.memory, strict=True)):
-        if rank == MOST:
-            yield f"… and {plan.world_size - MOST} more ranks; as JSON they are all there"
+        if rank == MAX_SHOWN:
+            yield f"… and {plan.world_size - MAX_SHOWN} more ranks; as JSON they are all there"
             break
         stages, idle = ",".join(map(str, plan.stages_of(rank))), 1 - busy / simulated.step_seconds
         yield f"{rank:>6}{stages:>12}{idle:>8.1%}{live:>6g}{_bytes(memory.state):>12}{_bytes(memory.activations):>13}"
@@ -176,7 +176,7 @@ def _ranks(simulated: Simulation) -> Iterator[str]:
 def _links(simulated: Simulation) -> Iterator[str]:
     busiest = sorted(simulated.traffic.items(), key=lambda link: (-link[1], link[0]))
     yield f"links: {len(busiest)}, {_bytes(sum(simulated.traffic.values()))} in all; the busiest"
-    for (source, target), nbytes in busiest[:MOST]:
+    for (source, target), nbytes in busiest[:MAX_SHOWN]:
         yield f"{source:>6} -> {target:<6}{_bytes(nbytes):>12}"
 
 

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipelined.api.model.cut_graph import Boundary, CutGraph
 from pipelined.training.check_model import ModelError
 
-LARGEST = 1 / 8
+MAX_SHARE = 1 / 8
 """A piece that makes up a larger share of the work is cut further where more tensors cross."""
 REMEDY = "let that line compute with tensor operations alone, or train a row of layers with pp.Sequential"
 
@@ -101,7 +101,7 @@ class TracedProgram:
         every, chosen = self.graph.boundaries, list[Boundary]()
         for crossing in sorted({len(boundary.live) for boundary in every}):
             ends = [0, *sorted(boundary.at for boundary in chosen), len(self.graph.work)]
-            pieces = [(a, b) for a, b in pairwise(ends) if self._work(a, b) > LARGEST * self._sums[-1]]
+            pieces = [(a, b) for a, b in pairwise(ends) if self._work(a, b) > MAX_SHARE * self._sums[-1]]
             for start, stop in pieces:
                 chosen += [one for one in every if len(one.live) == crossing and start < one.at < stop]
         return sorted(chosen, key=lambda boundary: boundary.at)

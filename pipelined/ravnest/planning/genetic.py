@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 POPULATION, GENERATIONS, PATIENCE = 40, 24, 8
 """Chromosomes; the most generations; generations without a better one after which the search ends."""
 KEPT, TOURNAMENT, DESCENDED = 2, 3, 6
-SMALLEST = 1e-12
+TOLERANCE = 1e-12
 """The part of a score by which another must be better to count as better: sums are not exact."""
 Floats = NDArray[np.float64]
 Chromosomes = NDArray[np.int64]
@@ -78,7 +78,7 @@ class _Search:
     def is_better(self, one: Floats, other: Floats) -> bool:
         """Whether a score is less than another by more than rounding."""
         for mine, its in zip(one, other, strict=True):
-            if abs(mine - its) > SMALLEST * max(abs(mine), abs(its)):
+            if abs(mine - its) > TOLERANCE * max(abs(mine), abs(its)):
                 return bool(mine < its)
         return False
 

@@ -25,7 +25,7 @@ from pipelined.swarm.messaging.reasons import Reason
 from transports import Block
 from transports.rpc import Rejected
 
-MOST = (1 << 62) - 1
+MAX_INTEGER = (1 << 62) - 1
 """Largest whole number in a message."""
 MAX_NUMBER = 1e300
 """Largest number accepted from the network, so that sums of such numbers are finite."""
@@ -76,9 +76,9 @@ class Plain:
         return self.text
 
 
-def whole(most: int = MOST) -> Plain:
+def whole(most: int = MAX_INTEGER) -> Plain:
     """A whole number from 0 to `most`."""
-    limit = f" to {most:,}" if most < MOST else ""
+    limit = f" to {most:,}" if most < MAX_INTEGER else ""
     return Plain(f"whole number from 0{limit}", lambda value: type(value) is int and 0 <= value <= most)
 
 

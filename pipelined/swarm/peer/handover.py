@@ -10,7 +10,7 @@ import numpy as np
 
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.messaging.client import MemberClient
-from pipelined.swarm.messaging.fields import MOST, Malformed
+from pipelined.swarm.messaging.fields import MAX_INTEGER, Malformed
 from pipelined.swarm.messaging.messages import Done
 from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.stage_state import StageState
@@ -48,7 +48,7 @@ class Handover:
         state = self._state
         if state.ledger.frozen is not None:
             raise Rejected(Reason.IN_ROUND)
-        state.handing_over, state.ledger.frozen = True, RoundName(MOST, 0)
+        state.handing_over, state.ledger.frozen = True, RoundName(MAX_INTEGER, 0)
         try:
             sums, losses = await state.counted()
             indices, values = np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)

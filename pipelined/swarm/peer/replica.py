@@ -14,7 +14,7 @@ from pipelined.state.messages import StateManifest
 from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.messaging.client import MemberClient
-from pipelined.swarm.messaging.fields import MOST
+from pipelined.swarm.messaging.fields import MAX_INTEGER
 from pipelined.swarm.peer.handover import Handover
 from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
@@ -82,7 +82,7 @@ class Replica:
     async def discard_counts(self) -> None:
         """Discard what was counted, and stop counting: no leader relies on the counts of a former incarnation."""
         self.rounds.abort("this peer rejoined under another incarnation")
-        self._state.ledger.frozen = self._state.next_ledger.frozen = RoundName(MOST, 0)
+        self._state.ledger.frozen = self._state.next_ledger.frozen = RoundName(MAX_INTEGER, 0)
         await self._state.drop(next_too=True)
 
     async def follow(self, head: Commit) -> bool:

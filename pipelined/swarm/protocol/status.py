@@ -7,7 +7,7 @@ from operator import itemgetter
 from reprlib import repr  # of limited depth and length: what is shown came off the network
 from typing import Annotated, Any, TypeVar
 
-from pipelined.aio.events import LONGEST, Event, read, recent
+from pipelined.aio.events import MAX_TEXT, Event, read, recent
 from pipelined.swarm.messaging.fields import Malformed, Many, number, text, whole
 from pipelined.swarm.messaging.messages import MemberReply, MemberRequest, MemberRole
 from pipelined.swarm.protocol.field_types import Name, Seconds
@@ -38,7 +38,7 @@ class EventForm:
 
 
 Count = Annotated[int, whole()]
-Why = Annotated[str, text(LONGEST)]
+Why = Annotated[str, text(MAX_TEXT)]
 Counts = Annotated[Mapping[Name, Count], Many()]
 
 
@@ -178,4 +178,4 @@ def largest(numbers: Mapping[str, T]) -> dict[str, T]:
 
 def shortened(why: str) -> str:
     """A text as long as a message holds."""
-    return why[:LONGEST]
+    return why[:MAX_TEXT]

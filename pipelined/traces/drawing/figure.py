@@ -25,7 +25,7 @@ EDGE = 0.13  # of a box's height: a foot or a cap
 LANES = {"receive": 0, "send": 1, "all_reduce": 2, "step": 2}
 WIDTH = 12.0  # inches
 MARGIN = 1.1  # inches beside the rows, for their names
-SMALLEST, LARGEST = 3.5, 9.0  # points; a smaller number is left out
+MIN_POINTS, MAX_POINTS = 3.5, 9.0  # points; a smaller number is left out
 MAX_STAGES, MAX_ENTRIES = 8, 16  # in the legend, and in one line of it
 
 
@@ -82,8 +82,8 @@ def _draw_numbers(axes: Axes, picture: Scene) -> None:
     digits = len(str(max(span.microbatch for span in picture.boxes)))
     for span in picture.boxes:
         width = (span.end - span.start) * picture.per_second
-        size = min(LARGEST, tallest, 0.85 * width * points / (0.62 * digits))
-        if size < SMALLEST:
+        size = min(MAX_POINTS, tallest, 0.85 * width * points / (0.62 * digits))
+        if size < MIN_POINTS:
             continue
         middle = span.start * picture.per_second + width / 2
         height = _top(picture, span.rank) + picture.box_height * _middle(span)

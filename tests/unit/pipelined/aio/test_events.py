@@ -78,7 +78,7 @@ def test_text_off_the_network_cannot_steer_a_terminal_or_forge_a_line():
 def test_long_facts_are_cut_and_strange_ones_become_text():
     events.emit("odd", text="x" * 10_000, huge=1 << 80, error=ValueError("no"), none=None)
     facts = events.recent()[-1].facts
-    assert len(facts["text"]) == events.LONGEST and facts["error"] == "no" and facts["none"] is None
+    assert len(facts["text"]) == events.MAX_TEXT and facts["error"] == "no" and facts["none"] is None
     assert facts["huge"] == str(1 << 80)
     msgpack.packb(events.recent()[-1].plain())
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.measurement.costs import FIRST_INPUT, Measured, kinds_of
-from pipelined.planner.costs import LEAST, Stated, priced
+from pipelined.planner.costs import MIN_SECONDS, Stated, priced
 from pipelined.programs.plan import Plan
 from tests.unit.pipelined.planner.toys import Toy
 
@@ -60,7 +60,7 @@ def test_a_workload_keeps_its_sizes_and_gets_the_seconds():
     workload = priced(toy, plan, measured())
     assert [stage.forward for stage in workload.stages] == [1 + 2 + 3, 1 + 3 + 5]
     assert [stage.seconds("I") for stage in workload.stages] == [0.25, 9.0]
-    assert priced(toy, plan, Stated([1.0] * 4, 1, 1.0)).stages[0].seconds("I") == LEAST
+    assert priced(toy, plan, Stated([1.0] * 4, 1, 1.0)).stages[0].seconds("I") == MIN_SECONDS
     assert [stage.update for stage in workload.stages] == [2.5, 2.5]
     assert workload.parameters == toy.workload(plan).parameters
 

@@ -12,7 +12,7 @@ from pipelined.api.data.tokens.tokenizer import Tokenizer
 def text(tmp_path, monkeypatch):
     """A text that counts as large, in a home of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(token_cache, "LEAST", 1000)
+    monkeypatch.setattr(token_cache, "MIN_CHARACTERS", 1000)
     (tmp_path / "text").write_text("to be or not to be, that is the question\n" * 50)
     return tmp_path / "text"
 
@@ -55,7 +55,7 @@ def test_another_text_another_tokenizer_and_another_cut_have_tokens_of_their_own
 
 def test_small_texts_and_bytes_are_not_kept(text, monkeypatch):
     read_text([text], "bytes")
-    monkeypatch.setattr(token_cache, "LEAST", 1 << 20)
+    monkeypatch.setattr(token_cache, "MIN_CHARACTERS", 1 << 20)
     read_text([text], "bpe:300")
     assert not kept(text)
 
@@ -83,7 +83,7 @@ def test_a_directory_that_cannot_be_written_is_left_out(text):
 
 
 def test_the_newest_are_kept(text, monkeypatch):
-    monkeypatch.setattr(token_cache, "MOST", 2)
+    monkeypatch.setattr(token_cache, "MAX_FILES", 2)
     for symbols in (280, 281, 282):
         read_text([text], f"bpe:{symbols}")
     assert len(kept(text)) == 2 and not list(text.parent.rglob("*.part"))

@@ -10,7 +10,7 @@ import pytest
 
 from pipelined.swarm.messaging.fields import (
     ANY,
-    MOST,
+    MAX_INTEGER,
     Arrays,
     Malformed,
     Many,
@@ -39,7 +39,7 @@ SMALL = Annotated[int, whole(9)]
 RIGHT = [
     (bool, True, True),
     (SMALL, 9, 9),
-    (Annotated[int, whole()], MOST, MOST),
+    (Annotated[int, whole()], MAX_INTEGER, MAX_INTEGER),
     (Annotated[float, number()], -1.5, -1.5),
     (Annotated[float, number(0.0)], 3, 3),
     (Annotated[str, text(3)], "abc", "abc"),
