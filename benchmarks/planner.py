@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from benchmarks._flags import flags
 from benchmarks._planned import Emulated, emulate, train
@@ -69,7 +69,7 @@ class Options(Reported):
         """What is planned with so many ranks."""
         if ranks > REAL:
             return Emulated(batch=self.batch)
-        config = Config(layers=self.layers, d_model=self.d_model, seq=self.seq, batch=self.batch)
+        config = GPT2Flags(layers=self.layers, d_model=self.d_model, seq=self.seq, batch=self.batch)
         return planned_model_of(config)
 
 

@@ -25,7 +25,7 @@ EXTRA_LAYERS = 3
 
 
 @dataclass(frozen=True)
-class Config(TextRowFlags):
+class BertFlags(TextRowFlags):
     """Train a BERT on the masked tokens of a text, across ranks, or train one of Hugging Face's further."""
 
     preset: str = "tiny"
@@ -44,7 +44,7 @@ class Config(TextRowFlags):
 class BertTask(TextTask):
     """A BERT on masked tokens."""
 
-    def __init__(self, config: Config, model: BertConfig):
+    def __init__(self, config: BertFlags, model: BertConfig):
         super().__init__(config, model, BERT_TYPE, EXTRA_LAYERS)
         self.model = model
 
@@ -67,4 +67,4 @@ class BertTask(TextTask):
 
 
 if __name__ == "__main__":
-    end_process(main("apps.bert", Config()))
+    end_process(main("apps.bert", BertFlags()))

@@ -273,7 +273,7 @@ def _with(kind: type[Flags], knobs: Sequence[Knob[Any]]) -> type[Flags]:
         raise UsageError(f"the knob {taken} of the schedule has the name of another flag; rename it")
     made = [(k.name, Annotated[type(k.default), tyro.conf.arg(help=k.help)], field(default=k.default)) for k in knobs]
     open_flags = [(f.name, _optional_flag(f.type), f) for f in fields(kind) if f.default in (None, ())]
-    return make_dataclass("Config", [*open_flags, *made], bases=(kind,), frozen=True)
+    return make_dataclass(kind.__name__, [*open_flags, *made], bases=(kind,), frozen=True)
 
 
 def _optional_flag(kind: Any) -> Any:

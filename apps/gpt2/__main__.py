@@ -12,7 +12,7 @@ from functools import partial
 from typing import NoReturn
 
 from apps.common.run.resume import agree_on_flags, parse_resumed
-from apps.gpt2.config import Config, parse
+from apps.gpt2.config import GPT2Flags, parse
 from apps.gpt2.decide import Seats, decide_job, decide_sums
 from apps.gpt2.job import Job, resolve
 from apps.gpt2.plan_file import is_open
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     return run(launch, job.plan.world_size, program, seats.stages_of)
 
 
-def _flags(arguments: list[str]) -> Config:
+def _flags(arguments: list[str]) -> GPT2Flags:
     """Parse the command line; raises SystemExit after --version or --help."""
     if "--version" in arguments:
         print(f"pipelined {__version__}")
@@ -72,7 +72,7 @@ def _flags(arguments: list[str]) -> Config:
     return parse_resumed(arguments, parse)
 
 
-def _swarm(config: Config, launch: Launch) -> int:
+def _swarm(config: GPT2Flags, launch: Launch) -> int:
     """Run a swarm's job: every rank is a peer."""
     job = resolve_swarm(config, launch.world_size)
     return _members(
@@ -80,7 +80,7 @@ def _swarm(config: Config, launch: Launch) -> int:
     )
 
 
-def _ravnest(config: Config, launch: Launch) -> int:
+def _ravnest(config: GPT2Flags, launch: Launch) -> int:
     """Run a job of Ravnest's clusters: every rank is a node."""
     job = resolve_ravnest(config, launch.world_size)
     return _members(job, launch, partial(_node, job=job, launch=launch, stop=_stop()))

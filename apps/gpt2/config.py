@@ -12,7 +12,7 @@ from apps.common.flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flag
 from apps.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
 
-__all__ = ["Config", "flag", "parse"]
+__all__ = ["GPT2Flags", "flag", "parse"]
 PROGRAM = "python -m apps.gpt2"
 AUTO = "auto"
 """Of --tensor: the planner chooses."""
@@ -29,7 +29,7 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class Config(TextDataFlags, RunFlags):
+class GPT2Flags(TextDataFlags, RunFlags):
     """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
 
     schedule: str | None = None
@@ -134,20 +134,20 @@ class Config(TextDataFlags, RunFlags):
         return MINIMUM | SIZES
 
 
-def parse(arguments: list[str], default: Config | None = None) -> Config:
-    """Make a Config of a command line.
+def parse(arguments: list[str], default: GPT2Flags | None = None) -> GPT2Flags:
+    """The flags of a command line.
 
     Args:
-        default: the values of flags that are not given. Without it those of `Config`, or of a published model its own.
+        default: the values of flags that are not given. Without it the class's, or a published model's own.
     Raises:
         SystemExit, UsageError: see `parse_flags`.
     """
-    config = parse_flags(arguments, default or Config(), PROGRAM)
+    config = parse_flags(arguments, default or GPT2Flags(), PROGRAM)
     own = own_defaults(config) if default is None else {}
-    return parse_flags(arguments, Config(**own), PROGRAM) if own else config
+    return parse_flags(arguments, GPT2Flags(**own), PROGRAM) if own else config
 
 
-def own_defaults(config: Config) -> Mapping[str, Any]:
+def own_defaults(config: GPT2Flags) -> Mapping[str, Any]:
     """The flags of which a published model has another default; its sequence is as long as its positions allow.
 
     Tokens in files, a directory of --init and a smaller vocabulary say which tokenizer theirs is.

@@ -10,7 +10,7 @@ from apps.common.flags import config_json
 from apps.common.plan_table import plan_table
 from apps.common.presets import find_preset
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.plan_file import follow_plan, identity
 from apps.gpt2.team import described, ranks_of_workers, split_of, split_text
 from apps.gpt2.team_costs import sizes
@@ -47,7 +47,7 @@ class Job:
         moves: those of teams that the plan predicts; empty without --plan.
     """
 
-    config: Config
+    config: GPT2Flags
     model: ModelConfig
     sequence: int
     plan: Plan
@@ -122,7 +122,7 @@ class Job:
         return config_json(self.config, self.plain())
 
 
-def resolve(config: Config, world_size: int | None, model: ModelConfig | None = None) -> Job:
+def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None = None) -> Job:
     """Fill in what the user left open.
 
     Args:
@@ -171,14 +171,14 @@ def _as_its_table(requested: RequestedShape) -> RequestedShape:
     return replace(requested, depth=requested.depth or own.depth, microbatches=microbatches, knobs=knobs)
 
 
-def published(config: Config, sequence: int) -> str:
+def published(config: GPT2Flags, sequence: int) -> str:
     """What a published model is trained with, in a line."""
     numbers = f"lr {config.lr:g}, betas {config.beta1:g} and {config.beta2:g}, sequences of {sequence} tokens"
     made = f"tokenizer {config.tokenizer}" if config.tokenizer else "the tokenizer of the data or of --init"
     return f"trained with {numbers}, {made}: GPT-2's, where nothing else was given"
 
 
-def sequence_of(config: Config, model: ModelConfig) -> int:
+def sequence_of(config: GPT2Flags, model: ModelConfig) -> int:
     """Tokens a sequence.
 
     Raises:
@@ -189,7 +189,7 @@ def sequence_of(config: Config, model: ModelConfig) -> int:
     return sequence
 
 
-def batch_of(config: Config, copies: int) -> tuple[int, int]:
+def batch_of(config: GPT2Flags, copies: int) -> tuple[int, int]:
     """Sequences a step, and in a microbatch, where no plan divides the batch.
 
     Args:
@@ -208,7 +208,7 @@ def batch_of(config: Config, copies: int) -> tuple[int, int]:
     return batch, batch // total
 
 
-def model_of(config: Config) -> ModelConfig:
+def model_of(config: GPT2Flags) -> ModelConfig:
     """The model's sizes, from the preset or the directory to start from, and the flags."""
     given = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
     if config.init is not None:

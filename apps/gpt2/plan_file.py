@@ -10,7 +10,7 @@ from typing import Any
 
 from apps.common.flags import AUTO_PLAN
 from apps.gpt2.config import AUTO as OPEN
-from apps.gpt2.config import Config, flag
+from apps.gpt2.config import GPT2Flags, flag
 from apps.gpt2.team import split_text
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.errors import UsageError
@@ -21,20 +21,20 @@ ARRANGEMENT = ("schedule", *SIZES, "tensor", "layout", "recompute")
 """The flags that a plan sets, beside the knobs of its schedule."""
 
 
-def given(config: Config) -> dict[str, Any]:
+def given(config: GPT2Flags) -> dict[str, Any]:
     """The flags of the arrangement that were given."""
-    left_open = Config()
+    left_open = GPT2Flags()
     flags = {name: getattr(config, name) for name in ARRANGEMENT}
     return {name: value for name, value in flags.items() if value != getattr(left_open, name)} | dict(config.knobs)
 
 
 def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
-    """The fields of a `Config` that give this plan."""
+    """The fields of a `GPT2Flags` that give this plan."""
     flags = {name: getattr(plan, name) for name in ("schedule", *SIZES, "tensor")}
     return {**flags, "layout": plan.split or None, "knobs": plan.knobs, "recompute": recompute}
 
 
-def is_open(config: Config) -> bool:
+def is_open(config: GPT2Flags) -> bool:
     """Whether the planner chooses what was left open: all of the arrangement, or the ranks of a worker."""
     return config.plan == AUTO_PLAN or (config.plan is None and (config.tensor == OPEN or not given(config)))
 
@@ -44,7 +44,7 @@ def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:
     return {**model.identity(), "seq": sequence}
 
 
-def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None) -> tuple[Config, PlanFile | None]:
+def follow_plan(config: GPT2Flags, model: Mapping[str, Any], world_size: int | None) -> tuple[GPT2Flags, PlanFile | None]:
     """Set the flags of the arrangement from `--plan`, if it is given.
 
     Args:

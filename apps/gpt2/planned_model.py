@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apps.common.run.checks import check_delayed
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import BATCH, model_of, sequence_of
 from apps.gpt2.operators import chain
 from apps.gpt2.plan_file import given, identity
@@ -52,7 +52,7 @@ class PlannedGPT2:
         runs: whether the plan is run with these flags, so that teams must be those that train with them.
     """
 
-    config: Config
+    config: GPT2Flags
     model: ModelConfig
     sequence: int
     batch: int
@@ -184,7 +184,7 @@ class PlannedGPT2:
         return randn((rows, self.sequence, self.model.d_model), dtype=self.numerics().dtype)
 
 
-def planned_model_of(config: Config, batch: int | None = None) -> PlannedGPT2:
+def planned_model_of(config: GPT2Flags, batch: int | None = None) -> PlannedGPT2:
     """What a configuration asks to be planned.
 
     Args:

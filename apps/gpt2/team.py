@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from apps.gpt2.config import Config, flag
+from apps.gpt2.config import GPT2Flags, flag
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of, require_fitting, states_of, written
 from pipelined.errors import UsageError
@@ -19,13 +19,13 @@ ALONE_VALUES = {"all_reduce": "measured"}
 """Values of other flags that only a worker of one rank has yet."""
 
 
-def alone(config: Config) -> list[str]:
+def alone(config: GPT2Flags) -> list[str]:
     """The flags given that only a worker of one rank has yet."""
     given = [name for name, absent in ALONE.items() if getattr(config, name) != absent]
     return given + [name for name, value in ALONE_VALUES.items() if getattr(config, name) == value]
 
 
-def ranks_of_workers(config: Config, world_size: int | None) -> int | None:
+def ranks_of_workers(config: GPT2Flags, world_size: int | None) -> int | None:
     """The number of workers of a number of ranks; None for None.
 
     Raises:
@@ -67,7 +67,7 @@ def split_of(model: ModelConfig, plan: Plan) -> dict[str, Factors]:
     return factors
 
 
-def described(config: Config, factors: dict[str, Factors]) -> str:
+def described(config: GPT2Flags, factors: dict[str, Factors]) -> str:
     """The layout in a line."""
     each = ", ".join(f"{name} {'.'.join(map(str, factors[name]))}" for name in OPERATORS)
     ranks = prod(factors["wte"])

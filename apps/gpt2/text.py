@@ -3,7 +3,7 @@
 from functools import partial
 
 from apps.common.flags import start_of
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import Job
 from apps.lm.data.batches import Batches, validation_windows
 from apps.lm.data.text import Text, read_text, require_text, share_text
@@ -26,7 +26,7 @@ def _read(job: Job) -> Text:
     return text
 
 
-def text_of(config: Config, model: ModelConfig) -> Text:
+def text_of(config: GPT2Flags, model: ModelConfig) -> Text:
     """The text that the flags name, which the model has symbols enough for.
 
     Raises:

@@ -31,7 +31,7 @@ PRESETS: Mapping[str, Sizes] = {**LLAMA_PRESETS, **{f"swarm-{name}": each for na
 
 
 @dataclass(frozen=True)
-class Config(TextRowFlags):
+class LlamaFlags(TextRowFlags):
     """Train a Llama-like model on text, across ranks, or fine-tune one of Hugging Face's."""
 
     preset: str = "tiny"
@@ -63,7 +63,7 @@ def _read_sizes(directory: Path) -> Sizes:
 class LlamaTask(TextTask):
     """A Llama-like model on text, or SWARM's."""
 
-    config: Config
+    config: LlamaFlags
 
     def __init__(self, config: Config, model: Sizes):
         super().__init__(config, model, model.kind, model.row_layers - model.layers)
@@ -82,7 +82,7 @@ def start(arguments: list[str]) -> int:
     """Train, or with `generate` as the first argument generate; returns the exit code."""
     if arguments[:1] == ["generate"]:
         return generate("apps.llama", arguments[1:])
-    return main("apps.llama", Config(), arguments)
+    return main("apps.llama", LlamaFlags(), arguments)
 
 
 if __name__ == "__main__":

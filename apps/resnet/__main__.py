@@ -14,7 +14,7 @@ from apps.common.presets import find_preset
 from apps.images.digits import Images, digits, require_scikit_learn
 from apps.images.files import CIFAR_SIDE, classes_of, is_cifar, read_images
 from apps.resnet.presets import PRESETS, ResNetConfig
-from apps.rows.config import RowFlags, Task
+from apps.rows.config import RowFlags, RowTask
 from apps.rows.program import main
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
@@ -27,7 +27,7 @@ SIDE = 224
 
 
 @dataclass(frozen=True)
-class Config(RowFlags):
+class ResNetFlags(RowFlags):
     """Train a ResNet on images, across ranks."""
 
     preset: str | None = None
@@ -52,7 +52,7 @@ class Config(RowFlags):
         return ResNetTask(self, model, partial(read_images, self.data, side))
 
 
-class ResNetTask(Task):
+class ResNetTask(RowTask):
     """A ResNet on images.
 
     Args:
@@ -61,9 +61,9 @@ class ResNetTask(Task):
         source: reads the images to train on, and those that are held out.
     """
 
-    config: Config
+    config: ResNetFlags
 
-    def __init__(self, config: Config, model: ResNetConfig, source: Callable[[], tuple[Images, Images]]):
+    def __init__(self, config: ResNetFlags, model: ResNetConfig, source: Callable[[], tuple[Images, Images]]):
         self.config, self.model, self.depth, self._source = config, model, model.depth, source
 
     def describe(self) -> str:
@@ -86,4 +86,4 @@ class ResNetTask(Task):
 
 
 if __name__ == "__main__":
-    end_process(main("apps.resnet", Config()))
+    end_process(main("apps.resnet", ResNetFlags()))

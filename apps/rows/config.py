@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from apps.rows.training import Training
 
 
-class Task(ABC):
+class RowTask(ABC):
     """What a program trains, and on what.
 
     Attributes:
@@ -68,7 +68,7 @@ class RowFlags(RunFlags):
         if self.tensor == 1 and self.layout is not None:
             raise UsageError(f"one rank splits nothing (--layout {self.layout}, --tensor 1); add --tensor")
 
-    def task(self) -> Task:
+    def task(self) -> RowTask:
         """What these flags train.
 
         Raises:

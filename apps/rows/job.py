@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from apps.common.choose import RequestedShape, choose
 from apps.common.config_file import LEFT_OPEN
 from apps.common.flags import AUTO_PLAN, config_json
-from apps.rows.config import RowFlags, Task
+from apps.rows.config import RowFlags, RowTask
 from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import Plan
@@ -27,7 +27,7 @@ class Job:
     """
 
     config: RowFlags
-    task: Task
+    task: RowTask
     plan: Plan
     reason: str
     planned: PlanFile | None = None

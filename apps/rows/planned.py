@@ -7,7 +7,7 @@ import torch
 
 from apps.common.flags import parse_flags
 from apps.common.numerics import DTYPES, numerics
-from apps.rows.config import RowFlags, Task
+from apps.rows.config import RowFlags, RowTask
 from apps.rows.job import resolve
 from collectives import Links
 from pipelined.api.data.batch import converted
@@ -31,7 +31,7 @@ class PlannedRow(PlannedLayers):
         task: what is trained.
     """
 
-    task: Task = field(kw_only=True)
+    task: RowTask = field(kw_only=True)
 
 
 Planned = TypeVar("Planned", bound=PlannedRow)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from apps.common.flags import MINIMUM, TextDataFlags, start_of
 from apps.common.paths import check_export
 from apps.lm.data.text import Text, read_text, require_text
-from apps.rows.config import RowFlags, Task
+from apps.rows.config import RowFlags, RowTask
 from pipelined.api.data.tokens.index import is_packed
 from pipelined.errors import UsageError
 
@@ -70,7 +70,7 @@ class TextSizes(Protocol):
     def plain(self) -> dict[str, Any]: ...
 
 
-class TextTask(Task):
+class TextTask(RowTask):
     """A model of tokens on text.
 
     Args:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from apps.common.presets import find_preset
 from apps.images.digits import require_scikit_learn
-from apps.rows.config import RowFlags, Task
+from apps.rows.config import RowFlags, RowTask
 from apps.vgg.presets import PRESETS, VGGConfig
 from pipelined.programs.plan import Plan
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Config(RowFlags):
+class VGGFlags(RowFlags):
     """Train VGG13's shape on handwritten digits, across ranks, beside a logistic regression."""
 
     layout: str | None = None
@@ -31,7 +31,7 @@ class Config(RowFlags):
         return VGGTask(self, model if self.dropout is None else replace(model, dropout=self.dropout))
 
 
-class VGGTask(Task):
+class VGGTask(RowTask):
     """VGG on digits.
 
     Args:
@@ -39,9 +39,9 @@ class VGGTask(Task):
         model: its sizes.
     """
 
-    config: Config
+    config: VGGFlags
 
-    def __init__(self, config: Config, model: VGGConfig):
+    def __init__(self, config: VGGFlags, model: VGGConfig):
         self.config, self.model, self.depth = config, model, model.depth
 
     def describe(self) -> str:

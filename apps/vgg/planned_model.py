@@ -2,7 +2,7 @@
 
 from apps.common.flags import parse_flags
 from apps.rows.planned import PlannedRow, planned_row
-from apps.vgg.config import Config, VGGTask
+from apps.vgg.config import VGGFlags, VGGTask
 from apps.vgg.presets import KERNEL, VGGConfig
 from pipelined.errors import UsageError
 from pipelined.sharding.search.chain import Chain, Operator
@@ -24,7 +24,7 @@ def subject(flags: list[str], batch: int | None = None) -> PlannedVGG:
     Args:
         batch: images a step, instead of `--batch`.
     """
-    return planned_row(PlannedVGG, parse_flags(flags, Config(), "python -m apps.vgg"), batch)
+    return planned_row(PlannedVGG, parse_flags(flags, VGGFlags(), "python -m apps.vgg"), batch)
 
 
 def chain(config: VGGConfig, batch: int, microbatches: int, itemsize: int = 4) -> Chain:

@@ -14,18 +14,18 @@ from dataclasses import MISSING, fields, is_dataclass
 from itertools import pairwise
 from typing import Any
 
-from apps.bert.__main__ import Config as BertFlags
+from apps.bert.__main__ import BertFlags
 from apps.common.address import DirectoryAddress
 from apps.common.arguments import Coordinator
-from apps.gpt2.config import Config
-from apps.llama.__main__ import Config as LlamaFlags
+from apps.gpt2.config import GPT2Flags
+from apps.llama.__main__ import LlamaFlags
 from apps.lm.generate import Generate
 from apps.ravnest import flags as ravnest
 from apps.ravnest.config import RavnestConfig
-from apps.resnet.__main__ import Config as ResNetFlags
+from apps.resnet.__main__ import ResNetFlags
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Export, Local, Serve, Status, Train
-from apps.vgg.config import Config as VGGFlags
+from apps.vgg.config import VGGFlags
 from pipelined.__main__ import COMMANDS
 from pipelined.commands.flags import add_knobs
 from pipelined.schedules import knobs_of
@@ -139,7 +139,7 @@ def flags_of_command(name: str) -> dict[str, Row]:
 
 def flags_of_training() -> dict[str, Row]:
     """The flags of `python -m apps.gpt2`."""
-    return flags_of_class(Config) | {knob.flag: (shown(knob.default), knob.help) for knob in knobs_of()}
+    return flags_of_class(GPT2Flags) | {knob.flag: (shown(knob.default), knob.help) for knob in knobs_of()}
 
 
 def written(text: str) -> str:

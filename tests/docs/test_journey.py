@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from pipelined.actors.messages import Activation
 from pipelined.programs.prepare import prepare
@@ -22,7 +22,7 @@ from transports.wire.arrays import Block
 from transports.wire.frames import encode_head
 
 TEXT = (ROOT / "docs" / "journey.md").read_text()
-JOB = resolve(Config(), 4)
+JOB = resolve(GPT2Flags(), 4)
 PLAN = JOB.plan
 
 

@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from apps.gpt2 import __main__ as gpt2
-from apps.gpt2.config import Config, flag
+from apps.gpt2.config import GPT2Flags, flag
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.swarm import __main__ as swarm
@@ -51,8 +51,8 @@ def path_flags():
 
     Without --tensorboard, which needs an extra.
     """
-    hints = get_type_hints(Config)
-    kinds = {field.name: {hints[field.name], *get_args(hints[field.name])} for field in fields(Config)}
+    hints = get_type_hints(GPT2Flags)
+    kinds = {field.name: {hints[field.name], *get_args(hints[field.name])} for field in fields(GPT2Flags)}
     found = {flag(name) for name, kind in kinds.items() if Path in kind} - {"--tensorboard"}
     return found | {"--resume", "--tokenizer", "--schedule"}
 

@@ -9,7 +9,7 @@ from apps.common.arguments import check_directories, check_files
 from apps.common.flags import config_json, flag, refuse_meaningless
 from apps.common.paths import check_export
 from apps.common.trackers import check_trackers
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, model_of, sequence_of
 from apps.gpt2.text import text_of
 from apps.lm.data.batches import Batches
@@ -66,7 +66,7 @@ class RavnestJob:
         ranks: number of ranks, each of them a node.
     """
 
-    config: Config
+    config: GPT2Flags
     model: ModelConfig
     subject: RavnestConfig
     forming: FormingFlags
@@ -125,7 +125,7 @@ class RavnestJob:
         return text
 
 
-def resolve_ravnest(config: Config, world_size: int | None) -> RavnestJob:
+def resolve_ravnest(config: GPT2Flags, world_size: int | None) -> RavnestJob:
     """Choose what the flags left open.
 
     Args:
@@ -159,7 +159,7 @@ def resolve_ravnest(config: Config, world_size: int | None) -> RavnestJob:
     return RavnestJob(config, model, subject, forming, ranks)
 
 
-def _ahead(config: Config) -> int | None:
+def _ahead(config: GPT2Flags) -> int | None:
     """Microbatches alive in a cluster's first stage, where the flags say it; all other knobs are refused."""
     for name, value in config.knobs.items():
         if name != "ahead":

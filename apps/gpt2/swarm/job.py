@@ -7,7 +7,7 @@ another schedule train the same model on the same sequences.
 from dataclasses import dataclass, replace
 
 from apps.common.flags import config_json, flag, refuse_meaningless
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import CLIP, batch_of, model_of, published, sequence_of
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
 from apps.swarm.config import TrainingConfig
@@ -51,7 +51,7 @@ class SwarmJob:
         is_untied: whether the model is tied as published, and untied here.
     """
 
-    config: Config
+    config: GPT2Flags
     model: ModelConfig
     subject: TrainingConfig
     ranks: int
@@ -105,7 +105,7 @@ class SwarmJob:
         return "\n".join(lines)
 
 
-def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
+def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
     """Choose what the flags left open.
 
     Args:
@@ -143,7 +143,7 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
     return SwarmJob(config, model, subject, ranks, whole.tied and not tied)
 
 
-def _check_extent(config: Config) -> None:
+def _check_extent(config: GPT2Flags) -> None:
     if config.steps == 0:
         fact = "a swarm that takes no step has nothing to do (--steps 0)"
         raise UsageError(f"{fact}; leave --schedule swarm out to evaluate or export")
@@ -152,7 +152,7 @@ def _check_extent(config: Config) -> None:
         raise UsageError(f"{fact}; give --checkpoint that directory, and --resume auto")
 
 
-def _arrangement(config: Config, world_size: int | None) -> tuple[int, int]:
+def _arrangement(config: GPT2Flags, world_size: int | None) -> tuple[int, int]:
     """The number of stages, and of ranks."""
     width = config.width or PEERS_A_STAGE
     if world_size is None:
@@ -168,7 +168,7 @@ def _arrangement(config: Config, world_size: int | None) -> tuple[int, int]:
     return stages, world_size
 
 
-def _batch(config: Config, ranks: int, stages: int) -> tuple[int, int]:
+def _batch(config: GPT2Flags, ranks: int, stages: int) -> tuple[int, int]:
     """Sequences a step, and in a microbatch; --microbatches counts for each of the W peers of a stage."""
     if config.microbatches is not None and ranks % stages:
         fact = f"--microbatches needs the same number of peers at every stage (ranks: {ranks}, stages: {stages})"

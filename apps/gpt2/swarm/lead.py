@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from apps.common.report import Report, reporting
 from apps.common.trackers import Tracker, opened_trackers
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
@@ -145,7 +145,7 @@ class TrainingResult:
         )
 
 
-def joining(coordinator: str, config: Config) -> str:
+def joining(coordinator: str, config: GPT2Flags) -> str:
     """The command by which another machine joins; its peer saves where and as often as the ranks do."""
     words = ["python", "-m", "apps.swarm", "serve", "--coordinator", coordinator]
     if config.checkpoint is not None and config.save_every:

@@ -11,7 +11,7 @@ import torch
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
-from pipelined.api.swarm.training import Task, UserProgram, UserTraining, layout_of
+from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, refuse_below
 from pipelined.membership.addresses import check_coordinator, described
@@ -150,13 +150,13 @@ class SwarmSettings:
         x, y = data.first()
         same = {field.name: getattr(self, field.name) for field in fields(self)}
         own = {"microbatches": microbatches, "steps": steps, "dtype": str(self.dtype).removeprefix("torch.")}
-        training = UserTraining(given, Task(**same | own, rows=data.rows, x=layout_of(x), y=layout_of(y)))
+        training = UserTraining(given, UserTask(**same | own, rows=data.rows, x=layout_of(x), y=layout_of(y)))
         training.check_first(x, y)
         return data, training
 
 
 async def run_user_peer(
-    training_of: Callable[[Task], UserTraining],
+    training_of: Callable[[UserTask], UserTraining],
     address: SwarmAddress,
     options: PeerOptions,
     *,
@@ -166,7 +166,7 @@ async def run_user_peer(
     """Serve a stage until `stop` is set; see `serve`."""
     await asyncio.to_thread(check_device, options.device)
     async with connected(address.coordinator, address.listen) as (endpoint, directory):
-        task = Task.unpack(await _unless(stop, read_task(directory, address.coordinator, say)))
+        task = UserTask.unpack(await _unless(stop, read_task(directory, address.coordinator, say)))
         if options.stage is not None and not 0 <= options.stage < task.depth:
             raise UsageError(f"there is no stage {options.stage} (depth: {task.depth}); take one below the depth")
         session = _session_of(await asyncio.to_thread(training_of, task))

@@ -32,7 +32,7 @@ from pipelined.training.exchange.compression import NONE, check_codec
 
 
 @dataclass(frozen=True)
-class Task:
+class UserTask:
     """What a swarm trains, as the directory keeps it; each field as in `train`.
 
     Args:
@@ -74,7 +74,7 @@ class Task:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
-    def unpack(cls, data: bytes) -> "Task":
+    def unpack(cls, data: bytes) -> "UserTask":
         """Read the directory's record. Raises UsageError: it is none of this release."""
         try:
             found = json.loads(data)
@@ -84,7 +84,7 @@ class Task:
             fact = f"the directory has no training of pipelined.swarm ({error})"
             raise UsageError(f"{fact}; give the coordinator of such a swarm, and use one release") from error
 
-    def differences(self, other: "Task") -> str:
+    def differences(self, other: "UserTask") -> str:
         """What differs in another task, in words."""
         mine, theirs = asdict(self), asdict(other)
         return ", ".join(
@@ -110,7 +110,7 @@ class UserTraining:
     Cost: builds the whole model once; its digest reads all values.
     """
 
-    def __init__(self, given: UserProgram, task: Task):
+    def __init__(self, given: UserProgram, task: UserTask):
         self.task, self._given = task, given
         self.seed, self.rows, self.autocast = task.seed, task.rows, task.autocast
         self.exact_sums = task.microbatches if task.exact_sums else 0

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import BertForMaskedLM
 
 import pipelined as pp
-from apps.bert.__main__ import Config
+from apps.bert.__main__ import BertFlags
 from apps.lm.data.batches import Batches
 from apps.lm.data.masking import Masking
 from apps.lm.data.text import read_text
@@ -56,10 +56,10 @@ def plain(row):
 def test_masked_tokens_in_a_chimera_of_four_ranks_are_learnt_as_by_a_plain_loop(tmp_path, capsys, monkeypatch):
     given, out = tmp_path / "given", tmp_path / "out"
     flags = f"--tokenizer bytes --data {ROOT / 'LICENSE'} --depth 4 --batch {ROWS * PARTS} --seq {SEQUENCE}"
-    monkeypatch.setitem(Config.task.__globals__["BERT_PRESETS"], "small", SIZES)
-    assert main("apps.bert", Config(), f"{flags} --preset small --steps 0 --export {given}".split()) == 0
+    monkeypatch.setitem(BertFlags.task.__globals__["BERT_PRESETS"], "small", SIZES)
+    assert main("apps.bert", BertFlags(), f"{flags} --preset small --steps 0 --export {given}".split()) == 0
     more = f"--dtype float64 --init {given} --steps {STEPS} --export {out} --metrics {tmp_path / 'metrics'}"
-    assert main("apps.bert", Config(), f"{flags} {more}".split()) == 0
+    assert main("apps.bert", BertFlags(), f"{flags} {more}".split()) == 0
     assert "nats a masked token (unigram" in capsys.readouterr().out
     row = row_of(given)
     found = [json.loads(line)["loss"] for line in (tmp_path / "metrics").read_text().splitlines()]
@@ -77,5 +77,5 @@ def test_masked_tokens_in_a_chimera_of_four_ranks_are_learnt_as_by_a_plain_loop(
 
 def test_without_a_mask_of_its_own_a_tokenizer_needs_one_symbol_more(capsys):
     flags = f"--tokenizer bytes --data {ROOT / 'LICENSE'} --vocab 256 --steps 1"
-    assert main("apps.bert", Config(), flags.split()) == 2
+    assert main("apps.bert", BertFlags(), flags.split()) == 2
     assert "(tokenizer: 257, model: 256); take --vocab 257" in capsys.readouterr().err

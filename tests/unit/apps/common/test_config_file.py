@@ -7,11 +7,11 @@ import pytest
 
 from apps.common.run import resume
 from apps.gpt2.__main__ import main as gpt2
-from apps.gpt2.config import Config, parse
-from apps.llama.__main__ import Config as Llama
-from apps.resnet.__main__ import Config as ResNet
+from apps.gpt2.config import GPT2Flags, parse
+from apps.llama.__main__ import LlamaFlags as Llama
+from apps.resnet.__main__ import ResNetFlags as ResNet
 from apps.rows.program import main as rows
-from apps.vgg.config import Config as VGG
+from apps.vgg.config import VGGFlags as VGG
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Meta
@@ -43,7 +43,7 @@ def file(tmp_path):
     return write
 
 
-def without_file(config: Config) -> dict[str, object]:
+def without_file(config: GPT2Flags) -> dict[str, object]:
     return {**vars(config), "config": None}
 
 

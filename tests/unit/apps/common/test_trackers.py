@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from apps.common.trackers import check_trackers, numbers, opened_trackers
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from pipelined.errors import UsageError
 from tests.absent import absent
 
@@ -34,7 +34,7 @@ def test_tensorboard_reads_every_number_at_its_step(tmp_path):
         absent("tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert asyncio.run(written(Config(tensorboard=tmp_path))) == 1
+    assert asyncio.run(written(GPT2Flags(tensorboard=tmp_path))) == 1
     found = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in found.Scalars("loss")] == [(0, 2.5), (1, 2.0)]
     assert [event.value for event in found.Scalars("staleness/1")] == [1.5]
@@ -56,19 +56,19 @@ def test_weights_and_biases_gets_the_flags_every_number_and_the_end(monkeypatch)
     fake = ModuleType("wandb")
     fake.init = lambda **about: runs.append(FakeRun(**about)) or runs[-1]
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    assert asyncio.run(written(Config(wandb="plays", steps=7))) == 1
+    assert asyncio.run(written(GPT2Flags(wandb="plays", steps=7))) == 1
     (run,) = runs
     assert run.about["project"] == "plays" and run.about["config"]["steps"] == 7
     assert run.rows == [(row["step"], numbers(row)) for row in ROWS] and run.over
 
 
 def test_ranks_that_report_nothing_open_nothing(tmp_path):
-    assert asyncio.run(written(Config(tensorboard=tmp_path / "none", wandb="plays"), shown=False)) == 0
+    assert asyncio.run(written(GPT2Flags(tensorboard=tmp_path / "none", wandb="plays"), shown=False)) == 0
     assert not (tmp_path / "none").exists()
 
 
 def test_a_tracker_that_is_not_installed_is_refused_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr("apps.common.trackers.find_spec", lambda name: None)
-    check_trackers(Config())
+    check_trackers(GPT2Flags())
     with pytest.raises(UsageError, match=r"--wandb plays needs the package wandb; pip install 'pipelined\[wandb\]'"):
-        check_trackers(Config(wandb="plays"))
+        check_trackers(GPT2Flags(wandb="plays"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apps.gpt2.config import Config, parse
+from apps.gpt2.config import GPT2Flags, parse
 
 
 def test_the_help_of_an_open_flag_names_its_type_and_no_default(capsys):
@@ -14,7 +14,7 @@ def test_the_help_of_an_open_flag_names_its_type_and_no_default(capsys):
 
 
 def test_an_open_flag_is_parsed_as_its_type_and_shows_a_value_that_it_has(capsys):
-    assert parse(["--width", "3", "--clip", "0.5"]) == Config(width=3, clip=0.5)
+    assert parse(["--width", "3", "--clip", "0.5"]) == GPT2Flags(width=3, clip=0.5)
     with pytest.raises(SystemExit):
-        parse(["--help"], Config(width=4))
+        parse(["--help"], GPT2Flags(width=4))
     assert "(default: 4)" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from apps.common.flags import AUTO_PLAN
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.decide import Seats, decide_job, recorded
 from apps.gpt2.job import resolve
 from apps.gpt2.plan_file import is_open
@@ -20,7 +20,7 @@ from pipelined.state.checkpoints import checkpoint
 from tests.launching import ROOT
 from transports.local import world
 
-FEW = Config(steps=3)
+FEW = GPT2Flags(steps=3)
 
 
 def decided(job):
@@ -37,12 +37,12 @@ def decided(job):
 @pytest.mark.parametrize(
     ("config", "left_open"),
     [
-        (Config(), True),
-        (Config(batch=64, steps=3, layers=2), True),
-        (Config(plan=AUTO_PLAN, depth=2), True),
-        (Config(depth=2), False),
-        (Config(recompute=True), False),
-        (Config(plan=Path("plan.json")), False),
+        (GPT2Flags(), True),
+        (GPT2Flags(batch=64, steps=3, layers=2), True),
+        (GPT2Flags(plan=AUTO_PLAN, depth=2), True),
+        (GPT2Flags(depth=2), False),
+        (GPT2Flags(recompute=True), False),
+        (GPT2Flags(plan=Path("plan.json")), False),
     ],
 )
 def test_a_run_is_planned_where_its_arrangement_is_open(config, left_open):
@@ -50,7 +50,7 @@ def test_a_run_is_planned_where_its_arrangement_is_open(config, left_open):
 
 
 def test_what_was_given_is_run_untouched():
-    job = resolve(Config(depth=2), 2)
+    job = resolve(GPT2Flags(depth=2), 2)
     assert decided(job) is job
 
 
@@ -86,7 +86,7 @@ def test_a_resumed_run_on_other_ranks_or_another_batch_is_arranged_anew(tmp_path
 
 
 def test_what_a_checkpoint_says_is_read_as_written():
-    plain = json.loads(json.dumps(resolve(Config(depth=2, recompute=True), 2).plain()))
+    plain = json.loads(json.dumps(resolve(GPT2Flags(depth=2, recompute=True), 2).plain()))
     assert recorded(plain) == Candidate(Plan("chimera", 2, 1, 16, 2), recompute=True)
     for damage in ({"depth": "2"}, {"depth": 3}, {"schedule": "no_such"}, {"chunks": None}):
         assert recorded({**plain, **damage}) is None
@@ -96,7 +96,7 @@ def test_what_a_checkpoint_says_is_read_as_written():
 @pytest.mark.parametrize("name", ["depth", "width", "microbatches"])
 def test_a_recorded_size_that_could_never_be_laid_out_is_not_taken(name):
     """Rank 0 laid it out, without end, while the others waited."""
-    plain = resolve(Config(depth=2), 2).plain()
+    plain = resolve(GPT2Flags(depth=2), 2).plain()
     assert recorded(plain) is not None
     assert recorded({**plain, name: 100_000_000}) is None
     assert recorded({**plain, "depth": 60_000, name: 60_000}) is None or name == "depth"
@@ -107,7 +107,7 @@ def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never
     (tmp_path / "evil plan.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     own = str(tmp_path / "evil plan.py")
     shard = checkpoint.write_shard(tmp_path, 1, 0, 1, {})
-    job, plain = resolve(FEW, 2), json.loads(json.dumps(resolve(Config(depth=2), 2).plain()))
+    job, plain = resolve(FEW, 2), json.loads(json.dumps(resolve(GPT2Flags(depth=2), 2).plain()))
     meta = checkpoint.Meta(1, job.model.identity(), {**plain, "schedule": own})
     checkpoint.commit(tmp_path, meta, [shard], 1)
     with pytest.raises(ScheduleError, match=rf"not one of this project's own.*give --schedule '{own}' on the"):
@@ -119,8 +119,8 @@ def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never
 
 
 def test_no_rank_is_said_to_hold_a_stage_before_that_is_decided():
-    job = resolve(Config(), 4)
+    job = resolve(GPT2Flags(), 4)
     seats = Seats(job)
     assert seats.stages_of(3) == []
     seats.take(job.plan)
-    assert seats.stages_of(3) == [0, 3] == Seats(resolve(Config(depth=4), 4)).stages_of(3)
+    assert seats.stages_of(3) == [0, 3] == Seats(resolve(GPT2Flags(depth=4), 4)).stages_of(3)

@@ -5,12 +5,12 @@ from math import cos, inf, nan, pi
 import pytest
 import torch
 
-from apps.gpt2.config import Config, parse
+from apps.gpt2.config import GPT2Flags, parse
 from apps.gpt2.job import resolve
 from apps.gpt2.swarm.job import resolve_swarm
 from apps.gpt2.train import optimizer_of
 from apps.rows.train import lr_scheduler
-from apps.vgg.config import Config as VGG
+from apps.vgg.config import VGGFlags as VGG
 from pipelined.errors import UsageError
 
 FLAGS = "--lr 0.5 --min-lr 0.1 --lr-schedule wsd --steps 30 --warmup 5 --beta1 0.8 --beta2 0.9 --eps 1e-3".split()
@@ -26,7 +26,7 @@ def test_the_optimizer_is_as_the_flags_say():
 
 
 def test_nothing_said_is_half_a_cosine_to_a_tenth():
-    found = optimizer_of(resolve(Config(steps=40, warmup=0, lr=2.0), 1))
+    found = optimizer_of(resolve(GPT2Flags(steps=40, warmup=0, lr=2.0), 1))
     assert found.rate(10) == pytest.approx(0.2 + 0.9 * (1 + cos(pi / 4)))
     assert (found.betas, found.eps) == ((0.9, 0.95), 1e-8)
 
@@ -53,7 +53,7 @@ def test_a_row_of_layers_has_the_same_rates_after_its_warm_up(flags, expected):
 @pytest.mark.parametrize(("name", "value"), [("beta1", 1), ("beta2", -0.1), ("min_lr", nan), ("eps", inf)])
 def test_a_number_out_of_range_is_refused(name, value):
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} must be"):
-        Config(**{name: value})
+        GPT2Flags(**{name: value})
 
 
 def test_a_swarm_that_would_ignore_the_schedule_refuses_it():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from apps.common.report import compare_with_prediction
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from pipelined.errors import UsageError
 from pipelined.planner import PlanFile, read_plan, write_plan
@@ -19,21 +19,21 @@ PLAN = Plan("one_f_one_b", 3, 2, 4, 6, costs=COSTS)
 
 @pytest.fixture
 def path(tmp_path):
-    model = resolve(Config(), 1).model
+    model = resolve(GPT2Flags(), 1).model
     identity = {**model.identity(), "seq": 64}
     write_plan(tmp_path / "plan.json", PlanFile(PLAN, True, identity, 0.5, (1.0,) * 6, "so", {}))
     return tmp_path / "plan.json"
 
 
 def test_the_plan_is_run_as_it_is_written(path):
-    job = resolve(Config(plan=path), 6)
+    job = resolve(GPT2Flags(plan=path), 6)
     assert (job.plan, job.config.recompute, job.expected_s) == (PLAN, True, 0.5)
     assert job.plan.costs == COSTS, "they do not count where plans are compared"
     assert job.reason == f"{path}: so"
 
 
 def test_flags_may_repeat_what_the_plan_says(path):
-    asked = Config(plan=path, schedule="one_f_one_b", depth=3, width=2, microbatch=4, batch=48, recompute=True)
+    asked = GPT2Flags(plan=path, schedule="one_f_one_b", depth=3, width=2, microbatch=4, batch=48, recompute=True)
     assert resolve(asked, 6).plan == PLAN
 
 
@@ -50,11 +50,11 @@ def test_flags_may_repeat_what_the_plan_says(path):
 )
 def test_what_the_plan_does_not_say_is_refused(path, flags, ranks, message):
     with pytest.raises(UsageError, match=message):
-        resolve(Config(plan=path, **flags), ranks)
+        resolve(GPT2Flags(plan=path, **flags), ranks)
 
 
 def test_the_plan_in_the_documents_is_one():
-    assert resolve(Config(plan=Path("docs/examples/plan.json")), 4).expected_s
+    assert resolve(GPT2Flags(plan=Path("docs/examples/plan.json")), 4).expected_s
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_a_plan_with_teams_says_how_they_split_the_model(path):
     split = "c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=2.1.1,mlp.c_proj=2.1.1,wte=1.2.1"
     plan = Plan("gpipe", 1, 3, 4, 4, tensor=2, split=split)
     write_plan(path, replace(planned, plan=plan))
-    job = resolve(Config(plan=path), 6)
+    job = resolve(GPT2Flags(plan=path), 6)
     assert (job.plan, job.config.tensor, job.factors["c_fc"]) == (plan, 2, (2, 1, 1))
-    assert resolve(Config(plan=path, tensor=2, layout=split), 6).plan == plan
+    assert resolve(GPT2Flags(plan=path, tensor=2, layout=split), 6).plan == plan
     with pytest.raises(UsageError, match=r"--layout .* is not what .* says"):
-        resolve(Config(plan=path, layout="megatron"), 6)
+        resolve(GPT2Flags(plan=path, layout="megatron"), 6)
     write_plan(path, replace(planned, plan=replace(plan, depth=3, width=1)))
-    assert resolve(Config(plan=path), 6).plan.depth == 3
+    assert resolve(GPT2Flags(plan=path), 6).plan.depth == 3

@@ -7,7 +7,7 @@ import pytest
 
 from apps.common.run.checks import check_sums
 from apps.gpt2.checks import MEASURED, check_job
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.decide import decide_sums
 from apps.gpt2.job import resolve
 from collectives.algorithms import parse_choice
@@ -16,7 +16,7 @@ from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from transports.local import world
 
-ASKED = Config(depth=2, all_reduce="measured", layers=1, d_model=8, heads=1, vocab=8)
+ASKED = GPT2Flags(depth=2, all_reduce="measured", layers=1, d_model=8, heads=1, vocab=8)
 WORDS = "recursive_doubling:2000,ring"
 
 
@@ -83,5 +83,5 @@ def test_what_a_divided_update_cannot_be_summed_by_is_refused_before_torch(given
 
 
 def test_exact_sums_pin_the_threads_of_a_rank_in_the_resolved_configuration():
-    assert resolve(Config(depth=2, exact_sums=True), 2).plain()["threads"] == 1
-    assert "threads" not in resolve(Config(depth=2), 2).plain()
+    assert resolve(GPT2Flags(depth=2, exact_sums=True), 2).plain()["threads"] == 1
+    assert "threads" not in resolve(GPT2Flags(depth=2), 2).plain()

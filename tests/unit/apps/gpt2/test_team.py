@@ -5,7 +5,7 @@ from math import ceil, prod
 
 import pytest
 
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from apps.gpt2.plan_file import is_open
 from apps.gpt2.planned_model import planned_model_of
@@ -18,24 +18,24 @@ from pipelined.programs.plan import Plan
 
 
 def test_a_team_has_depth_1_by_default_and_the_other_ranks_are_groups():
-    plan = resolve(Config(tensor=2), 4).plan
+    plan = resolve(GPT2Flags(tensor=2), 4).plan
     assert (plan.depth, plan.width, plan.tensor, plan.world_size) == (1, 2, 2, 4)
-    assert plan.batch == resolve(Config(), 1).plan.batch
-    assert resolve(Config(tensor=3, layout="data"), None).plan.world_size == 3
+    assert plan.batch == resolve(GPT2Flags(), 1).plan.batch
+    assert resolve(GPT2Flags(tensor=3, layout="data"), None).plan.world_size == 3
 
 
 def test_a_depth_is_that_of_teams():
-    plan = resolve(Config(tensor=4, depth=2), 16).plan
+    plan = resolve(GPT2Flags(tensor=4, depth=2), 16).plan
     assert (plan.depth, plan.width, plan.tensor, plan.schedule) == (2, 2, 4, "chimera")
 
 
 def test_one_rank_a_worker_has_no_layout():
-    job = resolve(Config(), 1)
+    job = resolve(GPT2Flags(), 1)
     assert (job.plan.tensor, job.factors) == (1, {})
 
 
 def test_the_layout_is_described():
-    text = resolve(Config(tensor=2), 2).describe()
+    text = resolve(GPT2Flags(tensor=2), 2).describe()
     assert "layout: megatron, 2 ranks a worker (rows.columns.contraction: c_attn 1.2.1, attn.c_proj 1.1.2" in text
 
 
@@ -54,14 +54,14 @@ def test_the_layout_is_described():
 )
 def test_what_does_not_go_with_a_team_is_refused(given, ranks, message):
     with pytest.raises(UsageError, match=message):
-        resolve(Config(**given), ranks)
+        resolve(GPT2Flags(**given), ranks)
 
 
 def test_a_layout_may_be_a_file_that_shard_wrote(tmp_path):
     path = tmp_path / "layout.json"
     assert main(["shard", "--ranks=4", "--batch=32", "--layout=megatron_1d", f"--out={path}", "--json"]) == 0
-    found = resolve(Config(tensor=4, layout=str(path)), 4)
-    assert found.factors == resolve(Config(tensor=4, layout="megatron"), 4).factors
+    found = resolve(GPT2Flags(tensor=4, layout=str(path)), 4)
+    assert found.factors == resolve(GPT2Flags(tensor=4, layout="megatron"), 4).factors
     assert found.plan.split == "c_attn=1.4.1,attn.c_proj=1.1.4,c_fc=1.4.1,mlp.c_proj=1.1.4,wte=1.4.1"
 
 
@@ -84,12 +84,12 @@ def test_a_layout_may_be_a_file_that_shard_wrote(tmp_path):
 def test_a_file_that_is_no_layout_that_trains_is_refused(tmp_path, text, message):
     (tmp_path / "layout.json").write_text(text)
     with pytest.raises(UsageError, match=message):
-        resolve(Config(tensor=4, layout=str(tmp_path / "layout.json")), 4)
+        resolve(GPT2Flags(tensor=4, layout=str(tmp_path / "layout.json")), 4)
 
 
 def test_open_teams_leave_the_rule_s_arrangement_until_it_is_planned():
-    config = Config(tensor="auto")
-    assert is_open(config) and resolve(config, 4).plan == resolve(Config(), 4).plan
+    config = GPT2Flags(tensor="auto")
+    assert is_open(config) and resolve(config, 4).plan == resolve(GPT2Flags(), 4).plan
     model = planned_model_of(config)
     assert model.fixed == {"tensor": "auto"}
     team = Plan("gpipe", 1, 2, 8, 2, tensor=2)
@@ -110,7 +110,7 @@ def test_zero1_is_data_with_a_divided_update():
 @pytest.mark.parametrize(("layout", "tensor"), [("data", 2), ("megatron", 4), (None, 1)])
 def test_a_rank_of_a_divided_update_is_counted_with_its_share_of_the_moments(layout, tensor):
     """Of n numbers that R ranks hold in all, a rank keeps 2n/R of the moments; in float32."""
-    job = resolve(Config(tensor=tensor, layout=layout, width=3, depth=1, shard_optimizer=True), 3 * tensor)
+    job = resolve(GPT2Flags(tensor=tensor, layout=layout, width=3, depth=1, shard_optimizer=True), 3 * tensor)
     found = sizes(job.model, job.plan, job.sequence, divided=True).parameters
     whole = workload(job.model, replace(job.plan, tensor=1), job.sequence).parameters
     for one, every in zip(found, whole, strict=True):

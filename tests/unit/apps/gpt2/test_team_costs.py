@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import PlannedGPT2
 from apps.gpt2.team_costs import BLOCK, HEAD, layout_of, sizes, team_chain
 from apps.lm.models.gpt2_presets import ModelConfig
@@ -85,7 +85,7 @@ def test_a_plan_predicts_the_bytes_of_the_busiest_member(text):
     """The record ends before the losses are added up."""
     ranks = LAYOUTS[text]
     plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, split=text)
-    found = planned_moves(PlannedGPT2(Config(), CONFIG, T, B), plan, Machine(LINKS))
+    found = planned_moves(PlannedGPT2(GPT2Flags(), CONFIG, T, B), plan, Machine(LINKS))
     records = [recorded(text, ranks, rank=rank)[0] for rank in range(ranks)]
     rows = factors_of(text, ranks)["wte"][0]
     loss = 4 * 2 * (rows - 1) / rows

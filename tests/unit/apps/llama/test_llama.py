@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from apps.llama.__main__ import Config
+from apps.llama.__main__ import LlamaFlags
 from apps.lm.data.batches import Batches
 from apps.lm.data.text import read_text
 from apps.lm.huggingface.llama import each_llama_tensor, read_llama
@@ -60,7 +60,7 @@ def test_twenty_steps_in_a_chimera_of_four_ranks_are_those_of_a_plain_loop(tmp_p
     more = (
         f"--tokenizer bytes --batch {ROWS} --seq {SEQUENCE} --dtype float64 --sample 3 --metrics {tmp_path / 'metrics'}"
     )
-    assert main("apps.llama", Config(), f"{flags} {more}".split()) == 0
+    assert main("apps.llama", LlamaFlags(), f"{flags} {more}".split()) == 0
     said = capsys.readouterr().out
     assert "plan: chimera, depth 4" in said and "over the bigram" in said and "sample:\nROMEO" in said
     losses, row = plain(tmp_path / "given")
@@ -85,19 +85,19 @@ def test_twenty_steps_in_a_chimera_of_four_ranks_are_those_of_a_plain_loop(tmp_p
 )
 def test_what_cannot_be_is_refused(given, message):
     with pytest.raises(UsageError, match=message):
-        resolve(Config(**given), None)
+        resolve(LlamaFlags(**given), None)
 
 
 def test_flags_repeat_the_sizes_of_a_directory_but_do_not_change_them(tmp_path):
     saved(tmp_path)
-    sizes = resolve(Config(init=tmp_path), None).task.model
-    assert resolve(Config(init=tmp_path, layers=3, vocab=256), None).task.model == sizes
+    sizes = resolve(LlamaFlags(init=tmp_path), None).task.model
+    assert resolve(LlamaFlags(init=tmp_path, layers=3, vocab=256), None).task.model == sizes
     with pytest.raises(UsageError, match=re.escape(f"{tmp_path} determines the sizes (--layers 2, there: 3)")):
-        resolve(Config(init=tmp_path, layers=2), None)
+        resolve(LlamaFlags(init=tmp_path, layers=2), None)
 
 
 def test_what_print_config_writes_of_a_directory_is_read_again(tmp_path, capsys):
     saved(tmp_path / "given")
-    assert main("apps.llama", Config(), ["--init", str(tmp_path / "given"), "--print-config"]) == 0
+    assert main("apps.llama", LlamaFlags(), ["--init", str(tmp_path / "given"), "--print-config"]) == 0
     (tmp_path / "run.json").write_text(capsys.readouterr().out)
-    assert main("apps.llama", Config(), ["--config", str(tmp_path / "run.json"), "--print-config"]) == 0
+    assert main("apps.llama", LlamaFlags(), ["--config", str(tmp_path / "run.json"), "--print-config"]) == 0

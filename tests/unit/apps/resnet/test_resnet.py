@@ -9,7 +9,7 @@ from torch import nn
 
 import pipelined as pp
 from apps.images.training import order
-from apps.resnet.__main__ import Config
+from apps.resnet.__main__ import ResNetFlags
 from apps.resnet.model import builders
 from apps.resnet.presets import PRESETS, ResNetConfig
 from apps.rows.job import resolve
@@ -72,8 +72,8 @@ def test_losses_and_statistics_are_those_of_a_plain_loop_also_after_a_resume_at_
     monkeypatch.setitem(PRESETS, "small", TINY)
     flags = f"--data {tmp_path / 'cifar'} --preset small --batch {PARTS * ROWS} --microbatches {PARTS} --dtype float64"
     files = f"--checkpoint {tmp_path / 'saved'} --resume auto --metrics {tmp_path / 'metrics'}"
-    assert main("apps.resnet", Config(), f"{flags} {files} --depth 2 --steps 2".split()) == 0
-    assert main("apps.resnet", Config(), f"{flags} {files} --depth 3 --steps {STEPS}".split()) == 0
+    assert main("apps.resnet", ResNetFlags(), f"{flags} {files} --depth 2 --steps 2".split()) == 0
+    assert main("apps.resnet", ResNetFlags(), f"{flags} {files} --depth 3 --steps {STEPS}".split()) == 0
     row = nn.Sequential()
     for name, build in builders(TINY).items():
         torch.manual_seed(pp.initial_seed(0, name))
@@ -91,14 +91,14 @@ def test_losses_and_statistics_are_those_of_a_plain_loop_also_after_a_resume_at_
 
 def test_what_is_left_open_follows_from_the_data(tmp_path):
     cifar(tmp_path / "cifar")
-    model = resolve(Config(data=tmp_path / "cifar"), None).task.model
+    model = resolve(ResNetFlags(data=tmp_path / "cifar"), None).task.model
     assert (model.side, model.colours, model.classes, model.small) == (32, 3, 10, True)
     assert model.blocks == PRESETS["resnet18"].blocks
-    assert resolve(Config(), None).task.model == PRESETS["digits"]
+    assert resolve(ResNetFlags(), None).task.model == PRESETS["digits"]
 
 
 def test_images_that_vanish_are_refused():
     with pytest.raises(UsageError, match=r"--side must be at least 1 .it is 0."):
-        Config(side=0)
+        ResNetFlags(side=0)
     with pytest.raises(UsageError, match=r"too small for 3 groups of blocks \(--side 2\); take --side 4"):
-        resolve(Config(side=2), None)
+        resolve(ResNetFlags(side=2), None)

@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 
 from apps.gpt2.__main__ import main as gpt2
-from apps.llama.__main__ import Config
+from apps.llama.__main__ import LlamaFlags
 from apps.rows.program import main
 
-LLAMA = partial(main, "apps.llama", Config())
+LLAMA = partial(main, "apps.llama", LlamaFlags())
 
 
 def test_sums_are_measured_by_gpt2_alone_and_its_help_alone_says_so(capsys):

@@ -2,7 +2,7 @@
 
 import json
 
-from apps.llama.__main__ import Config
+from apps.llama.__main__ import LlamaFlags
 from apps.rows.program import main
 
 SMALL = "--layers 1 --seq 16 --batch 4 --sample 0 --tokenizer bytes".split()
@@ -13,7 +13,7 @@ def test_every_step_is_reported_also_of_a_schedule_without_a_flush(tmp_path, cap
     text.write_text("all the steps of a segment without a flush " * 40)
     metrics = tmp_path / "metrics"
     flags = [*SMALL, "--data", str(text), "--depth", "2", "--schedule", "async_1f1b", "--steps", "6"]
-    assert main("apps.llama", Config(), [*flags, "--metrics", str(metrics)]) == 0
+    assert main("apps.llama", LlamaFlags(), [*flags, "--metrics", str(metrics)]) == 0
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(6))
     assert ["eval_loss" in row for row in rows] == [False] * 5 + [True]
@@ -26,7 +26,7 @@ def test_another_text_is_refused_on_resume_unless_it_is_meant(tmp_path, capsys):
     flags = [*SMALL, "--depth", "1", "--checkpoint", str(tmp_path / "saved"), "--resume", "auto", "--data"]
 
     def run(text: str, steps: int, *more: str) -> int:
-        return main("apps.llama", Config(), [*flags, str(tmp_path / text), "--steps", str(steps), *more])
+        return main("apps.llama", LlamaFlags(), [*flags, str(tmp_path / text), "--steps", str(steps), *more])
 
     assert run("first", 1) == 0
     manifest = json.loads((tmp_path / "saved" / "step-00000001" / "manifest.json").read_text())
@@ -45,7 +45,7 @@ def test_a_run_that_goes_on_needs_no_flag_again_and_has_the_losses_of_one_that_w
 
     def losses(name: str, *words: str) -> list[float]:
         metrics = tmp_path / name
-        assert main("apps.llama", Config(), [*words, "--metrics", str(metrics)]) == 0
+        assert main("apps.llama", LlamaFlags(), [*words, "--metrics", str(metrics)]) == 0
         return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
 
     straight = losses("straight", *flags, "--steps", "4", "--depth", "1", "--lr-schedule", "constant")

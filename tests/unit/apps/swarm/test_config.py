@@ -6,7 +6,7 @@ import pytest
 
 from apps.swarm.__main__ import main
 from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
-from pipelined.api.swarm.training import Task
+from pipelined.api.swarm.training import UserTask
 from pipelined.errors import UsageError
 from pipelined.swarm.status.status import Goal
 
@@ -99,7 +99,7 @@ def test_what_cannot_work_is_told_with_its_remedy(words, told, capsys):
 
 
 def test_the_goal_of_a_user_s_own_model_is_read_from_its_record():
-    task = Task(2, 4, 100, 8, ("float32", (8, 3)), ("int64", (8,)))
+    task = UserTask(2, 4, 100, 8, ("float32", (8, 3)), ("int64", (8,)))
     assert read_goal(task.pack()) == Goal(steps=100, tokens=8, held_out=0)
     assert read_goal(TOLD.pack()) == Goal(200, 256, 7)
 

@@ -11,7 +11,7 @@ from apps.images.training import order
 from apps.rows.job import resolve
 from apps.rows.program import main
 from apps.rows.train import model_of
-from apps.vgg.config import Config
+from apps.vgg.config import VGGFlags
 from apps.vgg.model import builders
 from apps.vgg.planned_model import chain
 from apps.vgg.presets import PRESETS
@@ -54,12 +54,12 @@ def test_every_epoch_has_every_image_once():
 
 
 def test_convolutions_are_split_by_images_unless_a_layout_is_given():
-    job = resolve(Config(tensor=2), 4)
+    job = resolve(VGGFlags(tensor=2), 4)
     assert (job.plan.depth, job.plan.width, job.plan.tensor) == (1, 2, 2)
     layout = job.task.layout(job.plan)
     assert layout.startswith("conv1_1=2.1.1,conv1_2=2.1.1") and "fc" not in layout
     for given, ranks, other in (({"tensor": 2, "layout": "data"}, 2, "data"), ({}, 2, None)):
-        job_of = resolve(Config(**given), ranks)
+        job_of = resolve(VGGFlags(**given), ranks)
         assert job_of.task.layout(job_of.plan) == other
     assert model_of(job).described().endswith("2.1.1, fc6 (Linear) 1.2.1, fc7 (Linear) 1.1.2, fc8 (Linear) 1.2.1")
 
@@ -77,13 +77,13 @@ def test_convolutions_are_split_by_images_unless_a_layout_is_given():
 )
 def test_a_job_that_cannot_be_is_refused(given, ranks, message):
     with pytest.raises(UsageError, match=message):
-        resolve(Config(**given), ranks)
+        resolve(VGGFlags(**given), ranks)
 
 
 def test_without_scikit_learn_the_program_ends_before_torch(monkeypatch, capsys):
     monkeypatch.setattr("apps.images.digits.find_spec", lambda name: None)
     monkeypatch.delitem(sys.modules, "apps.vgg.model")
-    assert main("apps.vgg", Config(), []) == 2
+    assert main("apps.vgg", VGGFlags(), []) == 2
     assert "pip install pipelined[images]" in capsys.readouterr().err
     assert "apps.vgg.model" not in sys.modules
 
@@ -91,7 +91,7 @@ def test_without_scikit_learn_the_program_ends_before_torch(monkeypatch, capsys)
 def test_a_step_and_the_count_of_what_is_right(capsys, tmp_path):
     if find_spec("sklearn") is None:
         absent("no scikit-learn")
-    assert main("apps.vgg", Config(), ["--steps", "1", "--batch", "120", "--metrics", str(tmp_path / "metrics")]) == 0
+    assert main("apps.vgg", VGGFlags(), ["--steps", "1", "--batch", "120", "--metrics", str(tmp_path / "metrics")]) == 0
     said = capsys.readouterr().out
     assert "of 360 right" in said and "logistic regression: 3" in said
     assert '"images": 120' in (tmp_path / "metrics").read_text()

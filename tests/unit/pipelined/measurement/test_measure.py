@@ -4,7 +4,7 @@ import asyncio
 
 import torch
 
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import planned_model_of
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
@@ -62,7 +62,7 @@ async def test_messages_and_sums_are_timed_between_ranks():
 
 
 def test_what_is_measured_alone_prices_every_plan(monkeypatch):
-    model = planned_model_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4))
+    model = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4))
     threads, divided = torch.get_num_threads(), []
     of_rank = TorchExecutor.of_rank
     monkeypatch.setattr(TorchExecutor, "of_rank", lambda *place: divided.append(place[1]) or of_rank(*place))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import planned_model_of
 from apps.gpt2.team import split_text
 from collectives import Links
@@ -112,7 +112,7 @@ def test_the_smallest_and_twice_the_rules_microbatch_are_timed():
 
 
 def test_all_ranks_learn_the_same_decision():
-    model = planned_model_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4, schedule="chimera"))
+    model = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4, schedule="chimera"))
     default, threads = Plan("chimera", 2, 1, 2, 2), torch.get_num_threads()
 
     async def all_ranks():
@@ -144,7 +144,7 @@ def test_data_parallelism_is_not_tried_where_the_user_chose_otherwise():
 
 
 def test_all_ranks_run_what_took_least():
-    model = planned_model_of(Config(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False))
+    model = planned_model_of(GPT2Flags(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False))
     threads = torch.get_num_threads()
 
     async def all_ranks():

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from apps.bert.__main__ import Config as Bert
+from apps.bert.__main__ import BertFlags as Bert
 from apps.common.flags import parse_flags, start_of
 from apps.common.run import resume
 from apps.common.run.resume import agree_on_flags
 from apps.gpt2.checks import check_continued
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
-from apps.llama.__main__ import Config as Llama
+from apps.llama.__main__ import LlamaFlags as Llama
 from apps.lm.data.text import read_text, require_text
-from apps.resnet.__main__ import Config as ResNet
+from apps.resnet.__main__ import ResNetFlags as ResNet
 from apps.rows.job import resolve as resolve_row
-from apps.vgg.config import Config as VGG
+from apps.vgg.config import VGGFlags as VGG
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Meta

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from apps.gpt2.config import Config, parse
+from apps.gpt2.config import GPT2Flags, parse
 from apps.gpt2.ravnest.job import resolve_ravnest
 from pipelined.errors import UsageError
 
@@ -73,4 +73,4 @@ def test_what_means_nothing_to_clusters_is_refused(words, ranks, told):
 
 def test_only_ravnest_has_clusters():
     with pytest.raises(UsageError, match="--clusters 2, --schedule open"):
-        Config(clusters=2)
+        GPT2Flags(clusters=2)

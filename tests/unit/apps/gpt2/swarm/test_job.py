@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from apps.gpt2.config import Config, parse
+from apps.gpt2.config import GPT2Flags, parse
 from apps.gpt2.job import resolve
 from apps.gpt2.swarm.job import resolve_swarm
 from pipelined.errors import UsageError
@@ -107,4 +107,4 @@ def test_what_means_nothing_to_a_swarm_is_refused(words, ranks, told):
 
 def test_only_a_swarm_is_joined_by_others():
     with pytest.raises(UsageError, match="add --schedule swarm"):
-        Config(schedule="gpipe", listen="tcp://127.0.0.1:0")
+        GPT2Flags(schedule="gpipe", listen="tcp://127.0.0.1:0")

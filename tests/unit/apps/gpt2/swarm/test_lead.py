@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm.lead import joining
 from apps.swarm.__main__ import parse
 
@@ -15,9 +15,9 @@ COORDINATOR = "tcp://10.0.0.1:4700"
 @pytest.mark.parametrize(
     "config, saves",
     [
-        (Config(checkpoint=Path("my runs/a"), save_every=5), (Path("my runs/a").absolute(), 5)),
-        (Config(checkpoint=Path("runs")), (None, 50)),
-        (Config(), (None, 50)),
+        (GPT2Flags(checkpoint=Path("my runs/a"), save_every=5), (Path("my runs/a").absolute(), 5)),
+        (GPT2Flags(checkpoint=Path("runs")), (None, 50)),
+        (GPT2Flags(), (None, 50)),
     ],
 )
 def test_a_peer_that_joins_by_the_command_that_is_told_saves_as_the_ranks_do(config, saves):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from apps.bert.__main__ import Config as Bert
+from apps.bert.__main__ import BertFlags as Bert
 from apps.gpt2.__main__ import main as gpt2
-from apps.llama.__main__ import Config as Llama
+from apps.llama.__main__ import LlamaFlags as Llama
 from apps.lm.data.text import read_text
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig

@@ -8,7 +8,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.swarm.parties import SwarmSettings
-from pipelined.api.swarm.training import Task, UserProgram, UserTraining
+from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
 
 SHARED = nn.Linear(4, 4)
@@ -85,7 +85,7 @@ def test_what_a_swarm_cannot_train_is_refused(layers, settings, message):
 
 def test_the_record_of_the_directory_gives_peers_the_same_training():
     training = prepared([linear, nn.Tanh, linear], clip=0.5, lease=2.0)
-    task = Task.unpack(training.task.pack())
+    task = UserTask.unpack(training.task.pack())
     assert task == training.task
     assert UserTraining(given([linear, nn.Tanh, linear]), task).rules() == training.rules()
     endless = training.task.pack().replace(b"[2, 4]", b"[Infinity]")
@@ -93,7 +93,7 @@ def test_the_record_of_the_directory_gives_peers_the_same_training():
     no_dtype = training.task.pack().replace(b'"dtype": "float32"', b'"dtype": "flaot32"')
     for other in (b'{"subject": {}}', b"[" * 200_000, endless, no_dtype):
         with pytest.raises(pp.UsageError, match=r"no training of pipelined\.swarm"):
-            Task.unpack(other)
+            UserTask.unpack(other)
 
 
 @pytest.mark.parametrize(
