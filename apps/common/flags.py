@@ -199,7 +199,7 @@ def config_json(config: RunFlags, resolved: Mapping[str, Any]) -> str:
     return json.dumps({FLAGS: {n: v for n, v in flags.items() if v not in (None, [])}, RESOLVED: resolved}, indent=2)
 
 
-Flags = TypeVar("Flags", bound=RunFlags)
+F = TypeVar("F", bound=RunFlags)
 
 
 def start_of(config: RunFlags) -> Path | None:
@@ -237,7 +237,7 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
-def parse_flags(arguments: list[str], default: Flags, program: str) -> Flags:
+def parse_flags(arguments: list[str], default: F, program: str) -> F:
     """Make a program's flags of a command line.
 
     Args:
@@ -263,7 +263,7 @@ def _knobs(arguments: Sequence[str]) -> Sequence[Knob[Any]]:
     return knobs_of(value_of("schedule", arguments))
 
 
-def _with(kind: type[Flags], knobs: Sequence[Knob[Any]]) -> type[Flags]:
+def _with(kind: type[F], knobs: Sequence[Knob[Any]]) -> type[F]:
     """The flags with one more for each knob, and with the help of flags that may be left open.
 
     Raises:

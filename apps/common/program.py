@@ -19,14 +19,14 @@ from pipelined.process.run import complaint
 from transports import new_event_loop
 
 
-class Flags(Protocol):
+class CommandFlags(Protocol):
     """The flags of one command."""
 
     def check(self) -> None:
         """Raises UsageError: the command cannot run so."""
 
 
-F = TypeVar("F", bound=Flags)
+F = TypeVar("F", bound=CommandFlags)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.forming import UnequalClusters
 
-Flags = Plan | Coordinator | Serve | Train | Local | Status | Export | Replay
+RavnestFlags = Plan | Coordinator | Serve | Train | Local | Status | Export | Replay
 NAME = "python -m apps.ravnest"
-PROGRAM = Program[Flags](
+PROGRAM = Program[RavnestFlags](
     NAME,
     f"""Train a model that none of your PCs can hold (docs/ravnest.md).
 
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     return PROGRAM.main(_work, arguments)
 
 
-async def _work(flags: Flags) -> None:
+async def _work(flags: RavnestFlags) -> None:
     match flags:
         case Plan():
             from apps.ravnest.plan import plan

@@ -19,9 +19,9 @@ from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 
-Flags = Coordinator | Serve | Train | Local | Status | Export
+SwarmFlags = Coordinator | Serve | Train | Local | Status | Export
 NAME = "python -m apps.swarm"
-PROGRAM = Program[Flags](
+PROGRAM = Program[SwarmFlags](
     NAME,
     f"""Train with a swarm of unreliable machines (docs/swarm.md).
 
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     return PROGRAM.main(_work, arguments)
 
 
-async def _work(flags: Flags) -> None:
+async def _work(flags: SwarmFlags) -> None:
     match flags:
         case Coordinator():
             from pipelined.commands import directory

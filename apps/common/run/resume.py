@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from apps.common.config_file import LEFT_OPEN
-from apps.common.flags import AUTO_PLAN, Flags, start_of
+from apps.common.flags import AUTO_PLAN, F, start_of
 from pipelined.actors.agree import broadcast
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
@@ -24,7 +24,7 @@ TAKEN = (*NUMBERS, "preset", "init", "dtype", "lr_schedule", "tokenizer", "data"
 """The flags that are taken from a checkpoint, as far as a program has them."""
 
 
-def parse_resumed(arguments: Sequence[str], parse: Callable[[list[str], Flags | None], Flags]) -> Flags:
+def parse_resumed(arguments: Sequence[str], parse: Callable[[list[str], F | None], F]) -> F:
     """Make a program's flags of a command line; those that it leaves out are those of the resumed run, if there is one.
 
     Args:
@@ -46,7 +46,7 @@ def parse_resumed(arguments: Sequence[str], parse: Callable[[list[str], Flags | 
     if config.plan not in (None, AUTO_PLAN) or None not in (config.microbatch, config.microbatches):
         taken.pop("batch", None)  # these set the batch
 
-    def parse_over(taken: Mapping[str, Any]) -> Flags:
+    def parse_over(taken: Mapping[str, Any]) -> F:
         return parse(list(arguments), type(config)(**taken, resume=config.resume, checkpoint=config.checkpoint))
 
     found = parse_over(taken)
@@ -71,7 +71,7 @@ async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> N
         raise UsageError(f"{fact}; start all ranks alike, and let all of them see the same checkpoint")
 
 
-def _saved(config: Flags) -> Mapping[str, Any] | None:
+def _saved(config: F) -> Mapping[str, Any] | None:
     """The configuration of the run that is resumed; None where there is none, or none that can be read."""
     try:
         path = start_of(config)
