@@ -49,13 +49,13 @@ def expanded(arguments: Sequence[str], known: Callable[[Sequence[str]], Collecti
     Args:
         known: the names of the flags, as fields, by all words: of the file and of the command line.
     Raises:
-        UsageError: see `read_flag_file` and `words_of`; or a word is a flag of another project.
+        UsageError: see `read_flag_file` and `arguments_of_file`; or a word is a flag of another project.
     """
     path = value_of("config", arguments)
     config = {} if path is None else read_flag_file(Path(path))
-    names = known([*words_of(config, config, Path()), *arguments])
+    names = known([*arguments_of_file(config, config, Path()), *arguments])
     refuse_names_of_others(arguments, names)
-    return [*words_of(config, names, Path(path or "")), *arguments]
+    return [*arguments_of_file(config, names, Path(path or "")), *arguments]
 
 
 def value_of(name: str, arguments: Sequence[str]) -> str | None:
@@ -90,8 +90,8 @@ def read_flag_file(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def words_of(config: Mapping[str, Any], known: Collection[str], path: Path) -> list[str]:
-    """The words of a command line for what `read_flag_file` read.
+def arguments_of_file(config: Mapping[str, Any], known: Collection[str], path: Path) -> list[str]:
+    """The arguments of a command line for what `read_flag_file` read.
 
     Args:
         known: the names of the flags, as fields.
