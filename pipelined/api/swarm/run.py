@@ -34,7 +34,7 @@ from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.errors import UsageError
 from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
-from pipelined.process.run import complaint
+from pipelined.process.run import complaint, loop_is_running
 from pipelined.process.stop_request import StopRequest
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.session import PeerOptions
@@ -262,15 +262,7 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:
 
     is_main = threading.current_thread() is threading.main_thread()
     with request.listening() if is_main else nullcontext():
-        if not _loop_is_running():
+        if not loop_is_running():
             return start()
         with ThreadPoolExecutor(1, thread_name_prefix="pipelined.swarm") as thread:
             return thread.submit(start).result()
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
