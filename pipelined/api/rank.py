@@ -137,12 +137,12 @@ class RankSession:
             example: a microbatch.
         """
         trainer, numerics = self.trainer, self._job.numerics
-        cut, own = partition(trainer.model.costs(1), trainer.plan.depth), None
+        cut, planned = partition(trainer.model.costs(1), trainer.plan.depth), None
         sums = await trainer.planned_sum_bytes()
         with suppress(Exception):  # whatever a layer raises that needs values
-            own = planned_bytes(trainer, cut, example, numerics, sums=sums)
-        each = await gather(trainer.context.actor.transport, "planned bytes", own)
-        return None if not each or None in each else sum(each)
+            planned = planned_bytes(trainer, cut, example, numerics, sums=sums)
+        everyone = await gather(trainer.context.actor.transport, "planned bytes", planned)
+        return None if not everyone or None in everyone else sum(everyone)
 
     async def evaluate(self, windows: Sequence[Window]) -> float:
         """The mean loss over some microbatches, in evaluation mode; the same on all ranks."""

@@ -57,8 +57,8 @@ class UserOptimizer:
         if not isinstance(optimizer, Optimizer):
             fact = f"`optimizer` returns a {type(optimizer).__name__}"
             raise UsageError(f"{fact}; let it return a torch optimizer of the parameters that it is given")
-        own = set(map(id, trained))
-        foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+        ids = set(map(id, trained))
+        foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in ids]
         if foreign:
             fact = f"the optimizer updates a tensor that is not the model's (shape: {tuple(foreign[0].shape)})"
             raise UsageError(f"{fact}; build it from the parameters that `optimizer` is given")

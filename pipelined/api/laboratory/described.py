@@ -97,13 +97,13 @@ def _spread(what: str, given: Mapping[str, PerStage], known: Sequence[str], dept
     Raises:
         UsageError: an unknown name, or one with neither one number nor one for every stage.
     """
-    found = {
+    values = {
         name.replace("_", "-"): list(numbers) if isinstance(numbers, Sequence) else [numbers]
         for name, numbers in given.items()
     }
-    require_names(what, found, known)
-    for name, numbers in found.items():
+    require_names(what, values, known)
+    for name, numbers in values.items():
         if len(numbers) not in (1, depth):
             fact = f"`{what}=` needs one value for {name}, or one for each stage (values: {len(numbers)}"
             raise UsageError(f"{fact}, depth: {depth}); give one, or {depth} with / between them")
-    return [{name: numbers[stage % len(numbers)] for name, numbers in found.items()} for stage in range(depth)]
+    return [{name: numbers[stage % len(numbers)] for name, numbers in values.items()} for stage in range(depth)]

@@ -170,9 +170,9 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     Raises:
         UsageError: depth or microbatches are missing, or there is no such knob.
     """
-    own = own_shape(find(name))
-    depth = own.depth if own and depth is None else depth
-    microbatches = own.microbatches if own and microbatches is None else microbatches
+    fixed = own_shape(find(name))
+    depth = fixed.depth if fixed and depth is None else depth
+    microbatches = fixed.microbatches if fixed and microbatches is None else microbatches
     for setting, value in (("depth", depth), ("microbatches", microbatches)):
         if value is None:
             raise UsageError(f"{setting} is missing ({name} takes more than one); give `{setting}=` with a number")

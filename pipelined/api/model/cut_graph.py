@@ -222,9 +222,9 @@ class PartGraph:
         if isinstance(node.meta["val"], int):
             return node.meta["val"]
         if source not in self._made and not self._whole.is_free(source):
-            found = find_size(node, tuple(self._arriving))
-            assert found is not None  # a boundary is only where it is found
-            source, dim = found
+            place = find_size(node, tuple(self._arriving))
+            assert place is not None  # a boundary is only where it is found
+            source, dim = place
         self._made[node] = size = self.graph.call_function(SIZE, (self._value(source), dim))
         return size
 
@@ -249,11 +249,11 @@ class PartGraph:
         graph.output(graph.graph_copy(module.graph, copies))  # type: ignore[arg-type]
         for node, copied in copies.items():
             self._settle(copied, self._whole.places.get(node))
-        own = fx.GraphModule(module, graph)
+        own_module = fx.GraphModule(module, graph)
         for name, inner in module.named_children():
             if isinstance(inner, fx.GraphModule):
-                setattr(own, name, self._own(inner))
-        return own
+                setattr(own_module, name, self._own(inner))
+        return own_module
 
 
 def find_size(size: fx.Node, values: Sequence[fx.Node]) -> tuple[fx.Node, int] | None:
@@ -272,8 +272,8 @@ def _is_check(node: fx.Node) -> bool:
 
 def _stack(node: fx.Node) -> list[str]:
     """The names of the modules in which an operation lies, the outermost first; the root has none."""
-    found = []
+    names = []
     for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
         if path and not path.startswith("_empty_nn_module_stack"):
-            found.append(path + "".join(key.partition("@")[1:]))
-    return found
+            names.append(path + "".join(key.partition("@")[1:]))
+    return names

@@ -124,13 +124,13 @@ def share_parameters(groups: Sequence[Sequence[int]], built: Mapping[int, nn.Mod
 
 
 def _share(first: int, source: nn.Module, other: int, layer: nn.Module) -> None:
-    given, own = dict(source.named_parameters()), dict(layer.named_parameters())
-    common = [name for name in own if name in given]
+    of_first, of_other = dict(source.named_parameters()), dict(layer.named_parameters())
+    common = [name for name in of_other if name in of_first]
     if not common:
         fact = f"layers {first} and {other} are tied and have no parameter of the same name"
-        raise ModelError(f"{fact} (layer {first}: {', '.join(given)}; layer {other}: {', '.join(own)})")
+        raise ModelError(f"{fact} (layer {first}: {', '.join(of_first)}; layer {other}: {', '.join(of_other)})")
     for name in common:
-        if given[name].shape != own[name].shape:
-            shapes = f"layer {first}: {tuple(given[name].shape)}, layer {other}: {tuple(own[name].shape)}"
+        if of_first[name].shape != of_other[name].shape:
+            shapes = f"layer {first}: {tuple(of_first[name].shape)}, layer {other}: {tuple(of_other[name].shape)}"
             raise ModelError(f"{name} is tied between layers {first} and {other} and has other shapes ({shapes})")
-        replace_tensor(layer, own[name], given[name])
+        replace_tensor(layer, of_other[name], of_first[name])

@@ -218,8 +218,8 @@ class LayerRow(nn.Module):
         layers = nn.ModuleDict(dict(self._row))
         for alias, name in aliases.items():
             if alias.partition(".")[0] in layers and name.partition(".")[0] not in layers:
-                held = layers.get_parameter(alias)
-                register_tensor(self, name, held)  # before the layer, which has it under its alias
+                shared = layers.get_parameter(alias)
+                register_tensor(self, name, shared)  # before the layer, which has it under its alias
         for name, layer in self._row:
             self.add_module(name, layer)
         for alias, name in aliases.items():
@@ -238,9 +238,9 @@ def shared_names(names: Sequence[str], row: Sequence[nn.Module]) -> dict[str, st
     aliases = {}
     for name, layer in zip(names, row, strict=True):
         for path, parameter in layer.named_parameters(remove_duplicate=True):
-            own = first.setdefault(id(parameter), f"{name}.{path}")
-            if own.partition(".")[0] != name:
-                aliases[f"{name}.{path}"] = own
+            first_name = first.setdefault(id(parameter), f"{name}.{path}")
+            if first_name.partition(".")[0] != name:
+                aliases[f"{name}.{path}"] = first_name
     return aliases
 
 

@@ -116,8 +116,8 @@ class TracedModel:
 
     def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state as the module names it; what its forward does not use keeps its value."""
-        own = self._traced.module.state_dict()
-        return {name: tensors.get(self._traced.names.get(name, name), value) for name, value in own.items()}
+        state = self._traced.module.state_dict()
+        return {name: tensors.get(self._traced.names.get(name, name), value) for name, value in state.items()}
 
     def check_inputs(self, inputs: Any) -> None:
         """Refuse inputs of other sizes than those that were traced; raises ModelError."""
@@ -151,10 +151,10 @@ class TracedPart(nn.Module):
         program = traced.program(dtype)
         kept = traced.module.state_dict()
         for name in program.graph.states_in(*self._ends(program)):
-            own, tensor = program.tensor(name), self._copy(program, name)
-            is_parameter = isinstance(own, nn.Parameter)
-            held = nn.Parameter(tensor, own.requires_grad) if is_parameter else tensor
-            register_tensor(self, name, held, persistent=name in kept)
+            source, tensor = program.tensor(name), self._copy(program, name)
+            is_parameter = isinstance(source, nn.Parameter)
+            copied = nn.Parameter(tensor, source.requires_grad) if is_parameter else tensor
+            register_tensor(self, name, copied, persistent=name in kept)
 
     def forward(self, x: Any) -> Any:
         """The tensors that cross the part's end: one, or a tuple. The last part returns what the module returns."""
@@ -175,8 +175,8 @@ class TracedPart(nn.Module):
 
     def _copy(self, program: TracedProgram, name: str) -> torch.Tensor:
         """A copy of a tensor of the module, in this part's dtype and on its device."""
-        own = program.tensor(name).detach()
-        tensor = own if name in program.constants else _converted(own, self._dtype)
+        source = program.tensor(name).detach()
+        tensor = source if name in program.constants else _converted(source, self._dtype)
         return (
             torch.empty_like(tensor, device="meta")
             if self._device.type == "meta"
@@ -187,9 +187,9 @@ class TracedPart(nn.Module):
         self, program: TracedProgram, start: Boundary | None, stop: Boundary | None
     ) -> Callable[..., list[Any]]:
         """The code of this part: a function of the part and of the values that arrive."""
-        held = {name for name, _ in (*self.named_parameters(), *self.named_buffers())}
+        registered = {name for name, _ in (*self.named_parameters(), *self.named_buffers())}
         for name in program.graph.states_in(start, stop):
-            if name not in held:  # training does not use it, so it keeps its value
+            if name not in registered:  # training does not use it, so it keeps its value
                 register_tensor(self, name, self._copy(program, name), persistent=False)
         nested = "_training" if self.training else "_evaluation"
         part = PartGraph(program.graph, start, stop, device=self._device, draws=self._keyed, nested=nested)

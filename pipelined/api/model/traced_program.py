@@ -73,12 +73,12 @@ class TracedProgram:
         Raises:
             ModelError: the graph has no such boundary.
         """
-        found = next((one for one in self.graph.boundaries if one.name == name), None)
-        if found is None:
+        boundary = next((one for one in self.graph.boundaries if one.name == name), None)
+        if boundary is None:
             mode = "training" if self._training else "evaluation"
             fact = f"{type(self._module).__name__} in {mode} cannot be cut before {name}, where it was cut when traced"
             raise ModelError(f"{fact}; let its forward call the same modules in training and in evaluation")
-        return found
+        return boundary
 
     def leaves(self, x: Any) -> list[Any]:
         """The inputs as the graph takes them.
@@ -197,8 +197,8 @@ def _exported(module: nn.Module, example: Any) -> ExportedProgram:
 
 def _export(module: nn.Module, example: Any, open_rows: bool) -> ExportedProgram:
     """As `torch.export.export`, without what it prints of code that it cannot trace."""
-    own = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, example)  # it leaves marks on its examples
-    args, kwargs = _arguments(own)
+    detached = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, example)  # it leaves marks on its examples
+    args, kwargs = _arguments(detached)
     shapes = _open_rows(args, kwargs) if open_rows else None
     disabled = logging.root.manager.disable
     with warnings.catch_warnings(), redirect_stderr(StringIO()):

@@ -56,8 +56,8 @@ class SplitRow(LayeredModel):
 
     def described(self) -> str:
         """How every layer with parameters is split, and which are kept whole, in a line."""
-        held = [layer for layer in self.split if layer.parameters()]
-        words = [f"{layer.name} ({layer.kind}) {layer.how}" for layer in held if layer.how != WHOLE]
+        with_parameters = [layer for layer in self.split if layer.parameters()]
+        words = [f"{layer.name} ({layer.kind}) {layer.how}" for layer in with_parameters if layer.how != WHOLE]
         whole = [f"{layer.name} ({layer.kind})" for layer in self.split if layer.how == WHOLE]
         kept = [f"kept whole, their rows split: {', '.join(whole)}"] if whole else []
         return f"layout: {self.ranks} ranks a worker; {'; '.join([', '.join(words), *kept] if words else kept)}"
@@ -129,10 +129,10 @@ class SplitRow(LayeredModel):
         whole = await run.move(output, Shards(mesh, output.shards.lengths, ""), replicated=every)
 
         def work(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            found = CountedLoss.of(self.loss(output, targets))
-            if found.count is not None:
+            counted = CountedLoss.of(self.loss(output, targets))
+            if counted.count is not None:
                 raise UsageError("a team takes no loss with a count yet; return the mean, or use tensor 1")
-            return found.total.reshape(())
+            return counted.total.reshape(())
 
         return await run.compute("loss", work, whole, targets, result=Shards(mesh, (), ""))
 
@@ -143,12 +143,12 @@ class SplitRow(LayeredModel):
     @cached_property
     def _held(self) -> dict[str, dict[str, str]]:
         """By layer: the names of its tensors, local and in the model."""
-        found = {}
+        names = {}
         for layer in self.split:
-            held = {**dict(layer.module.named_parameters()), **dict(layer.module.named_buffers())}
-            every = {name: f"{layer.name}.{name}" for name in held}
-            found[layer.name] = {name: self._aliases.get(full, full) for name, full in every.items()}
-        return found
+            tensors = {**dict(layer.module.named_parameters()), **dict(layer.module.named_buffers())}
+            every = {name: f"{layer.name}.{name}" for name in tensors}
+            names[layer.name] = {name: self._aliases.get(full, full) for name, full in every.items()}
+        return names
 
 
 class MemberRow:

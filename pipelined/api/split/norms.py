@@ -25,9 +25,9 @@ class SplitLayerNorm(SplitLayer):
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         dims = len(x.shards.lengths)
         token = range(dims - len(self.module.normalized_shape), dims)
-        found = await moments(at.run, x, token)
+        statistics = await moments(at.run, x, token)
         scale = await scaled(at, x, pieces, token)
-        return await normalise(at.run, x, found, scale, at=token, eps=self.module.eps)
+        return await normalise(at.run, x, statistics, scale, at=token, eps=self.module.eps)
 
 
 class SplitBatchNorm(SplitLayer):
@@ -42,13 +42,13 @@ class SplitBatchNorm(SplitLayer):
         over = [0, *range(2, len(x.shards.lengths))]
         running = [pieces[name] for name in RUNNING if name in pieces]
         if running and at.random is None:
-            found = self._running(at.run, x, running)
+            statistics = self._running(at.run, x, running)
         else:
-            found = await moments(at.run, x, over)
+            statistics = await moments(at.run, x, over)
         if running and at.random is not None:
-            await self._note(at.run, found, prod(x.shards.lengths[dim] for dim in over))
+            await self._note(at.run, statistics, prod(x.shards.lengths[dim] for dim in over))
         scale = await scaled(at, x, pieces, (1,))
-        return await normalise(at.run, x, found, scale, at=(1,), eps=self.module.eps)
+        return await normalise(at.run, x, statistics, scale, at=(1,), eps=self.module.eps)
 
     def _running(self, run: Reader, x: Value, whole: Sequence[torch.Tensor]) -> tuple[Value, Value]:
         """The running statistics of this rank's channels."""

@@ -60,13 +60,13 @@ class UserStageOptimizer:
 
         Before the first update the fields are zeros, and `load` ignores them.
         """
-        found = dict[str, torch.Tensor]()
+        state = dict[str, torch.Tensor]()
         for name, parameter in self._parameters.items():
-            found[f"{name}/{VALUE}"] = parameter.detach().cpu()
+            state[f"{name}/{VALUE}"] = parameter.detach().cpu()
             kept = self._optimizer.state[parameter] if self._updates else {}
             for field, like in self._fields[name].items():
-                found[f"{name}/{field}"] = _as_tensor(kept.get(field, like)).detach().cpu()
-        return {**found, COUNT: torch.tensor(self._updates)}
+                state[f"{name}/{field}"] = _as_tensor(kept.get(field, like)).detach().cpu()
+        return {**state, COUNT: torch.tensor(self._updates)}
 
     @torch.no_grad()
     def load(self, state: Mapping[str, torch.Tensor]) -> None:

@@ -149,8 +149,8 @@ class SwarmSettings:
         data = StepData(batches, microbatches, self.dtype)
         x, y = data.first()
         same = {field.name: getattr(self, field.name) for field in fields(self)}
-        own = {"microbatches": microbatches, "steps": steps, "dtype": str(self.dtype).removeprefix("torch.")}
-        training = UserTraining(given, UserTask(**same | own, rows=data.rows, x=layout_of(x), y=layout_of(y)))
+        resolved = {"microbatches": microbatches, "steps": steps, "dtype": str(self.dtype).removeprefix("torch.")}
+        training = UserTraining(given, UserTask(**same | resolved, rows=data.rows, x=layout_of(x), y=layout_of(y)))
         training.check_first(x, y)
         return data, training
 

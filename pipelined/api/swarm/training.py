@@ -77,9 +77,9 @@ class UserTask:
     def unpack(cls, data: bytes) -> "UserTask":
         """Read the directory's record. Raises UsageError: it is none of this release."""
         try:
-            found = json.loads(data)
-            layouts = {name: (str(found[name][0]), tuple(map(int, found[name][1]))) for name in ("x", "y")}
-            return cls(**{**found, **layouts})
+            record = json.loads(data)
+            layouts = {name: (str(record[name][0]), tuple(map(int, record[name][1]))) for name in ("x", "y")}
+            return cls(**{**record, **layouts})
         except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError) as error:
             fact = f"the directory has no training of pipelined.swarm ({error})"
             raise UsageError(f"{fact}; give the coordinator of such a swarm, and use one release") from error
@@ -247,19 +247,19 @@ class UserTraining:
 
     def _digest_of_values(self) -> str:
         """The blake2b of the task, the layers with their code and initial values, and the optimizer's settings."""
-        found = hashlib.blake2b(digest_size=32)
+        digest = hashlib.blake2b(digest_size=32)
         settings = (asdict(self.task), dict(self.model.identity()), torch.__version__, _name(self._given.loss))
-        found.update(json.dumps(settings, sort_keys=True, default=repr).encode())
+        digest.update(json.dumps(settings, sort_keys=True, default=repr).encode())
         for stage in range(len(self.cut)):
             module = self.build(stage, "cpu")
-            found.update("".join(sorted({_source(type(one)) for one in module.modules()})).encode())
+            digest.update("".join(sorted({_source(type(one)) for one in module.modules()})).encode())
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-                found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor.requires_grad}".encode())
-                found.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor.requires_grad}".encode())
+                digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         trained = nn.Parameter(torch.zeros(1))
         optimizer = self._given.optimizer().build({"weight": trained})
-        found.update(f"{type(optimizer).__name__} {optimizer.defaults!r}".encode())
-        return found.hexdigest()
+        digest.update(f"{type(optimizer).__name__} {optimizer.defaults!r}".encode())
+        return digest.hexdigest()
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:

@@ -99,11 +99,11 @@ def write_shard(
     width = max(2, len(str(world_size)))
     part = part_of(Path(directory), step, token)
     path = part / f"shard-{rank:0{width}}-of-{world_size:0{width}}.safetensors"
-    own = {name: {field: solid(tensor) for field, tensor in fields.items()} for name, fields in owned.items()}
-    records = {name: {field: record_of(tensor) for field, tensor in fields.items()} for name, fields in own.items()}
+    kept = {name: {field: solid(tensor) for field, tensor in fields.items()} for name, fields in owned.items()}
+    records = {name: {field: record_of(tensor) for field, tensor in fields.items()} for name, fields in kept.items()}
     try:
         part.mkdir(parents=True, exist_ok=True)
-        tensors = {_key(name, field): tensor for name, fs in own.items() for field, tensor in fs.items()}
+        tensors = {_key(name, field): tensor for name, fs in kept.items() for field, tensor in fs.items()}
         save_file(tensors, path, {WRITTEN: _hash(records)})
         force(path)
         force(part)

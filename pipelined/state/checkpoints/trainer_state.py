@@ -133,12 +133,12 @@ async def load(trainer: RankTrainer, path: Path) -> int:
     """
 
     def read() -> tuple[Meta, int, dict[str, Any]]:
-        found = checkpoint.open(path).require(trainer.model.identity())
+        saved = checkpoint.open(path).require(trainer.model.identity())
         tensors, team = trainer.local.tensors, trainer.local.team
-        state, updates = found.load(tensors, team.parts(tensors)), _updates(found)
-        _require_shapes(found.path, tensors, state)
-        _require_loss_scale(found)
-        return found.meta, updates, state
+        state, updates = saved.load(tensors, team.parts(tensors)), _updates(saved)
+        _require_shapes(saved.path, tensors, state)
+        _require_loss_scale(saved)
+        return saved.meta, updates, state
 
     meta, updates, state = await agree(trainer.context.actor.transport, "load", asyncio.to_thread(read))
     await trainer.rank_optimizer.settled()

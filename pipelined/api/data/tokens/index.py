@@ -42,11 +42,11 @@ def is_indexed(paths: Sequence[Path]) -> bool:
     Raises:
         UsageError: there is such a directory beside other paths.
     """
-    found = [path for path in paths if (path / INDEX).is_file()]
-    if found and len(paths) > 1:
-        fact = f"{found[0]} holds tokens and their index, so it stands alone (paths: {len(paths)})"
+    indexed = [path for path in paths if (path / INDEX).is_file()]
+    if indexed and len(paths) > 1:
+        fact = f"{indexed[0]} holds tokens and their index, so it stands alone (paths: {len(paths)})"
         raise UsageError(f"{fact}; write all files into one directory, with python -m pipelined tokens")
-    return bool(found)
+    return bool(indexed)
 
 
 def open_index(directory: Path) -> TokenFiles:

@@ -110,16 +110,16 @@ class ShardWriter:
 
     def _documents(self, encoded: Iterable["Encoded"]) -> Iterator[Ids]:
         """Whole documents; an unfinished document at the end is left out."""
-        held: list[Ids] = []
+        parts: list[Ids] = []
         for each in encoded:
             self.written.documents += each.documents
             cuts = np.split(each.ids, each.ends), np.split(each.counted, each.ends)
             for number, part in enumerate(zip(*cuts, strict=True)):
-                held.append(part)
+                parts.append(part)
                 if number < len(each.ends):
-                    ids, counted = map(np.concatenate, zip(*held, strict=True))
+                    ids, counted = map(np.concatenate, zip(*parts, strict=True))
                     yield ids, counted
-                    held = []
+                    parts = []
 
     def finish(self) -> Written:
         """Write the last shard and the index, and give the directory its name.
@@ -227,9 +227,9 @@ def _batched(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
 
 
 def _encode(tokenizer: Path, end: int | None, chunks: Sequence[TextChunk]) -> Encoded:
-    found = _loaded(tokenizer)
-    end_id = np.array([] if end is None else [end], found.dtype)
-    encoded = found.encode_each([chunk.text for chunk in chunks])
+    encoder = _loaded(tokenizer)
+    end_id = np.array([] if end is None else [end], encoder.dtype)
+    encoded = encoder.encode_each([chunk.text for chunk in chunks])
     parts = [np.append(ids, end_id) if chunk.ends else ids for chunk, ids in zip(chunks, encoded, strict=True)]
     sizes = [len(part) for part in parts]
     ends = np.cumsum(sizes)[[number for number, chunk in enumerate(chunks) if chunk.ends]]
