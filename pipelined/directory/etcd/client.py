@@ -86,11 +86,11 @@ class EtcdDirectory(Directory):
         """All entries under the prefixes at one revision; 0: the current one. Raises EtcdError: COMPACTED."""
         prefixes = (prefix,) if isinstance(prefix, str) else prefix
         ranges = [{"request_range": {**self._keys.below(each), "revision": str(at)}} for each in prefixes]
-        told = await self._gateway.call("kv/txn", {"success": ranges})
+        reply = await self._gateway.call("kv/txn", {"success": ranges})
         found: dict[str, Entry] = {}
-        for each in told["responses"]:
+        for each in reply["responses"]:
             found |= self._keys.entries(each["response_range"])
-        return View(at or revision_of(told), found)
+        return View(at or revision_of(reply), found)
 
     async def _watch_several(self, prefixes: tuple[str, ...], after: int) -> AsyncGenerator[Sequence[Change]]:
         try:
@@ -106,18 +106,18 @@ class EtcdDirectory(Directory):
     async def _watch_one(self, prefix: str, after: int) -> AsyncGenerator[Sequence[Change]]:
         while True:
             wanted = {**self._keys.below(prefix), "start_revision": str(after + 1)}
-            stream, told = await self._gateway.stream("watch", {"create_request": wanted})
+            stream, reply = await self._gateway.stream("watch", {"create_request": wanted})
             try:
-                while not told.get("canceled"):
-                    if changes := self._keys.changes(told):
+                while not reply.get("canceled"):
+                    if changes := self._keys.changes(reply):
                         yield changes
                         after = changes[-1].revision
-                    told = await with_timeout(self._clock, self._gateway.retry.patience / 2, anext(stream))
+                    reply = await with_timeout(self._clock, self._gateway.retry.patience / 2, anext(stream))
             except (NoReply, TimeoutError):
                 self._gateway.leave()
             finally:
                 await stream.close()
-            if kept := int(told.get("compact_revision", 0)):
+            if kept := int(reply.get("compact_revision", 0)):
                 raise FellBehind(f"changes are kept from revision {kept} on (after: {after}); read again")
             await self._clock.sleep(FIRST_PAUSE_S)
 
@@ -135,10 +135,10 @@ class EtcdDirectory(Directory):
         self, compare: Sequence[EtcdMessage], success: Sequence[EtcdMessage], failure: Sequence[EtcdMessage]
     ) -> tuple[int, list[EtcdMessage]]:
         """Run a transaction that changes nothing; it may run twice."""
-        told = await self._gateway.call("kv/txn", {"compare": compare, "failure": failure})
-        if told.get("succeeded"):
-            return revision_of(told), []
-        return 0, [each["response_range"] for each in told["responses"]]
+        reply = await self._gateway.call("kv/txn", {"compare": compare, "failure": failure})
+        if reply.get("succeeded"):
+            return revision_of(reply), []
+        return 0, [each["response_range"] for each in reply["responses"]]
 
 
 async def watch_several(

@@ -123,8 +123,8 @@ class Gateway:
 
     async def _send(self, path: str, body: Mapping[str, Any]) -> httpx2.Response:
         if self._address.user and not self._token and path != AUTHENTICATE:
-            told = await self._once(AUTHENTICATE, {"name": self._address.user, "password": self._address.password})
-            self._token = told["token"]
+            reply = await self._once(AUTHENTICATE, {"name": self._address.user, "password": self._address.password})
+            self._token = reply["token"]
         if self._http.is_closed:
             raise CutOff(f"the directory at {self.retry.where} was closed here; open it again")
         headers = {"Grpc-Metadata-hasleader": "true"} | ({"Authorization": self._token} if self._token else {})
@@ -156,15 +156,15 @@ class Gateway:
         return self._address.members[self._turn % len(self._address.members)]
 
 
-def _result(told: Any) -> dict[str, Any]:
+def _result(reply: Any) -> dict[str, Any]:
     """The content of a reply; the gateway wraps the replies of a stream in `result`."""
-    error = told.get("error")
+    error = reply.get("error")
     if error is None:
-        return told.get("result", told)
+        return reply.get("result", reply)
     if isinstance(error, dict):
         code, message = error.get("grpc_code", 2), error.get("message", "")
     else:
-        code, message = told.get("code", 2), error
+        code, message = reply.get("code", 2), error
     raise NoReply(message) if code in RETRYABLE else EtcdError(code, message)
 
 

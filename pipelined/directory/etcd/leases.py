@@ -25,16 +25,16 @@ class EtcdLease(Lease):
     async def grant(cls, gateway: Gateway, number: int, seconds: float) -> "EtcdLease":
         """Grant the lease of this number, which must be unique, for at least these seconds. Raises CutOff."""
         try:
-            told = await gateway.call("lease/grant", {"ID": str(number), "TTL": str(math.ceil(seconds))})
-            return cls(gateway, number, float(told["TTL"]))
+            reply = await gateway.call("lease/grant", {"ID": str(number), "TTL": str(math.ceil(seconds))})
+            return cls(gateway, number, float(reply["TTL"]))
         except EtcdError as error:
             if error.code not in (EXISTS, PRECONDITION):
                 raise
             return cls(gateway, number, float((await _left(gateway, number))["grantedTTL"]))
 
     async def renew(self) -> None:
-        told = await self._gateway.call("lease/keepalive", {"ID": str(self.number)})
-        if int(told.get("TTL", 0)) <= 0:
+        reply = await self._gateway.call("lease/keepalive", {"ID": str(self.number)})
+        if int(reply.get("TTL", 0)) <= 0:
             raise LeaseLost(f"no such lease (lease: {self.number}); it expired or was revoked")
 
     async def revoke(self) -> None:

@@ -44,13 +44,13 @@ class Keys:
         end = first[:-1] + bytes([first[-1] + 1])  # UTF-8 has no byte 255
         return {"key": text(first), "range_end": text(end)}
 
-    def entries(self, told: Mapping[str, Any]) -> dict[str, Entry]:
+    def entries(self, reply: Mapping[str, Any]) -> dict[str, Entry]:
         """The entries in a reply, by key."""
-        return {self._key(found): entry_of(found) for found in told.get("kvs", ())}
+        return {self._key(found): entry_of(found) for found in reply.get("kvs", ())}
 
-    def changes(self, told: Mapping[str, Any]) -> list[Change]:
+    def changes(self, reply: Mapping[str, Any]) -> list[Change]:
         """The changes in a reply, in order. etcd splits a revision over two replies only on request."""
-        return [self._change(event) for event in told.get("events", ())]
+        return [self._change(event) for event in reply.get("events", ())]
 
     def _change(self, event: Mapping[str, Any]) -> Change:
         found = event["kv"]
@@ -74,6 +74,6 @@ def text(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-def revision_of(told: Mapping[str, Any]) -> int:
+def revision_of(reply: Mapping[str, Any]) -> int:
     """The revision of a reply."""
-    return int(told["header"]["revision"])
+    return int(reply["header"]["revision"])
