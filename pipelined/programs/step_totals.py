@@ -14,6 +14,8 @@ BYTES, COUNT, BUSY, STOPS, RANKS = -5, -4, -3, -2, -1
 """Indices of the last numbers of the vector: bytes sent, the losses' counts, microseconds of computing, ranks with a
 stop request, ranks."""
 MICROSECONDS = 1e6
+STEP_TOTALS = "step totals"
+"""The name of their all-reduce in traces and in a simulation, beside the gradient sums, which are named by their stages."""
 
 
 @dataclass(frozen=True)

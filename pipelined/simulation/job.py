@@ -9,13 +9,11 @@ from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
+from pipelined.programs.step_totals import STEP_TOTALS
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.traffic import totals_bytes
 from pipelined.simulation.workload import Workload
-
-STEP_TOTALS = "ledger"
-"""The name of the all-reduce of the step totals, beside the gradient sums, which have their stages as names."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.pricing.virtual_worker import Demands, DueMessages, GroupMessages, Platform, VirtualWorker
 from pipelined.programs.proof.deadlock import MESSAGES
+from pipelined.programs.step_totals import STEP_TOTALS
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
-from pipelined.simulation.job import STEP_TOTALS, Job
+from pipelined.simulation.job import Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.workload import Parameters

@@ -12,7 +12,7 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
-from pipelined.programs.step_totals import StepTotals
+from pipelined.programs.step_totals import STEP_TOTALS, StepTotals
 from pipelined.training.optimizer import OptimizerSettings, clip_factor
 from pipelined.training.rank_context import RankContext
 from pipelined.training.running_statistics import StatisticsExchange
@@ -81,7 +81,7 @@ class StepAgreement:
                 nbytes=self._sent_by_update + payload_sent(self._context.actor) - sent,
             )
             busy = executor.busy
-            with self._context.tracer.span("all_reduce", "ledger", step=steps[number]):
+            with self._context.tracer.span("all_reduce", STEP_TOTALS, step=steps[number]):
                 await all_reduce(self.world, entry)
             sent = payload_sent(self._context.actor)
             if report is None or report.is_finite:

@@ -25,6 +25,6 @@ def test_an_agreement_costs_all_ranks_together_as_many_messages_as_there_are_ran
     assert exponents(sizes, "together", "messages") == [pytest.approx(1.03, abs=0.05)]
 
 
-def test_what_a_rank_sends_of_the_ledger_grows_no_faster_than_the_losses_in_it(sizes):
+def test_what_a_rank_sends_of_the_step_totals_grows_no_faster_than_the_losses_in_it(sizes):
     (grown,) = exponents(sizes, "sum", "most_bytes")
     assert grown < 1.0

@@ -70,10 +70,10 @@ def test_links_carry_a_sum_for_every_update(name, every):
     sums = [sum_bytes(plan.holders(s), 4 * n, 4, "rabenseifner") for s, n in ((0, 100), (1, 50))]
     once = {link: nbytes for one in sums for link, nbytes in one.items()}
     assert message_bytes(plan, workload)[0, 1] == 4 * 8 < carried[0, 1]
-    assert carried[0, 2] - sum_of_ledger(carried, once, every) == 4 // every * once[0, 2]
+    assert carried[0, 2] - sum_of_totals(carried, once, every) == 4 // every * once[0, 2]
 
 
-def sum_of_ledger(carried, once, every):
+def sum_of_totals(carried, once, every):
     """What all ranks agree on goes the same ways in both halves of the ranks, so both links differ by sums alone."""
     return carried[1, 3] - 4 // every * once[1, 3]
 

@@ -12,8 +12,9 @@ from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
+from pipelined.programs.step_totals import STEP_TOTALS
 from pipelined.simulation.cores import VirtualCores
-from pipelined.simulation.job import STEP_TOTALS, Job
+from pipelined.simulation.job import Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware
