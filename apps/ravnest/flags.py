@@ -119,7 +119,7 @@ class Serve:
     """Where to compute: cpu, cuda:0, …"""
     text: TextFlags = field(default_factory=TextFlags)
     checkpoint: Path | None = None
-    """Directory to save the stage in, averages of rounds and the end, for `export`."""
+    """Directory for the stage: averages of rounds, and the final parameters; `export` reads it."""
     save_every: int = 4
     """Rounds from one save to the next."""
     orders: Path | None = None
@@ -199,7 +199,7 @@ class Local:
     journal: Path | None = None
     """The coordinator's journal. Default: in a directory that is removed at the end."""
     checkpoint: Path | None = None
-    """Directory to save the stages in, averages of rounds and the end, for `export`."""
+    """Directory for the stages: averages of rounds, and the final parameters; `export` reads it."""
     save_every: int = 4
     """Rounds from one save to the next."""
     resume: bool = False

@@ -66,7 +66,7 @@ class DividedSums(GradientSums):
         return sent
 
     async def _sent(self, table: AlgorithmTable, half: int, share: BucketShare, itemsize: int) -> int:
-        """Bytes that this rank sends in one half; none by itself in one without closed forms."""
+        """Bytes that this rank sends in one half; 0 if the algorithm has no closed forms."""
         group, nbytes = self._groups[share], sum(share.lengths) * itemsize
         name = self._half(half, nbytes)
         forms = table.find(await table.choose(group, nbytes) if name == AUTO else name)

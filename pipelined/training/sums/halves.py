@@ -1,4 +1,4 @@
-"""The all-reduces by which gradients are summed where the holders of a parameter divide its update. No torch."""
+"""The all-reduces by which gradients are summed with `shard_optimizer`. No torch."""
 
 from collectives.algorithms import AUTO, names_in
 from pipelined.errors import UsageError
@@ -24,5 +24,5 @@ def require_divisible(plan: Plan, all_reduce: str) -> None:
         fact = f"{plan.schedule} keeps versions of its weights, which each holder updates as a whole"
         raise PlanError(f"{fact}; `shard_optimizer=` needs a schedule with a flush, such as `schedule=one_f_one_b`")
     for name in sorted(({all_reduce} if all_reduce == AUTO else names_in(all_reduce)) - HALVES.keys()):
-        fact = f"the all-reduce {name} does not begin with sums that are scattered"
+        fact = f"the all-reduce {name} has no reduce-scatter half"
         raise UsageError(f"{fact}, as `shard_optimizer=` needs; use `all_reduce=` {', '.join(HALVES)}")

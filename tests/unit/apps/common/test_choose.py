@@ -65,7 +65,7 @@ def test_more_stages_than_layers_are_refused():
         (7, "one_f_one_b", 1, 7, 1),
     ],
 )
-def test_a_schedule_asked_for_gets_as_deep_a_pipeline_as_fits(ranks, schedule, chunks, depth, width):
+def test_depth_is_the_deepest_that_fits_the_requested_schedule(ranks, schedule, chunks, depth, width):
     plan, _ = choose(RequestedShape(ranks, layers=8, batch=32, schedule=schedule, knobs={"chunks": chunks}))
     assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
 

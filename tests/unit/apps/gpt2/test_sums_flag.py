@@ -73,7 +73,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
     ("given", "message"),
     [
         ({"all_reduce": "measured"}, "measured may find others; use --all-reduce auto"),
-        ({"all_reduce": "ring:99,native"}, "the all-reduce native does not begin with sums that are scattered"),
+        ({"all_reduce": "ring:99,native"}, "the all-reduce native has no reduce-scatter half"),
         ({"all_reduce": "auto", "schedule": "pipedream"}, "pipedream keeps versions of its weights"),
     ],
 )

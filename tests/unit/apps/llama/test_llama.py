@@ -83,7 +83,7 @@ def test_twenty_steps_in_a_chimera_of_four_ranks_are_those_of_a_plain_loop(tmp_p
         ({"depth": 8}, r"more stages than layers \(stages: 8, layers: 7"),
     ],
 )
-def test_what_cannot_be_is_refused(given, message):
+def test_impossible_settings_are_refused(given, message):
     with pytest.raises(UsageError, match=message):
         resolve(LlamaFlags(**given), None)
 

@@ -87,7 +87,7 @@ def test_a_checkpoint_continues_a_prompt_as_its_export(tmp_path, capsys):
         ("--tokenizer absent", "no tokenizer is called 'absent'"),
     ],
 )
-def test_what_cannot_be_is_refused(flags, message, tmp_path, capsys):
+def test_impossible_settings_are_refused(flags, message, tmp_path, capsys):
     saved(tmp_path, "llama")
     assert main("apps.llama", f"--from {tmp_path} {flags}".split()) == 2
     assert message in capsys.readouterr().err

@@ -45,7 +45,7 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("replay --orders nowhere", "there are no orders in nowhere"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(capsys, words, told):
+def test_impossible_flags_are_refused_in_a_line(capsys, words, told):
     assert main([*words.split(), *[""] * words.endswith("--prompt")]) == 2
     complaint = capsys.readouterr().err
     assert told in complaint and "Traceback" not in complaint

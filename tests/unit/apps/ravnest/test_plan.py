@@ -78,7 +78,7 @@ def test_a_picture_without_matplotlib_names_the_extra(pool, tmp_path, capsys, mo
         ("--bytes 1M --objective rate", "the objective rate needs every node's speed"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line_with_exit_code_2(pool, capsys, flags, fact):
+def test_impossible_flags_are_refused_in_one_line_with_exit_code_2(pool, capsys, flags, fact):
     assert main(["plan", "--pool", pool, *flags.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("python -m apps.ravnest: error: ") and fact in line

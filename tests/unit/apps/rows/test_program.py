@@ -26,7 +26,7 @@ def test_sums_are_measured_by_gpt2_alone_and_its_help_alone_says_so(capsys):
         ("--exact-sums --compress bf16", "a codec between stages rounds"),
         ("--exact-sums --dtype float16", "exact sums compute a step again"),
         ("--dtype float16 --schedule pipedream --depth 2", "none can skip a step"),
-        ("--shard-optimizer --all-reduce native", "the all-reduce native does not begin with sums that are scattered"),
+        ("--shard-optimizer --all-reduce native", "the all-reduce native has no reduce-scatter half"),
         ("--min-lr 1 --lr 0.5", "--min-lr is above --lr (1, 0.5); lower it"),
         ("--min-lr 1e-4 --lr-schedule constant", "a constant learning rate does not fall to --min-lr 0.0001"),
     ],

@@ -66,6 +66,6 @@ def test_parts_hold_the_values_of_the_whole():
         ({"preset": "tiny", "tied": True}, "leave it untied"),
     ],
 )
-def test_what_cannot_be_is_refused(change, told):
+def test_impossible_settings_are_refused(change, told):
     with pytest.raises(UsageError, match=told):
         training_of(SwarmTask(replace(SMALL, **change), 50, "", 0))

@@ -85,7 +85,7 @@ def test_less_memory_makes_another_plan(capsys):
         (["--out", "/no/such/place.json"], "cannot write /no/such/place.json"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(flags, message, capsys):
+def test_impossible_flags_are_refused_in_one_line(flags, message, capsys):
     with pytest.raises(SystemExit) as caught:
         main([*STATED, *flags])
     assert caught.value.code == 2

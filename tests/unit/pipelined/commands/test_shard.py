@@ -123,7 +123,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused(capsys, case):
+def test_impossible_settings_are_refused(capsys, case):
     flags, message = REFUSED[case]
     assert message in refused(capsys, "--ranks", "4", *GPT2, *flags)
 

@@ -95,7 +95,7 @@ def test_it_needs_no_torch():
         ("--trace=/no/such/place.json", "cannot write /no/such/place.json"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line_and_nothing_printed(flags, message, capsys):
+def test_impossible_flags_are_refused_in_one_line_and_nothing_is_printed(flags, message, capsys):
     assert main([*CHIMERA, flags]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and message in err

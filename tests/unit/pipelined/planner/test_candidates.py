@@ -78,6 +78,6 @@ def test_a_schedule_of_the_users_own_can_be_asked_for():
         ({"schedule": "pipedream"}, "no schedule with a flush"),
     ],
 )
-def test_what_cannot_be_is_refused(fixed, message):
+def test_impossible_settings_are_refused(fixed, message):
     with pytest.raises(UsageError, match=message):
         list(candidates(4, 16, 8, fixed))
