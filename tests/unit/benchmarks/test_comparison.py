@@ -20,7 +20,7 @@ def row(name: str, simulated: float, *steps: float) -> Row:
     return Row(name, 4, 4, 4, simulated, simulated, steps)
 
 
-def test_every_schedule_with_a_flush_is_run_and_the_others_are_told():
+def test_every_schedule_with_a_flush_is_run_and_the_others_are_reported():
     chosen, refused = entries(Options(), ranks=4)
     assert {entry.name for entry in chosen} >= {"gpipe", "chimera", "chimera, forward-doubling", "chimera_w", "zb_v"}
     assert {entry.plan.microbatches for entry in chosen} == {4, 8, 16}

@@ -15,7 +15,7 @@ ROW = Holding(
 
 
 @pytest.mark.timeout(120)
-def test_two_ranks_hold_what_they_may_and_one_process_is_told_beside_them():
+def test_two_ranks_hold_what_they_may_and_one_process_is_reported_beside_them():
     command, env = mpirun("mpich", 2, "-m", "benchmarks.memory", *SMALL, "--json")
     done = launched(command, timeout=110, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -29,7 +29,7 @@ def test_two_ranks_hold_what_they_may_and_one_process_is_told_beside_them():
     assert all(row["near"] for row in (*rows, alone))
 
 
-def test_more_than_the_bound_is_told():
+def test_more_than_the_bound_is_reported():
     over = replace(ROW, activations=7)
     assert "over the bound" not in as_table(Options(), [ROW], ROW)
     assert "over the bound" in as_table(Options(), [over], ROW).splitlines()[2]

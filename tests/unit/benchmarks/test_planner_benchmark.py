@@ -22,7 +22,7 @@ def test_the_best_predicted_are_run_and_others_from_all_over():
     assert all(planned.suits(outcome.candidate.plan) for outcome in picked)
 
 
-def test_an_emulated_job_takes_what_the_planner_is_told_but_for_being_late():
+def test_an_emulated_job_takes_what_the_planner_is_reported_but_for_being_late():
     planned = Emulated(late=0.5)
     candidate = pick(SearchRequest(planned, planned, Machine(Links()), 2), 1)[0].candidate
     layers = range(planned.layers // candidate.plan.depth)

@@ -29,7 +29,7 @@ def test_what_concerns_all_members_grows_as_their_number_does(sizes, phase, unit
     assert exponent < 1.2
 
 
-def test_a_commit_with_the_same_members_as_before_tells_none_of_them(sizes):
+def test_a_commit_with_the_same_members_as_before_reports_none_of_them(sizes):
     """Names, of which one part lies in each of so many keys, made its bytes grow faster than the members."""
     for size in sizes:
         assert size.commit["bytes"] < 700 * size.members
@@ -43,7 +43,7 @@ def test_a_trainer_costs_a_commit_no_more_than_a_peer():
         assert 1.0 < many.commit[unit] / few.commit[unit] < 1.01 * many.members / few.members
 
 
-def test_a_start_of_many_at_once_is_told_to_each_in_few_messages(sizes):
+def test_a_start_of_many_at_once_is_reported_to_each_in_few_messages(sizes):
     for size in sizes:
         assert size.start["messages"] < 40 * size.members
 

@@ -21,12 +21,12 @@ LINES = [
 ]
 
 
-def test_survivors_samples_are_added_where_each_tells_its_own():
+def test_survivors_samples_are_added_where_each_reports_its_own():
     run = judged("hivemind", LINES, "dead", exact=False)
     assert run == Run("hivemind", True, (110, 210), 1, pytest.approx(7.0 - 1.0))
 
 
-def test_the_least_is_taken_where_each_tells_the_whole_step_s():
+def test_the_least_is_taken_where_each_reports_the_whole_step_s():
     assert judged("swarm", LINES, "dead", exact=True).samples == (30, 70)
 
 
@@ -36,7 +36,7 @@ def test_no_step_after_the_death_is_an_endless_stall_and_no_death_is_no_result()
     assert not alive.struck and "0 of 1" in line("hivemind", [alive])
 
 
-def test_a_row_counts_runs_with_diverged_survivors_and_tells_the_struck_step_from_later_ones():
+def test_a_row_counts_runs_with_diverged_survivors_and_reports_the_struck_step_from_later_ones():
     runs = [Run("x", True, (150, 200), 0, 0.5), Run("x", True, (110,), 1, 30.0), Run("x", False, (), 0, 0.0)]
     told = line("x", runs)
     assert "130 (110 to 150)" in told and "200 (200 to 200)" in told

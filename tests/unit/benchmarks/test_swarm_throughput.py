@@ -23,6 +23,6 @@ def test_a_row_is_judged_by_medians(swarm, kept):
     assert row.within == kept and ("under" in row.line()) != kept
 
 
-def test_a_row_tells_each_round_s_ratio():
+def test_a_row_reports_each_round_s_ratio():
     row = Row("processes", 1, 16, (1.0, 1.0, 4.0, 2.0, 2.0, 2.0), (1.0, 2.0, 2.0, 1.0, 1.0, 9.0), rounds=2)
     assert row.ratios == [0.5, 2.0] and "(0.500-2.000)" in row.line()

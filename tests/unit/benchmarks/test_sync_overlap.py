@@ -53,7 +53,7 @@ def test_summing_early_is_simulated_to_be_shorter_than_after_the_flush():
     assert seconds["gap"] <= seconds["after"] - 0.010 and seconds["eager"] <= seconds["after"]
 
 
-def test_throughput_is_told_over_that_of_summing_after_the_flush():
+def test_throughput_is_reported_over_that_of_summing_after_the_flush():
     rows = [Row("gap", 0.5, (0.4, 0.5, 0.9)), Row("after", 1.0, (1.0,))]
     found = Options(), Links(1e-4, 1e-10, 0.0), rows, OVERLAP
     gap = json.loads(json.dumps(plain(*found)))["rows"][0]
@@ -80,6 +80,6 @@ def test_what_is_not_hidden_is_what_steps_became_longer_by():
     assert OVERLAP.long_enough and "+2.0 ms longer" in OVERLAP.line() and "within 10%" in OVERLAP.line()
 
 
-def test_sums_that_fill_more_than_the_gap_are_told():
+def test_sums_that_fill_more_than_the_gap_are_reported():
     slow = Overlap({3: 0.005}, (0.30,), (0.32,), (0.01,), (0.04,))
     assert "longer than the shortest gap" in slow.line() and "over 10%" in slow.line()

@@ -66,7 +66,7 @@ def test_the_plan_in_the_documents_is_one():
         ([0.5], "-50%; the plan's", True),
     ],
 )
-def test_drift_is_told_and_called_by_its_name_beyond_a_tenth(taken, told, warns):
+def test_drift_is_reported_and_called_by_its_name_beyond_a_tenth(taken, told, warns):
     text = compare_with_prediction(1.0, taken)
     assert told in text and ("plan again" in text) == warns
 

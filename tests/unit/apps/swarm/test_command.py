@@ -66,7 +66,7 @@ def test_the_log_shows_events_from_its_level_up(monkeypatch, capsys, level, show
     assert len(capsys.readouterr().err.splitlines()) == shown
 
 
-def test_a_crash_is_told_with_its_trace_and_the_last_events(monkeypatch, capsys):
+def test_a_crash_is_reported_with_its_trace_and_the_last_events(monkeypatch, capsys):
     def work():
         emit("leads", trainer="t0")
         raise ZeroDivisionError("by zero")

@@ -88,7 +88,7 @@ def test_a_peer_serves_a_stage_that_there_is():
         ("local --eval-every -1", "--eval-every must be at least 0"),
     ],
 )
-def test_what_cannot_work_is_told_with_its_remedy(words, told, capsys):
+def test_what_cannot_work_is_reported_with_its_remedy(words, told, capsys):
     try:
         code = main(words.split())
     except SystemExit as exit:

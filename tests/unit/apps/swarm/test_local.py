@@ -58,7 +58,7 @@ def outlived(code, lines=(), others=2):
     return said[-1]
 
 
-def test_a_peer_that_dies_is_told_with_its_process_its_stage_and_what_goes_on():
+def test_a_peer_that_dies_is_reported_with_its_process_its_stage_and_what_goes_on():
     lines = ["peer0: stage 1: fetches its state", "peer0: stage 2: serves", "peer1: stage 0: serves"]
     goes_on = "2 peers remain, and recompute the microbatches that only it had counted"
     assert outlived(-9, lines) == f"peer0 (pid 4711, stage 2) was killed by SIGKILL; {goes_on}"

@@ -12,7 +12,7 @@ def run(coroutine):
     return asyncio.run(coroutine)
 
 
-def test_what_is_told_is_taken_before_the_actor_ends():
+def test_what_is_reported_is_taken_before_the_actor_ends():
     async def main():
         one, other = world(2)
         async with Actor(one) as teller, Actor(other) as listener:

@@ -109,7 +109,7 @@ def test_what_is_held_is_packed_once_on_its_way_up_and_once_on_its_way_down(monk
 
 
 @pytest.mark.parametrize("failing", [(0,), (117, 250), (299,)])
-def test_a_mistake_on_some_ranks_is_told_on_all_with_the_rank_in_twice_log2_messages(failing):
+def test_a_mistake_on_some_ranks_is_reported_on_all_with_the_rank_in_twice_log2_messages(failing):
     async def work(end):
         async def read():
             if end.rank in failing:

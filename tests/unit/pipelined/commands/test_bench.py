@@ -66,6 +66,6 @@ def test_what_cannot_be_run_is_refused(one, capsys, arguments, told):
     assert told in capsys.readouterr().err
 
 
-def test_where_there_are_none_the_remedy_is_told(here, capsys):
+def test_where_there_are_none_the_remedy_is_reported(here, capsys):
     assert main(["bench"]) == 2
     assert "run this in a checkout" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pipelined.planner import read_plan
 STATED = ["plan", "--costs", "flops=1e10,overhead=1e-4", "--ranks", "4", "--global-batch", "16"]
 
 
-def test_the_plan_is_told_with_its_reason_and_written(tmp_path, capsys):
+def test_the_plan_is_reported_with_its_reason_and_written(tmp_path, capsys):
     assert main([*STATED, "--out", str(tmp_path / "plan.json")]) == 0
     out = capsys.readouterr().out
     rows = re.findall(r"^ *(\d+|dp) +\w+ .*?(\d+\.\d) +[\d,]+ ", out, re.MULTILINE)
@@ -40,7 +40,7 @@ def test_flags_of_the_program_make_the_model_and_hold_what_they_say(capsys):
     assert {(row["schedule"], row["depth"], row["recompute"]) for row in told["best"]} == {("chimera", 4, True)}
 
 
-def test_a_schedule_without_a_flush_is_planned_only_where_it_is_asked_for(capsys):
+def test_a_schedule_without_a_flush_is_planned_only_where_it_is_requested(capsys):
     asked = [*STATED, "--schedule", "pipedream_2bw", "--depth", "4"]
     assert main([*asked, "--stale"]) == 0
     out = capsys.readouterr().out

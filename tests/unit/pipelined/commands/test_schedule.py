@@ -177,7 +177,7 @@ def test_a_table_it_wrote_is_shown_the_same_without_a_word_of_its_shape(capsys, 
     assert capsys.readouterr() == (shown, "")
 
 
-def test_what_is_left_out_of_a_table_is_told(capsys, tmp_path):
+def test_what_is_left_out_of_a_table_is_reported(capsys, tmp_path):
     (tmp_path / "table.csv").write_text("0UNSHARD,0F0,0SEND_F0,0B0,0RECV_B0\n")
     assert main(["schedule", str(tmp_path / "table.csv"), "--json"]) == 0
     captured = capsys.readouterr()

@@ -160,7 +160,7 @@ def test_text_that_is_no_chain_is_refused(capsys, flags, message):
     assert message in refused(capsys, "--ranks", "4", *flags)
 
 
-def test_the_missing_bytes_are_told(capsys):
+def test_the_missing_bytes_are_reported(capsys):
     err = refused(capsys, "--ranks", "64", *BLOCK, "--layout", "data", "--memory-limit", "12287M")
     assert "(needed: 12,884,901,888 bytes, limit: 12,883,853,312): 1,048,576 bytes are missing" in err
 

@@ -42,7 +42,7 @@ def test_a_message_spends_its_coding_and_then_what_is_left_of_it_holds_the_link(
     assert seconds(plan, CodecCosts(0.5, fixed=3.0, per_byte=1.0)) == 6 + 2 * (3.0 + SENT + 0.5 + SENT / 8)
 
 
-def test_what_a_rank_tells_itself_goes_through_the_codec_too():
+def test_what_a_rank_reports_itself_goes_through_the_codec_too():
     plan = Plan("interleaved", 2, 1, 1, 1, {"chunks": 2})
     assert plan.world_size == 1
     assert seconds(plan, CodecCosts(0.5, fixed=3.0)) == seconds(plan, CodecCosts()) + 2 * 3.0

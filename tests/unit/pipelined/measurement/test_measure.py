@@ -32,7 +32,7 @@ def test_stages_are_timed_alone_with_a_neighbour_in_several_lengths_and_whole():
     assert range(0, 66) not in probes(alike(66), THOROUGH)
 
 
-def test_little_effort_still_tells_first_inner_and_last_layers_and_an_instruction_apart():
+def test_little_effort_still_reports_first_inner_and_last_layers_and_an_instruction_apart():
     assert probes(alike(6), BRIEF) == [range(0, 1), range(5, 6), range(1, 2), range(1, 3)]
 
 

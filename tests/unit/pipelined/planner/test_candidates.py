@@ -64,7 +64,7 @@ def test_what_is_fixed_is_not_chosen(fixed):
         assert {seen.get(name, lambda c, name=name: getattr(c.plan, name))(c) for c in found} == {value}
 
 
-def test_a_schedule_of_the_users_own_can_be_asked_for():
+def test_a_schedule_of_the_users_own_can_be_requested():
     found = list(candidates(2, 8, 4, {"schedule": "docs/examples/gems.py"}))
     assert {c.plan.schedule for c in found} == {"docs/examples/gems.py"}
     assert find("docs/examples/gems.py")

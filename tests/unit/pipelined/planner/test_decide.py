@@ -70,12 +70,12 @@ def test_data_parallelism_is_named_where_a_schedule_was_kept_and_it_is_clearly_f
     assert "--plan auto" not in weighed(WORST)[1].reason
 
 
-def test_a_decision_is_told_whole():
+def test_a_decision_is_reported_whole():
     decision = Decision(Candidate(WORST, True), "so", 0.25)
     assert Decision.of(decision.plain()) == decision
 
 
-def test_a_decision_that_another_rank_tells_runs_no_schedule_s_code(tmp_path):
+def test_a_decision_that_another_rank_reports_runs_no_schedule_s_code(tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     told = Decision(Candidate(WORST), "so").plain()
     told["plan"]["schedule"] = str(tmp_path / "evil.py")

@@ -145,7 +145,7 @@ def test_prices_times_a_number_give_the_same_plan():
     assert thrice.step_s == pytest.approx(3 * once.step_s)
 
 
-def test_teams_are_tried_only_where_they_are_asked_for():
+def test_teams_are_tried_only_where_they_are_requested():
     plans = [c.plan for c in candidates(4, 2, 2, {})]
     assert {plan.tensor for plan in plans} == {1}
     assert {c.plan.tensor for c in candidates(4, 2, 2, {"tensor": AUTO})} == {1, 2, 4}

@@ -51,7 +51,7 @@ def test_the_best_are_those_that_simulating_everything_finds(ranks, limit, machi
     assert result.simulated <= result.considered
 
 
-def test_schedules_without_a_flush_are_looked_at_where_they_are_asked_for_and_say_what_they_are():
+def test_schedules_without_a_flush_are_looked_at_where_they_are_requested_and_say_what_they_are():
     asked = replace(request(Toy(layers=3, batch=3), 3, Machine()), asynchronous=True)
     result, truth = search(asked), everything(asked)
     assert [o.step_s for o in result.best] == pytest.approx([o.step_s for o in truth[:10]])

@@ -41,7 +41,7 @@ def test_a_program_that_ends_well_says_nothing(capsys):
     assert outcome(capsys, program) == (0, "")
 
 
-def test_a_failure_is_told_once_with_where_it_happened_and_why(capsys):
+def test_a_failure_is_reported_once_with_where_it_happened_and_why(capsys):
     async def fail(transport):
         events.warn("sum goes uncoded", stage=1)
         try:
@@ -75,7 +75,7 @@ def test_a_rank_that_waits_for_a_lost_one_names_it_its_stages_and_its_last_messa
     assert "rank 2:" not in said.replace("lost rank 2", ""), "rank 2 waits for rank 0, which told it"
 
 
-def test_a_mistake_that_one_rank_finds_is_told_by_rank_0_and_ends_all_with_2(capsys):
+def test_a_mistake_that_one_rank_finds_is_reported_by_rank_0_and_ends_all_with_2(capsys):
     async def refuse_it(transport):
         raise UsageError("too many cooks (cooks: 3); send two home")
 
@@ -84,7 +84,7 @@ def test_a_mistake_that_one_rank_finds_is_told_by_rank_0_and_ends_all_with_2(cap
     assert outcome(capsys, on_rank_1(refuse_it), command="python -m cook") == (2, f"python -m cook: {told}")
 
 
-def test_a_mistake_that_all_ranks_find_is_told_once(capsys):
+def test_a_mistake_that_all_ranks_find_is_reported_once(capsys):
     async def program(transport):
         raise UsageError("no flour; buy some")
 

@@ -36,7 +36,7 @@ def test_the_command_ends_with_code_2_and_says_how_much_ran_and_where(tmp_path, 
     assert "Traceback" not in said and sys.gettrace() is None
 
 
-def test_an_import_that_takes_long_is_told_once_with_its_line(tmp_path, monkeypatch):
+def test_an_import_that_takes_long_is_reported_once_with_its_line(tmp_path, monkeypatch):
     """The file's loop ends when it reads that on stderr."""
     path = tmp_path / "slow.py"
     path.write_text(

@@ -49,7 +49,7 @@ def test_it_is_a_flag_of_the_commands_that_name_its_schedule(toy, capsys):
     assert "unrecognized arguments: --in-group 2" in capsys.readouterr().err
 
 
-def test_a_simulation_tells_its_value(toy, capsys):
+def test_a_simulation_reports_its_value(toy, capsys):
     assert main(["simulate", toy, "--depth", "2", "--microbatches", "4", "--in-group", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["in_group"] == 2
 

@@ -67,7 +67,7 @@ def test_members_of_a_team_may_order_weight_halves_apart_unless_these_move_tenso
         read_orders(path, team, in_order=True)
 
 
-def test_a_worker_is_told_the_order_and_nothing_else():
+def test_a_worker_is_reported_the_order_and_nothing_else():
     worker = Followed(1, PLAN.layout)
     asyncio.run(follow_order(worker, PROGRAM.workers[1]))
     assert worker.told == [(i.op, i.pipe, i.stage, i.microbatch) for i in PROGRAM.workers[1]]
@@ -107,7 +107,7 @@ def test_without_a_flush_the_order_is_that_of_all_steps_together(tmp_path):
 
 
 @pytest.mark.parametrize("steps", [range(4), range(2, 4), range(3)])
-def test_without_a_flush_a_worker_is_told_what_belongs_to_its_steps(tmp_path, steps):
+def test_without_a_flush_a_worker_is_reported_what_belongs_to_its_steps(tmp_path, steps):
     orders = packed(read_orders(traced_segment(tmp_path / "trace.json"), ASYNCHRONOUS))
     layout = find(ASYNCHRONOUS.schedule).layout(replace(ASYNCHRONOUS.shape, steps=len(steps)))
     worker = Followed(0, layout)

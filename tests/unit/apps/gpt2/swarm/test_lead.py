@@ -20,7 +20,7 @@ COORDINATOR = "tcp://10.0.0.1:4700"
         (GPT2Flags(), (None, 50)),
     ],
 )
-def test_a_peer_that_joins_by_the_command_that_is_told_saves_as_the_ranks_do(config, saves):
+def test_a_peer_that_joins_by_the_command_that_is_reported_saves_as_the_ranks_do(config, saves):
     flags = parse(shlex.split(joining(COORDINATOR, config))[3:])
     assert flags.address.coordinator == COORDINATOR
     assert (flags.checkpoint, flags.save_every) == saves

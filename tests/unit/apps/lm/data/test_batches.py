@@ -20,7 +20,7 @@ def test_the_rows_of_a_step_do_not_depend_on_how_they_are_shared_out(step: int, 
 
 
 @given(order=st.permutations(range(40)))
-def test_rows_may_be_asked_for_in_any_order(order: list[int]):
+def test_rows_may_be_requested_in_any_order(order: list[int]):
     straight, mixed = (Batches(TOKENS, 10, 4, 2, 0) for _ in range(2))
     expected = [straight.rows(step, 1)[0] for step in range(40)]
     for step in order:

@@ -94,7 +94,7 @@ def test_a_head_unties_only_where_it_differs(tmp_path: Path):
         assert torch.equal(part(IDS), GPT2LMHeadModel.from_pretrained(tmp_path).eval()(IDS).logits)
 
 
-def test_only_the_tensors_asked_for_are_read(tmp_path: Path):
+def test_only_the_tensors_requested_are_read(tmp_path: Path):
     export(tmp_path, build(TIED).named_parameters(), TIED, None)
     assert list(read_tensors(tmp_path, ["transformer.ln_f.bias"])) == ["transformer.ln_f.bias"]
     with pytest.raises(UsageError, match=r"holds no tensor transformer\.h\.3"):

@@ -74,7 +74,7 @@ def test_initial_values_depend_on_seed_and_name_alone():
 
 
 @pytest.mark.parametrize("deviation", [0.02, 0.06])
-def test_initial_values_have_the_deviations_asked_for(deviation: float):
+def test_initial_values_have_the_deviations_requested(deviation: float):
     config = ModelConfig(layers=2, d_model=128, heads=2, vocab=256, positions=64, deviation=deviation)
     found = dict(build(config).named_parameters())
     assert found["transformer.h.0.mlp.c_fc.weight"].std().item() == pytest.approx(deviation, rel=0.05)

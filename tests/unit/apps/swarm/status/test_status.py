@@ -116,7 +116,7 @@ def test_a_stage_is_served_while_its_last_peer_drains():
     assert seen(at(3) | peers)["waits_for"] == ""
 
 
-def test_how_far_the_last_evaluation_is_is_told_where_the_leader_says_it():
+def test_how_far_the_last_evaluation_is_is_reported_where_the_leader_says_it():
     peers = {f"{PEERS}p{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
     for leading, told in [({}, "7"), ({"unscored": 3}, "4 of 7")]:
         waits = seen(at(5, evaluated=4) | peers, **leading)["waits_for"]
@@ -131,7 +131,7 @@ def test_a_record_that_cannot_be_read_is_shown_with_the_reason_beside_all_others
     assert seen(at(3))["unreadable"] == {}
 
 
-def test_the_leader_tells_what_it_does_which_attempt_it_is_and_what_failed_last():
+def test_the_leader_reports_what_it_does_which_attempt_it_is_and_what_failed_last():
     told = seen(at(3), phase="summing", attempt=2, last_failure="step 4, attempt 1: a: lost")
     assert (told["step_phase"], told["attempt"], told["last_failure"]) == ("summing", 2, "step 4, attempt 1: a: lost")
     told = seen(at(3))
@@ -233,7 +233,7 @@ def test_stages_that_no_peer_saves_are_named_in_a_swarm_that_saves(saves_every, 
     assert seen(at(3) | peers | {SAVED + "0": SavedStages([*saved])})["unsaved_stages"] == unsaved
 
 
-def test_a_resume_that_cannot_be_is_told_with_the_steps_of_each_stage():
+def test_a_resume_that_cannot_be_is_reported_with_the_steps_of_each_stage():
     records = {TRAINERS + "t": TrainerRecord("t", "there", 1, "m"), LEADER: LeaderRecord("t", "there")}
     saved = SavedStages([[5, 0, 2, "r"], [10, 0, 2, "s"]])
     waits = seen(records | {SAVED + "p": saved})["waits_for"]

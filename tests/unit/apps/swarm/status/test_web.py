@@ -136,7 +136,7 @@ def test_every_name_of_the_loopback_interface_is_served(host):
         assert urlopen(Request(f"{web.address}status.json", headers={"Host": host})).status == 200
 
 
-def test_a_caller_by_another_name_is_told_which_address_to_open():
+def test_a_caller_by_another_name_is_reported_which_address_to_open():
     with Web(0) as web:
         web.last = STATUS
         with pytest.raises(HTTPError, match="421") as refused:

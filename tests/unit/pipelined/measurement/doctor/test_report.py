@@ -5,7 +5,7 @@ from pipelined.measurement.doctor.speed import Hop, Speed, SumSpeed
 from tests.unit.pipelined.measurement.doctor.test_advice import FOUND, changed
 
 
-def test_links_and_sums_are_told_in_the_fields_words():
+def test_links_and_sums_are_reported_in_the_fields_words():
     sums = (SumSpeed(1 << 20, "shared", 1e-3, 1.048576e9, 1.5 * 1.048576e9),)
     far = Hop((0, 2), 5e-4, 1e-9, 1e-5, 1e-11)
     text = as_text(changed(speed=Speed(FOUND.speed.near, far, sums)), [])
@@ -15,7 +15,7 @@ def test_links_and_sums_are_told_in_the_fields_words():
     assert text.endswith("nothing to change")
 
 
-def test_what_is_missing_is_told_with_its_reason():
+def test_what_is_missing_is_reported_with_its_reason():
     libraries = {"packages": {}, "mpi": None, "mpi_error": "no libmpi", "mpi_threads": None}
     libraries |= {"torch": None, "torch_error": "no torch"}
     found = changed(machine={"memory": None, "threads": 0, "quota": 1.5}, libraries=libraries, speed=None)

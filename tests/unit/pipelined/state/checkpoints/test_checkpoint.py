@@ -82,7 +82,7 @@ def test_what_the_run_said_of_itself_comes_back(tmp_path):
     assert saved.path.name == "step-00000010" and saved.names == NAMES
 
 
-def test_only_the_files_asked_for_are_read(tmp_path):
+def test_only_the_files_requested_are_read(tmp_path):
     path = save(tmp_path, 1, [NAMES[:1], NAMES[1:]])
     other = path / "shard-01-of-02.safetensors"
     other.write_bytes(bytes(other.stat().st_size))

@@ -143,7 +143,7 @@ def test_a_reply_that_cannot_be_read_fails_the_attempt():
     run_virtual(take())
 
 
-def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the_others():
+def test_of_many_members_that_refuse_a_failed_attempt_reports_a_few_and_counts_the_others():
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
 
     async def take():

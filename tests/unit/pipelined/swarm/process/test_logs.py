@@ -76,7 +76,7 @@ ALL = serving(0) | serving(1)
 STANDS = {"revision": 1, "trainers": {"t": TrainerRecord("t", "at t", 1, "m")}, "head": HEAD, "leader": LEADER}
 
 
-def test_waits_that_last_are_told_once_and_so_is_their_end():
+def test_waits_that_last_are_reported_once_and_so_is_their_end():
     news = [
         (9, STANDS),
         (9, serving(0)),
@@ -93,7 +93,7 @@ def test_waits_that_last_are_told_once_and_so_is_their_end():
     ]
 
 
-def test_an_evaluation_is_told_with_its_length():
+def test_an_evaluation_is_reported_with_its_length():
     news = [(9, STANDS | ALL | {"evaluated": "due"}), (9, {"evaluated": None})]
     assert run_virtual(told(*news)) == [
         "t: waits for the evaluation of step 0 (microbatches: 7)",
@@ -101,13 +101,13 @@ def test_an_evaluation_is_told_with_its_length():
     ]
 
 
-def test_of_an_evaluation_that_lasts_it_is_told_how_far_it_is():
+def test_of_an_evaluation_that_lasts_it_is_reported_how_far_it_is():
     begun = STANDS | ALL | {"evaluated": "due", "unscored": 7}
     news = [(3, begun), (1, {"unscored": 6}), (9, {"unscored": 4}), (30, {}), (9, {"evaluated": None, "unscored": 0})]
     assert run_virtual(told(*news))[1:] == ["t: 3 of 7 microbatches evaluated", "t: training continues"]
 
 
-def test_of_a_short_wait_nothing_is_told():
+def test_of_a_short_wait_nothing_is_reported():
     short = 0.9 * MOMENT_S
     news = [
         (9, STANDS | ALL),
@@ -118,7 +118,7 @@ def test_of_a_short_wait_nothing_is_told():
     assert run_virtual(told(*news)) == []
 
 
-def test_a_head_that_cannot_be_read_is_told_with_the_remedy():
+def test_a_head_that_cannot_be_read_is_reported_with_the_remedy():
     (said,) = run_virtual(told((9, STANDS | ALL | {"head": None, "unreadable": {"head": "not a Commit"}})))
     assert "'head' cannot be read (not a Commit)" in said and said.endswith("or for one that is started with --resume")
 
@@ -127,7 +127,7 @@ def test_a_directory_that_was_never_there_is_waited_for():
     assert run_virtual(told((9, {}))) == ["t: waits for the directory"]
 
 
-def test_a_block_that_lasts_tells_what_it_waits_for():
+def test_a_block_that_lasts_reports_what_it_waits_for():
     async def wait(seconds):
         said = []
         async with reported_wait("the others", said.append):

@@ -86,7 +86,7 @@ def test_a_commit_of_ten_thousand_members_fits_in_a_transaction_however_long_the
     assert not read.had_member("another", 0) and sum(map(len, read.members)) == members
 
 
-def test_a_commit_tells_the_members_of_those_stages_alone_where_they_are_others_than_before():
+def test_a_commit_reports_the_members_of_those_stages_alone_where_they_are_others_than_before():
     before = Commit(3, "m", step=1, members=[["a", "b"], ["c"], ["d"]])
     known = {
         key.removeprefix(STEP_MEMBERS): StepMembers.unpack(value)

@@ -49,7 +49,7 @@ def test_a_lossless_codec_gives_the_same_bits():
     assert frame.key == KEY and not frame.blocks[0].numpy().any() and sender.links[1].sent < 100
 
 
-async def test_what_travelled_over_all_links_is_told_at_rank_0():
+async def test_what_travelled_over_all_links_is_reported_at_rank_0():
     transports = world(3)
     ends = [Compression(Actor(transport), "bf16") for transport in transports]
     ends[1].links = {2: LinkBytes(4 << 20, 2 << 20), 0: LinkBytes(2 << 20, 1 << 20)}

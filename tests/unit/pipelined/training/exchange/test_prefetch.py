@@ -19,7 +19,7 @@ class Asked(Actor):
         return await super().receive(peer, key)
 
 
-async def test_only_the_next_few_are_asked_for():
+async def test_only_the_next_few_are_requested():
     one, other = world(2)
     seen = []
     async with Actor(one) as teller, Asked(other) as listener:
@@ -35,7 +35,7 @@ async def test_only_the_next_few_are_asked_for():
     assert asked == [0, 1, 2, 3, 4]
 
 
-def test_what_was_not_expected_is_asked_for_when_it_is_needed():
+def test_what_was_not_expected_is_requested_when_it_is_needed():
     async def main():
         one, other = world(2)
         async with Actor(one) as teller, Actor(other) as listener:

@@ -34,7 +34,7 @@ def test_a_summand_without_a_grid_is_left_out_and_the_next_pass_has_its_grid():
     assert sums.largest().tolist() == [0.0, 2.0, 0.0] and bucket.exact.tolist() == [2.0, -4.0, 1.0]
 
 
-def test_a_summand_that_is_not_finite_is_in_the_sum_so_that_the_norm_tells_all_ranks():
+def test_a_summand_that_is_not_finite_is_in_the_sum_so_that_the_norm_reports_all_ranks():
     sums, bucket = one_rank()
     collect(sums, bucket, [1.0, float("inf"), 0.5])
     assert bucket.exact.tolist()[0] == np.inf and sums.largest()[1] == np.inf
