@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from tests.conformance.neighbours import LARGE, SMALL, filled, left_of, meet, right_of, same, sending
+from tests.conformance.neighbours import LARGE, SMALL, filled, left_of, right_of, same, sending, wait_for_all
 from transports import Block, WireError
 from transports.wire.arrays import SIZES
 
@@ -23,7 +23,7 @@ async def messages_with_one_key_arrive_in_order(end):
 async def a_receive_may_be_posted_before_its_message(end):
     for size in (SMALL, LARGE):
         receive = asyncio.ensure_future(end.receive(left_of(end), ("early", size)))
-        await meet(end, size)
+        await wait_for_all(end, size)
         await asyncio.gather(end.send(right_of(end), ("early", size), filled(end.rank, size)), receive)
         assert same(receive.result().blocks[0], filled(left_of(end), size))
 
@@ -31,7 +31,7 @@ async def a_receive_may_be_posted_before_its_message(end):
 async def a_message_waits_for_its_receive(end):
     for size in (SMALL, LARGE):
         async with sending(end.send(right_of(end), ("late", size), filled(end.rank, size))):
-            await meet(end, size)
+            await wait_for_all(end, size)
             frame = await end.receive(left_of(end), ("late", size))
         assert same(frame.blocks[0], filled(left_of(end), size))
 
@@ -42,7 +42,7 @@ async def probe_reports_arrival(end):
         assert end.probe(None, ("come",)) and not end.probe(right_of(end), ("other",))
         await end.receive(None, ("come",))
     assert not end.probe(None, ("come",))
-    await meet(end, "over")
+    await wait_for_all(end, "over")
 
 
 async def keys_may_be_received_in_any_order(end):
@@ -144,7 +144,7 @@ async def arrays_that_do_not_fit_are_refused_and_the_message_stays(end):
 async def a_receive_that_waited_with_an_unfit_array_leaves_the_message(end):
     for size in (SMALL, LARGE):
         unfit = asyncio.ensure_future(end.receive(left_of(end), ("unfit", size), into=[bytearray(1)]))
-        await meet(end, size)
+        await wait_for_all(end, size)
         async with sending(end.send(right_of(end), ("unfit", size), filled(end.rank, size))):
             with pytest.raises(ValueError, match="into"):
                 await unfit
@@ -159,16 +159,16 @@ async def a_receive_from_any_peer_gets_every_message(end):
             frames = [await end.receive(None, ("any", size)) for _ in ranks]
         assert sorted(frame.source for frame in frames) == list(ranks)
         assert all(same(frame.blocks[0], filled(frame.source, size)) for frame in frames)
-    await meet(end, "all ranks have received before any closes")
+    await wait_for_all(end, "all ranks have received before any closes")
 
 
 async def a_receive_from_anyone_may_wait_beside_others(end):
     receives = [asyncio.ensure_future(end.receive(peer, ("both",))) for peer in (None, left_of(end))]
-    await meet(end, "both")
+    await wait_for_all(end, "both")
     sends = [end.send(right_of(end), ("both",), note=n) for n in range(2)]
     async with sending(*sends):
         assert [(await receive).note for receive in receives] == [0, 1]
-    await meet(end, "all ranks have received before any closes")
+    await wait_for_all(end, "all ranks have received before any closes")
 
 
 async def a_rank_may_send_to_itself(end):
@@ -221,7 +221,7 @@ async def sent_arrays_may_be_reused_once_send_returns(end):
             array[:] = -1
 
         async with sending(send()):
-            await meet(end, size)
+            await wait_for_all(end, size)
             frame = await end.receive(left_of(end), ("reuse", size))
             assert same(frame.blocks[0], filled(left_of(end), size))
 
@@ -239,7 +239,7 @@ async def what_the_wire_cannot_carry_fails_at_its_sender(end):
     for key, arrays, note in unsendable:
         with pytest.raises(WireError):
             await end.send(right_of(end), key, *arrays, note=note)
-    await meet(end, "still works")
+    await wait_for_all(end, "still works")
 
 
 WITHOUT_WIRE_FORM = (

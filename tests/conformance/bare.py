@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from tests.conformance.neighbours import LARGE, filled, left_of, meet, right_of, sending
+from tests.conformance.neighbours import LARGE, filled, left_of, right_of, sending, wait_for_all
 from transports import SizeMismatch, WireError
 
 
@@ -36,7 +36,7 @@ async def buffers_come_in_the_order_sent(end):
 async def waiting_receives_are_served_in_their_order(end):
     mine = [np.empty(LARGE, np.float32) for _ in range(4)]
     receives = [asyncio.ensure_future(end.receive_buffer(left_of(end), 5, _bytes(array))) for array in mine]
-    await meet(end, "posted")
+    await wait_for_all(end, "posted")
     async with sending(*(end.send_buffer(right_of(end), 5, _bytes(filled(end.rank, LARGE, n))) for n in range(4))):
         await asyncio.gather(*receives)
     assert all(array.tobytes() == filled(left_of(end), LARGE, n).tobytes() for n, array in enumerate(mine))
@@ -76,7 +76,7 @@ async def all_pairs_exchange_at_once(end):
 
 async def _refused(end, channel, sent, room):
     receive = asyncio.ensure_future(end.receive_buffer(left_of(end), channel, memoryview(bytearray(room))))
-    await meet(end, channel)
+    await wait_for_all(end, channel)
     async with sending(end.send_buffer(right_of(end), channel, memoryview(bytes(range(200)) * sent)[:sent])):
         with pytest.raises(SizeMismatch, match=rf"\b{room}\b.*({sent}|more)") as caught:
             await receive
@@ -86,12 +86,12 @@ async def _refused(end, channel, sent, room):
 async def a_buffer_of_another_size_is_refused_with_both_numbers_and_tells_its_beginning(end):
     for channel, (sent, room) in enumerate([(100, 60), (60, 100), (0, 8)]):
         assert await _refused(end, channel, sent, room) == bytes(range(min(sent, room)))
-    await meet(end, "still works")
+    await wait_for_all(end, "still works")
 
 
 async def a_much_larger_buffer_is_refused_with_both_numbers(end):
     await _refused(end, 1, 4 * LARGE, 4)
-    await meet(end, "still works")
+    await wait_for_all(end, "still works")
 
 
 async def a_buffer_of_256_mib_arrives_complete(end):
@@ -131,7 +131,7 @@ async def buffers_of_objects_are_refused_both_ways(end):
         await end.send_buffer(right_of(end), 4, pointers)
     with pytest.raises(WireError, match="plain numbers"):
         await end.receive_buffer(left_of(end), 4, pointers)
-    await meet(end, "still works")
+    await wait_for_all(end, "still works")
 
 
 async def a_channel_or_rank_that_is_not_there_is_named(end):

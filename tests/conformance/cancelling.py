@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from tests.conformance.neighbours import LARGE, SMALL, filled, left_of, meet, right_of, same, sending
+from tests.conformance.neighbours import LARGE, SMALL, filled, left_of, right_of, same, sending, wait_for_all
 
 
 async def _cancelled(work, turns):
@@ -21,7 +21,7 @@ async def _cancelled(work, turns):
 async def a_cancelled_receive_leaves_its_message(end):
     for size in (SMALL, LARGE):
         assert not await _cancelled(end.receive(left_of(end), ("gone", size)), 3)
-        await meet(end, size)
+        await wait_for_all(end, size)
         async with sending(end.send(right_of(end), ("gone", size), filled(end.rank, size))):
             frame = await end.receive(left_of(end), ("gone", size))
         assert same(frame.blocks[0], filled(left_of(end), size))
@@ -32,7 +32,7 @@ async def a_receive_cancelled_at_any_moment_loses_nothing_and_breaks_no_order(en
         for turns in range(12):
             key = ("moment", size, turns)
             async with sending(*(end.send(right_of(end), key, filled(end.rank, size, n), note=n) for n in range(2))):
-                await meet(end, f"{size} {turns}")
+                await wait_for_all(end, f"{size} {turns}")
                 scratch = np.empty(size, np.float32)
                 done = await _cancelled(end.receive(left_of(end), key, into=[scratch]), turns)
                 scratch[:] = -1
@@ -45,7 +45,7 @@ async def a_receive_cancelled_at_any_moment_loses_nothing_and_breaks_no_order(en
 async def a_cancelled_receive_lets_go_of_the_receivers_arrays(end):
     size = 64 * LARGE
     async with sending(end.send(right_of(end), ("let go",), filled(end.rank, size))):
-        await meet(end, "offered")
+        await wait_for_all(end, "offered")
         scratch = np.empty(size, np.float32)
         if not await _cancelled(end.receive(left_of(end), ("let go",), into=[scratch]), 2):
             scratch[:] = -1
@@ -68,7 +68,7 @@ async def a_cancelled_send_is_delivered_completely_or_not_at_all(end):
 async def a_cancelled_buffer_receive_leaves_its_buffer(end):
     for size in (1, LARGE):
         assert not await _cancelled(end.receive_buffer(left_of(end), 4, memoryview(bytearray(4 * size))), 3)
-        await meet(end, size)
+        await wait_for_all(end, size)
         mine = bytearray(4 * size)
         async with sending(end.send_buffer(right_of(end), 4, memoryview(filled(end.rank, size)).cast("B"))):
             await end.receive_buffer(left_of(end), 4, memoryview(mine))
@@ -94,4 +94,4 @@ async def a_timeout_is_an_ordinary_one(end):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await end.receive_buffer(left_of(end), 8, memoryview(bytearray(1)))
-    await meet(end, "after")
+    await wait_for_all(end, "after")

@@ -10,7 +10,7 @@ from tests.conformance.neighbours import (
     all_raise,
     filled,
     left_of,
-    meet,
+    wait_for_all,
     meet_and_leave,
     outcomes,
     public,
@@ -41,7 +41,7 @@ async def what_was_sent_before_a_close_is_delivered(end):
 
 
 async def a_closed_end_refuses_everything(end):
-    await meet(end, "all here")
+    await wait_for_all(end, "all here")
     pending = [
         asyncio.ensure_future(end.receive(end.rank, ("never",))),
         asyncio.ensure_future(end.receive(None, ("never",))),
@@ -76,7 +76,7 @@ async def a_peer_that_closed_is_not_waited_for(end):
 
 
 async def close_returns_with_unreceived_messages(end):
-    await meet(end, "all here")
+    await wait_for_all(end, "all here")
     sends = [
         asyncio.ensure_future(send)
         for peer in (right_of(end), end.rank)
@@ -125,7 +125,7 @@ async def an_abort_fails_what_waits_at_the_same_end(end):
 
 
 async def a_body_that_raises_closes_its_end(end):
-    await meet(end, "all here")
+    await wait_for_all(end, "all here")
     with pytest.raises(ZeroDivisionError):
         async with end:
             1 / 0  # noqa: B018

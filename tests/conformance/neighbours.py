@@ -45,17 +45,17 @@ async def sending(*sends):
         yield
 
 
-async def meet(end, name):
+async def wait_for_all(end, name):
     """Return when every rank is here; small empty messages, which every transport carries without more ado."""
     ranks = range(end.world_size)
-    async with sending(*(end.send(rank, ("meet", name)) for rank in ranks)):
+    async with sending(*(end.send(rank, ("wait_for_all", name)) for rank in ranks)):
         for rank in ranks:
-            await end.receive(rank, ("meet", name))
+            await end.receive(rank, ("wait_for_all", name))
 
 
 async def meet_and_leave(end, leaver):
-    """As `meet`, but the rank that is about to leave returns last, so that nobody still needs it."""
-    await meet(end, "all here")
+    """As `wait_for_all`, but the rank that is about to leave returns last, so that nobody still needs it."""
+    await wait_for_all(end, "all here")
     if end.rank != leaver:
         return await end.send(leaver, ("go",))
     for rank in range(end.world_size):

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from tests.conformance import cancelling, endings
 from tests.conformance.clauses import clauses_of, hold
-from tests.conformance.neighbours import left_of, meet, right_of, sending
+from tests.conformance.neighbours import left_of, right_of, sending, wait_for_all
 from tests.mpi.every_rank import LONG, full_elsewhere, sampled
 from transports import new_event_loop, open_transport
 from transports.emulation.delayed_sender import MAX_LATENESS_S
@@ -42,7 +42,7 @@ def test_a_message_takes_the_delay():
     took = []
 
     async def clause(end):
-        await meet(end, "all here")
+        await wait_for_all(end, "all here")
         start = time.perf_counter()
         async with sending(end.send(right_of(end), ("k",), b"slow")):
             await end.receive(left_of(end), ("k",))

@@ -1,4 +1,4 @@
-"""The rendezvous, all ranks in one process: everybody meets, or everybody learns why not."""
+"""The rendezvous, all ranks in one process: all ranks connect, or all report why not."""
 
 import asyncio
 import socket
@@ -84,7 +84,7 @@ def identity(rank, world_size, key=b""):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_every_pair_ends_up_with_one_connection(world_size):
-    async def meet():
+    async def open_all():
         point = InProcess()
         configs = [config(rank, world_size, key=KEY) for rank in range(world_size)]
         ends = await asyncio.gather(*(gather(config, point) for config in configs))
@@ -94,7 +94,7 @@ def test_every_pair_ends_up_with_one_connection(world_size):
                 sock.close()
         return lines
 
-    lines = asyncio.run(meet())
+    lines = asyncio.run(open_all())
     assert set(lines) == {(a, b) for a in range(world_size) for b in range(world_size) if a != b}
     assert all(lines[peer, rank] == (there, here) for (rank, peer), (here, there) in lines.items())
 
@@ -102,13 +102,13 @@ def test_every_pair_ends_up_with_one_connection(world_size):
 def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
     """Without these options of its sockets a rank never notices that another's machine vanished."""
 
-    async def meet():
+    async def open_all():
         point = InProcess()
         ends = await asyncio.gather(*(gather(config(rank, 3, key=KEY), point) for rank in range(3)))
         with ExitStack() as opened:
             return [limits_when_idle(opened.enter_context(sock)) for end in ends for sock in end.values()]
 
-    assert asyncio.run(meet()) == 6 * [(1, *KEEPALIVE)]
+    assert asyncio.run(open_all()) == 6 * [(1, *KEEPALIVE)]
 
 
 async def test_all_ranks_know_which_ranks_share_a_machine():
@@ -155,7 +155,7 @@ def test_the_error_for_a_missing_rank_0_lists_the_attempts(monkeypatch):
 
 
 def test_a_used_port_is_an_immediate_error_on_all_ranks():
-    async def meet():
+    async def open_all():
         async def answer(taken):
             with await accept(taken) as sock:
                 sock.send(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" + bytes(100))
@@ -167,7 +167,7 @@ def test_a_used_port_is_an_immediate_error_on_all_ranks():
             await answering
             return ends
 
-    rank_0, rank_1 = asyncio.run(asyncio.wait_for(meet(), 5))
+    rank_0, rank_1 = asyncio.run(asyncio.wait_for(open_all(), 5))
     assert isinstance(rank_0, RendezvousError) and "is taken" in str(rank_0) and "MASTER_PORT" in str(rank_0)
     assert isinstance(rank_1, RendezvousError) and "does not answer as rank 0" in str(rank_1)
     assert "choose another MASTER_PORT" in str(rank_1)
@@ -207,7 +207,7 @@ def test_a_rank_with_a_wrong_key_ends_at_once_and_the_others_at_their_limit_with
 def test_an_unauthenticated_caller_with_a_ranks_number_is_logged_and_the_ranks_connect(caplog, joined):
     """Where the rank itself came more than 3 s after the stranger, the start had ended."""
 
-    async def meet():
+    async def open_all():
         async with Joining(3, KEY) as joining:
             one = joining.join(1) if joined else None
             if one:
@@ -220,14 +220,14 @@ def test_an_unauthenticated_caller_with_a_ranks_number_is_logged_and_the_ranks_c
             await asyncio.gather(one or joining.join(1), joining.join(2))
         return joining.end
 
-    assert set(asyncio.run(meet())) == {1, 2}
+    assert set(asyncio.run(open_all())) == {1, 2}
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
         "caller refused: rank 1 holds another key or none"
     ]
 
 
 def test_callers_with_another_key_are_named_as_unauthenticated():
-    async def meet():
+    async def open_all():
         coordinator = Coordinator(identity(0, 3, KEY), 0.3)
         listener = await InProcess().open()
         gathering = asyncio.create_task(coordinator.gather(listener))
@@ -240,12 +240,12 @@ def test_callers_with_another_key_are_named_as_unauthenticated():
     with pytest.raises(
         RendezvousError, match="another key or none: rank 1, rank 2, an unknown caller; give every process"
     ):
-        asyncio.run(meet())
+        asyncio.run(open_all())
 
 
 @pytest.mark.parametrize("noise", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"PPLN\x01\x00" + b"\xff" * 500])
 def test_garbage_from_outsiders_does_not_disturb_the_job(noise):
-    async def meet():
+    async def open_all():
         async with Joining(3) as joining:
             strangers = [await connect_to(joining.address) for _ in range(40)]
             for sock in strangers[:20]:
@@ -257,7 +257,7 @@ def test_garbage_from_outsiders_does_not_disturb_the_job(noise):
                 sock.close()
         return [joining.end, *(end for (end,) in ranks)]
 
-    ends = asyncio.run(asyncio.wait_for(meet(), 15))
+    ends = asyncio.run(asyncio.wait_for(open_all(), 15))
     assert [set(end) for end in ends] == [{1, 2}, {0, 2}, {0, 1}]
 
 
@@ -299,7 +299,7 @@ async def test_a_seated_rank_that_leaves_gives_its_number_free():
 
 
 def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
-    async def meet():
+    async def open_all():
         async with Joining(3) as joining:
             with socket.create_server((LOOPBACK, 0)) as silent:
                 sock = await joining.seat(1, silent.getsockname())
@@ -309,7 +309,7 @@ def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
                 ((end,),) = await asyncio.gather(two)
         return joining.end, end
 
-    for end in asyncio.run(asyncio.wait_for(meet(), 5)):
+    for end in asyncio.run(asyncio.wait_for(open_all(), 5)):
         assert isinstance(end, RendezvousError) and "rank 1 left during the rendezvous" in str(end)
 
 
