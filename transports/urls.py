@@ -52,7 +52,7 @@ class ParsedUrl:
         """Take an option that is a number of seconds.
 
         Raises:
-            ValueError: it is none, or not more than 0 and less than 1e6.
+            ValueError: it is not a number, or not more than 0 and less than 1e6.
         """
         text = self.option(name)
         try:

@@ -58,7 +58,7 @@ def split_of(model: ModelConfig, plan: Plan) -> dict[str, Factors]:
     """The factors of every operator; an empty dict for one rank.
 
     Raises:
-        UsageError: the layout is none, or leaves ranks without a head or a sequence.
+        UsageError: the layout is invalid, or leaves ranks without a head or a sequence.
     """
     if plan.tensor == 1:
         return {}

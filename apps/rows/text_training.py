@@ -78,7 +78,7 @@ class TextTraining(Training):
         return windows_of(self.text, self.sequence)
 
     def notes(self) -> dict[str, Any]:
-        """The digests of text and tokenizer, which a run that goes on must have alike."""
+        """The digests of text and tokenizer, which a resumed run must have, too."""
         return {"text": self.text.digests}
 
     async def begin(self, rank: RankSession) -> None:

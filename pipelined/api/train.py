@@ -98,7 +98,7 @@ def train(
         delayed_update, masters: use the values of an update one step later; the dtype of the copies.
         compress, transport: the codec between stages; "auto" (the launcher's), or a transport's name or URL.
         checkpoint, resume: where to save, at the end and on a stop request; a checkpoint or such a directory to load.
-        save_every, keep: save after each multiple of so many steps, too (0: only at the end); the checkpoints to keep.
+        save_every, keep: save whenever this many steps have passed, too (0: only at the end); the checkpoints to keep.
         async_save: write those between from a copy in host memory while training continues.
         report: called on rank 0 with the report of each step.
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.

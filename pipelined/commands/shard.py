@@ -113,7 +113,7 @@ def _chain(arguments: argparse.Namespace) -> "Chain":
     """What is split.
 
     Raises:
-        UsageError: the chain is none, the program has none, or flags exclude one another.
+        UsageError: the chain is invalid, the program has none, or flags exclude one another.
     """
     from pipelined.sharding.search.chain import read_chain
 

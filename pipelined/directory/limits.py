@@ -119,7 +119,7 @@ def check_length_of_time(name: str, seconds: object) -> float:
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    return type(value) in (int, float)  # a bool is none
+    return type(value) in (int, float)  # not a bool
 
 
 def refuse_lease(name: str, seconds: float) -> None:

@@ -26,7 +26,7 @@ class TaskRecord(Protocol):
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Read the directory's record. Raises UsageError: it is none of this release."""
+        """Read the directory's record. Raises UsageError: another release wrote it."""
         ...
 
     def differences(self, other: Self) -> str:

@@ -38,11 +38,11 @@ class Grid:
 
     @classmethod
     def of(cls, largest: float, summands: int) -> "Grid":
-        """The grid for sums of so many summands, whose magnitudes are at most `largest` times 2^HEADROOM."""
+        """The grid for sums of `summands` numbers, whose magnitudes are at most `largest` times 2^HEADROOM."""
         return cls(max(MIN_EXPONENT, _bits(largest) + HEADROOM + _bits(summands) - BITS))
 
     def holds(self, largest: float, summands: int) -> bool:
-        """Whether every sum of so many summands of at most this magnitude is exact."""
+        """Whether every sum of `summands` numbers of at most this magnitude is exact."""
         return not largest or _bits(largest) + _bits(summands) <= self.exponent + BITS
 
     @classmethod

@@ -151,7 +151,7 @@ def read_orders(path: Path) -> list[RunOrders]:
     """The orders of the last clusters in a directory, and before them of those that they go back to.
 
     Raises:
-        UsageError: there are none, a node's is missing, or a file is none of this release or of another run.
+        UsageError: there are none, a node's is missing, or a file is of another release or of another run.
     """
     found = [_read(each) for each in sorted(path.glob("*.json"))] if path.is_dir() else []
     if not found:

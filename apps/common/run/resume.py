@@ -1,6 +1,6 @@
 """The flags that a resumed run takes from its checkpoint: those that the command line leaves out. No torch.
 
-The arrangement (schedule, depth, width, microbatches) is not taken as flags: a run may go on with another one. The
+The arrangement (schedule, depth, width, microbatches) is not taken as flags: a run may resume with another one. The
 checkpoint is checked like any input; one that cannot be read is refused later, once and by rank 0.
 """
 

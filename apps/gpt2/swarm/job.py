@@ -148,7 +148,7 @@ def _check_extent(config: GPT2Flags) -> None:
         fact = "a swarm that takes no step has nothing to do (--steps 0)"
         raise UsageError(f"{fact}; leave --schedule swarm out to evaluate or export")
     if config.resume not in (None, "auto"):
-        fact = f"a swarm goes on from what all stages saved under --checkpoint, not from {config.resume}"
+        fact = f"a swarm resumes from what all stages saved under --checkpoint, not from {config.resume}"
         raise UsageError(f"{fact}; give --checkpoint that directory, and --resume auto")
 
 

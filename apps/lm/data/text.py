@@ -56,7 +56,7 @@ class Text:
 
     @property
     def digests(self) -> dict[str, str]:
-        """What a run that goes on must have alike: the text, and the tokenizer."""
+        """The digests of text and tokenizer, which a resumed run must have, too."""
         return {"data": self.source, "tokenizer": digest_of(self.tokenizer)}
 
     def describe(self, tokens: int, steps: int) -> str:

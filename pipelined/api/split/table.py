@@ -52,7 +52,7 @@ def split_row(
         aliases: further names of parameters that layers share, with the first of each.
         layout: `data`, `megatron`, or NAME=ROWS.COLUMNS.CONTRACTION by layer; what is left out is as in `megatron`.
     Raises:
-        UsageError: the layout is none, or leaves ranks without channels.
+        UsageError: the layout is invalid, or leaves ranks without channels.
     """
     every = [leaf for name, module in row for leaf in leaves(name, module)]
     weights = {name: aliases.get(f"{name}.weight", f"{name}.weight") for name, each in every if multiplication(each)}

@@ -80,7 +80,7 @@ class UserStageOptimizer:
             }
 
     def _begin(self, updates: int) -> None:
-        """A new optimizer, with its scheduler where it is after so many updates."""
+        """A new optimizer, with its scheduler as it is after this many updates."""
         self._settings, self._updates = self._make(), updates
         self._optimizer = self._settings.build(self._parameters)
         self._settings.resume(updates)

@@ -75,7 +75,7 @@ class UserTask:
 
     @classmethod
     def unpack(cls, data: bytes) -> "UserTask":
-        """Read the directory's record. Raises UsageError: it is none of this release."""
+        """Read the directory's record. Raises UsageError: another release wrote it."""
         try:
             record = json.loads(data)
             layouts = {name: (str(record[name][0]), tuple(map(int, record[name][1]))) for name in ("x", "y")}

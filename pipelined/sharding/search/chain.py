@@ -17,7 +17,7 @@ class Operator:
     Args:
         name: as `--layout` names it.
         matmul: its sizes in a step.
-        output_columns: columns of its output that go on; after attention fewer than it has.
+        output_columns: columns of its output that the next operator reads; after attention fewer than it has.
         input_stream, output_stream: names of the streams that it reads and leaves; the same name is the same layout.
             None: there is no other operator on that side, or ids or losses, which cost next to nothing.
         attention: attention follows it.
@@ -76,7 +76,7 @@ def chain_of(tokens: int, widths: Sequence[tuple[int, int]], *, closed: bool = F
 
     Args:
         tokens: of a step.
-        widths: columns of each tensor of the chain, and those of them that go on.
+        widths: columns of each tensor of the chain, and those of them that the next operator reads.
         closed, by_rows: see `Chain`.
     """
     last = len(widths) - 1

@@ -72,7 +72,7 @@ def find_sharding(request: ShardRequest) -> ShardReport:
     """Search, and price the baselines.
 
     Raises:
-        UsageError: the layout is none, or no strategy fits (the message says how much is missing).
+        UsageError: the layout is invalid, or no strategy fits (the message says how much is missing).
     """
     found = _searched(request)
     baselines = {name: _baseline(request, name) for name in BASELINES}

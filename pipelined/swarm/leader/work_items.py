@@ -88,7 +88,7 @@ class EvaluationItem(Item):
     """A microbatch of validation data.
 
     Attributes:
-        score: None before it is reported; a score without samples is none.
+        score: None before it is reported; a score without samples does not count.
     """
 
     is_evaluation = True

@@ -68,7 +68,7 @@ class SwarmObserver:
         return StateFetch(stage, index, None, requester=name, view=view, probe=probe, device=self._device)
 
     async def _fetch_under_leases(self, fetches: Sequence[StateFetch]) -> Version:
-        """Fetch all stages at one version, which is returned. After a lost lease, go on from there under a new one."""
+        """Fetch all stages at one version, which is returned. After a lost lease, continue under a new one."""
         key, seconds, clock = OBSERVERS + self._node.name, self._rules.lease_s, self._node.clock
         while True:
             try:

@@ -52,7 +52,7 @@ class RankOptimizer:
         return self.state.fields(self.updated[name])
 
     def restore(self, name: str, fields: Mapping[str, torch.Tensor], updates: int) -> None:
-        """Restore the result of `fields`, saved after so many updates."""
+        """Restore the result of `fields`, saved after this many updates."""
         self.state.restore(self.updated[name], fields, updates)
 
     def in_use(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:

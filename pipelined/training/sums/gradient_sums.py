@@ -64,7 +64,7 @@ class GradientSums:
         All ranks call this in one order, while nothing else runs on the groups.
 
         Args:
-            world, agreed: the group of all ranks, which also agree on so many numbers of 8 bytes.
+            world, agreed: the group of all ranks, and how many numbers of 8 bytes they agree on as well.
         """
         sent = [await self._bytes_of(bucket) for bucket in buckets]
         return sum(sent) + await _sent(world, 8 * agreed, 8, AUTO)

@@ -135,7 +135,7 @@ def find_tokenizer(name: str, train: Sequence[str]) -> Tokenizer:
 
 
 def train_tokenizer(symbols: str | int, train: Sequence[str]) -> Tokenizer:
-    """Train a byte-level BPE of at most so many symbols on some documents.
+    """Train a byte-level BPE of at most `symbols` symbols on some documents.
 
     Raises:
         UsageError: not a number of at least 256.

@@ -91,7 +91,7 @@ class ShardWriter:
             shutil.rmtree(self._part, ignore_errors=True)
 
     def add(self, ids: np.ndarray, documents: int) -> None:
-        """Append ids, in which so many documents end."""
+        """Append ids, in which this many documents end."""
         self._held.append(ids)
         self._count += len(ids)
         self.written.documents += documents
