@@ -28,8 +28,8 @@ class SplitRow(LayeredModel):
         layout: `data`, `megatron` (None), or factors by layer; see `table.split_row`.
         rows: of a microbatch.
     Raises:
-        UsageError: the layout is invalid, a layer cannot be split, there are fewer rows than their shards, or layers that
-            share a parameter split it in two ways.
+        UsageError: the layout is invalid, a layer cannot be split, there are fewer rows than their shards, or layers
+            that share a parameter split it in two ways.
     """
 
     shards_weights = False
