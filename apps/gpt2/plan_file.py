@@ -44,7 +44,9 @@ def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:
     return {**model.identity(), "seq": sequence}
 
 
-def follow_plan(config: GPT2Flags, model: Mapping[str, Any], world_size: int | None) -> tuple[GPT2Flags, PlanFile | None]:
+def follow_plan(
+    config: GPT2Flags, model: Mapping[str, Any], world_size: int | None
+) -> tuple[GPT2Flags, PlanFile | None]:
     """Set the flags of the arrangement from `--plan`, if it is given.
 
     Args:

@@ -15,7 +15,7 @@ BYTES, COUNT, BUSY, STOPS, RANKS = -5, -4, -3, -2, -1
 stop request, ranks."""
 MICROSECONDS = 1e6
 STEP_TOTALS = "step totals"
-"""The name of their all-reduce in traces and in a simulation, beside the gradient sums, which are named by their stages."""
+"""The name of their all-reduce in traces and simulations; gradient sums have the names of their stages."""
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from tests.conformance.neighbours import (
     all_raise,
     filled,
     left_of,
-    wait_for_all,
     meet_and_leave,
     outcomes,
     public,
     right_of,
     same,
     sending,
+    wait_for_all,
 )
 from transports import Closed, PeerAborted, PeerLost, Transport, TransportError
 

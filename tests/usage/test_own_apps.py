@@ -22,7 +22,7 @@ def directory(tmp_path_factory):
 
 
 def started_in(directory, *words):
-    """Run Python there, with the project as it is found after an installation: on the path after the directory itself."""
+    """Run Python there, with the project as after an installation: on the path after the directory itself."""
     return launched([sys.executable, *words], timeout=60, env={"PYTHONPATH": str(ROOT)}, cwd=directory)
 
 

@@ -144,7 +144,9 @@ def test_data_parallelism_is_not_tried_where_the_user_chose_otherwise():
 
 
 def test_all_ranks_run_what_took_least():
-    model = planned_model_of(GPT2Flags(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False))
+    model = planned_model_of(
+        GPT2Flags(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False)
+    )
     threads = torch.get_num_threads()
 
     async def all_ranks():
