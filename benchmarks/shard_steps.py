@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.team import split_text
 from apps.gpt2.team_costs import text_of
@@ -66,7 +66,7 @@ class Options(Reported):
     def planned(self, ranks: int) -> PlannedGPT2:
         """The model, with as many heads as ranks at least."""
         sizes = {"layers": self.layers, "d_model": self.d_model, "heads": max(4, ranks), "seq": self.seq}
-        return planned_model_of(Config(**sizes, batch=self.batch, tensor=ranks))
+        return planned_model_of(GPT2Flags(**sizes, batch=self.batch, tensor=ranks))
 
 
 async def bench(transport: Transport, options: Options, launch: Launch) -> int:

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from apps.gpt2.config import Config
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import PlannedGPT2
 from apps.gpt2.team import split_text
 from apps.gpt2.team_costs import text_of
@@ -26,7 +26,7 @@ NAMES = ("data", "zero1", "zero3")
 
 
 def request(limit=float("inf"), **flags):
-    config = Config(tensor="auto", schedule="gpipe", depth=1, microbatch=2, recompute=True, **flags)
+    config = GPT2Flags(tensor="auto", schedule="gpipe", depth=1, microbatch=2, recompute=True, **flags)
     model = PlannedGPT2(config, ModelConfig(1, 16, 4, 32, 8, 0.0), sequence=8, batch=4)
     costs = Stated(model.layer_costs, 8, flops=1e9)
     return SearchRequest(model, costs, Machine(Links(1e-5, 1e-8)), RANKS, limit)

@@ -99,9 +99,9 @@ def test_open_teams_leave_the_rule_s_arrangement_until_it_is_planned():
 
 
 def test_zero1_is_data_with_a_divided_update():
-    config = Config(tensor=4, layout="zero1")
-    assert config.divides and not Config(tensor=4, layout="data").divides
-    plan, data = (resolve(each, 4).plan for each in (config, Config(tensor=4, layout="data")))
+    config = GPT2Flags(tensor=4, layout="zero1")
+    assert config.divides and not GPT2Flags(tensor=4, layout="data").divides
+    plan, data = (resolve(each, 4).plan for each in (config, GPT2Flags(tensor=4, layout="data")))
     assert plan.split == ",".join(f"{word}+zero1" for word in data.split.split(",")) and replace(
         plan, split=""
     ) == replace(data, split="")
@@ -119,7 +119,7 @@ def test_a_rank_of_a_divided_update_is_counted_with_its_share_of_the_moments(lay
 
 @pytest.mark.parametrize(("layout", "columns"), [("zero3", 1), ("summa", 2)])
 def test_a_rank_that_keeps_parts_of_the_weights_is_counted_with_them(layout, columns):
-    job = resolve(Config(tensor=4, layout=layout, depth=1, vocab=256), 4)
+    job = resolve(GPT2Flags(tensor=4, layout=layout, depth=1, vocab=256), 4)
     held = sizes(job.model, job.plan, job.sequence, divided=True).parameters
     every = shapes(job.model)
     weights = sum(prod(shape) for name, shape in every.items() if len(shape) == 2 and "wpe" not in name)
@@ -130,7 +130,7 @@ def test_a_rank_that_keeps_parts_of_the_weights_is_counted_with_them(layout, col
 
 def test_a_rank_that_gathers_weights_for_a_step_is_counted_with_them():
     """Numbers of weights beside zero3's 4/T each: all of them, once."""
-    jobs = [resolve(Config(tensor=4, layout=layout, depth=1, vocab=256), 4) for layout in ("zero2", "zero3")]
+    jobs = [resolve(GPT2Flags(tensor=4, layout=layout, depth=1, vocab=256), 4) for layout in ("zero2", "zero3")]
     held, less = (sizes(job.model, job.plan, job.sequence) for job in jobs)
     job, _ = jobs
     assert held.parameters == less.parameters
