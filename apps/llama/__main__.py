@@ -65,7 +65,7 @@ class LlamaTask(TextTask):
 
     config: LlamaFlags
 
-    def __init__(self, config: Config, model: Sizes):
+    def __init__(self, config: LlamaFlags, model: Sizes):
         super().__init__(config, model, model.kind, model.row_layers - model.layers)
         self.model = model
 
