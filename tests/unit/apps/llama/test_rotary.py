@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from apps.llama.__main__ import PRESETS, Config, start
+from apps.llama.__main__ import PRESETS, LlamaFlags, start
 from apps.lm.data.batches import Batches
 from apps.lm.data.text import read_text
 from apps.lm.huggingface.rotary import each_rotary_tensor, export_rotary, read_rotary
@@ -75,7 +75,7 @@ def test_the_layers_begin_as_those_of_a_swarm_of_the_same_seed():
 
 def test_every_preset_of_a_swarm_is_one_here():
     for name, config in ROTARY_PRESETS.items():
-        task = resolve(Config(preset=f"swarm-{name}", vocab=config.vocab), None).task
+        task = resolve(LlamaFlags(preset=f"swarm-{name}", vocab=config.vocab), None).task
         assert (PRESETS[f"swarm-{name}"], task.model, task.depth) == (config, config, config.groups + 2)
 
 
