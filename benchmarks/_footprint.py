@@ -16,7 +16,7 @@ from torch.autograd.graph import Node
 
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.operators.tape import Computed, Tape
-from pipelined.training.exchange.stream import Parcel
+from pipelined.training.exchange.stream import Parcel, tensors_of
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.stage import MicrobatchKey, Stage
 from pipelined.training.teams.stage import TeamStage
@@ -105,8 +105,8 @@ class CountedStage:
         key = self.stage.index, which
         self.kept.begin(key)
         output = self.stage.forward(which, x, random, targets)
-        kept = self.stage.alive[which]
-        for tensor in (*kept, *saved(kept[1].grad_fn)):
+        kept = tensors_of(self.stage.alive[which])
+        for tensor in (*kept, *saved(kept[-1].grad_fn)):
             self.kept.add(key, tensor)
         return output
 

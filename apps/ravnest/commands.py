@@ -120,7 +120,7 @@ def pool_request(task: RavnestTask, forming: FormingFlags) -> PoolRequest:
         clusters=forming.clusters,
         balance=forming.balance,
         objective=forming.objective,
-        rules=StageRules(ahead=forming.ahead),
+        rules=StageRules(subject.weights, ahead=forming.ahead),
     )
 
 

@@ -55,6 +55,8 @@ class RavnestConfig:
     """Decay of matrices."""
     seed: int = 0
     """Seed of initial values, dropout and the order of the data."""
+    weights: Literal["kept", "newest"] = "kept"
+    """kept: a version of the weights for each microbatch alive; newest: one, and the backward computes anew with it."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
     lease: float = 10.0

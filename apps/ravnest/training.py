@@ -41,7 +41,9 @@ def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
             subject.lr, subject.steps, subject.warmup, clip=0.0, weight_decay=subject.weight_decay
         ),
         numerics=Numerics(
-            dtype=DTYPES[subject.dtype], autocast=torch.bfloat16 if subject.dtype == "bfloat16" else None
+            dtype=DTYPES[subject.dtype],
+            autocast=torch.bfloat16 if subject.dtype == "bfloat16" else None,
+            newest=subject.weights == "newest",
         ),
         sequence=subject.seq,
         seed=subject.seed,

@@ -27,6 +27,7 @@ from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement
 from pipelined.training.segments.loss_scale import LossScale, require_scalable
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
+from pipelined.training.segments.versions import NewestOnly, Versions
 from pipelined.training.stage import Stage
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.divided_sums import DividedSums
@@ -150,7 +151,8 @@ def _stage(
         job.plan.depth,
         torch.device(executor.device),
         autocast=job.numerics.autocast,
-        recompute=job.numerics.recompute,
+        recompute=job.numerics.recompute or job.numerics.newest,
+        input_only=job.numerics.newest,
         replicas=len(job.plan.holders(index)),
         accumulation=accumulation,
     )
@@ -167,7 +169,8 @@ def _versions(
         return None
     (stage,) = stages.values()
     assert isinstance(stage, Stage)  # a team has a flush
-    return versioned(stage, local.buckets, job.optimizer_config, optimizer, job.plan.layout.updates)
+    updates, kind = job.plan.layout.updates, NewestOnly if job.numerics.newest else Versions
+    return versioned(stage, local.buckets, job.optimizer_config, optimizer, updates, kind=kind)
 
 
 def _accumulation(job: JobDescription, local: LocalParameters, world: Group, executor: Executor) -> Accumulation:

@@ -24,6 +24,8 @@ class Numerics:
         autocast: the dtype of matrix products inside the forward, bfloat16 or float16; None: `dtype`. With float16 the
             loss is scaled, see `loss_scale`.
         recompute: keep only the inputs and run each forward again before its backward.
+        newest: without a flush, as `recompute`, and both forward and backward compute with the newest weights of their
+            stage at that time: no older version is kept.
         all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
         compress: the codec for activations and gradients between stages, or "none".
         exact_sums: sum gradients without rounding between summands, so that the parameters have the same bits in any
@@ -39,6 +41,7 @@ class Numerics:
     dtype: torch.dtype = torch.float32
     autocast: torch.dtype | None = None
     recompute: bool = False
+    newest: bool = False
     all_reduce: str = "auto"
     compress: str = NONE
     exact_sums: bool = False
@@ -59,14 +62,14 @@ class Numerics:
 
     @classmethod
     def of_call(cls, arguments: Mapping[str, Any]) -> "Numerics":
-        """Those among the arguments of a public call, which has a keyword of each name; `recompute` is left out.
+        """Those among the arguments of a public call, which has a keyword of each name but `recompute` and `newest`.
 
         Args:
             arguments: by name. With autocast True products are in bfloat16, with False in `dtype`.
         Raises:
             UsageError: autocast in another dtype than bfloat16 and float16.
         """
-        given = {each.name: arguments[each.name] for each in fields(cls) if each.name != "recompute"}
+        given = {each.name: arguments[each.name] for each in fields(cls) if each.name not in ("recompute", "newest")}
         return cls(**given | {"autocast": _autocast_dtype(given["autocast"])})
 
     @property

@@ -47,7 +47,8 @@ class Stage:
         depth: D.
         device: the device of its tensors.
         autocast: the dtype of matrix products in the forward; parameters and sums keep theirs. None: theirs.
-        recompute: keep only the input of a microbatch and run the forward again before its backward.
+        recompute: keep only input and output of a microbatch, and run the forward again before its backward.
+        input_only: with `recompute`: keep no output either.
         replicas: the ranks that hold the stage.
         accumulation: of the gradients of its parameters.
     Raises:
@@ -61,6 +62,7 @@ class Stage:
     device: torch.device
     autocast: torch.dtype | None = None
     recompute: bool = False
+    input_only: bool = False
     replicas: int = 1
     accumulation: Accumulation = field(default_factory=Accumulation)
     alive: dict[MicrobatchKey, tuple[Tree, Tree]] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Stage:
         x = open_tree(x, self.device, gradients=not self.first)
         with torch.set_grad_enabled(not self.recompute):
             output = self._apply(x, random, targets, noting=True)
-        self.alive[key] = (x, output.total if isinstance(output, CountedLoss) else output)
+        self.alive[key] = (x, () if self.input_only else output.total if isinstance(output, CountedLoss) else output)
         if isinstance(output, CountedLoss):
             return Parcel((output.total.detach().cpu(), output.count))
         return self._sent(output, recompute=self.recompute)

@@ -30,6 +30,7 @@ TRAININGS = {
     "overlapped": OVERLAPPED,
     "weighed": replace(OVERLAPPED, by_microbatches=True),
     "blocking": replace(OVERLAPPED, overlapped=False),
+    "newest": replace(OVERLAPPED, numerics=replace(OVERLAPPED.numerics, newest=True)),
 }
 
 
@@ -165,7 +166,7 @@ async def digest_of(training, orders, values):
         return await model_digest(trainer.context.actor.transport, trainer.local)
 
 
-@pytest.mark.parametrize("kind", ["overlapped", "weighed"])
+@pytest.mark.parametrize("kind", ["overlapped", "weighed", "newest"])
 def test_overlapped_rounds_have_the_losses_and_the_average_of_a_plain_loop(tmp_path, kind):
     """One microbatch is alive, so that each cluster is a plain loop; two whole rounds of two clusters, and the last."""
     training = TRAININGS[kind]

@@ -111,6 +111,8 @@ def versioned(
     optimizer_config: OptimizerSettings,
     optimizer: torch.optim.Optimizer,
     updates: Updates,
+    *,
+    kind: type[Versions] = Versions,
 ) -> VersionedStage:
     """Keep the weights of a stage in versions; its module computes with those that a microbatch has acquired.
 
@@ -118,13 +120,14 @@ def versioned(
         buckets: the buckets of the stage.
         optimizer: of all its parameters; each bucket gets one of its own, with the same state.
         updates: states how old a version a forward uses.
+        kind: of the versions of each bucket.
     """
     stage.module = module = FunctionalModule(stage.module)
     versions = {}
     for bucket in buckets:
         own = optimizer_config.build(bucket.parameters)
         own.state = optimizer.state
-        versions[bucket.stages] = Versions(bucket, own, updates.delay or 0)
+        versions[bucket.stages] = kind(bucket, own, updates.delay or 0)
     return VersionedStage(stage, module, versions)
 
 

@@ -1,7 +1,7 @@
 """The versions of one bucket's weights: the newest, which is updated, and older ones for microbatches under way.
 
 The backward of a microbatch uses the same values as its forward, bit for bit, however often the weights were updated in
-between. Values are copied only if an update would overwrite a version that is still in use.
+between. Values are copied only if an update would overwrite a version that is still in use. `NewestOnly` keeps one.
 """
 
 from collections import Counter
@@ -95,3 +95,17 @@ class Versions:
         for version in list(self._leaves):
             if version < self.newest - self._history and not self._users[version]:
                 del self._leaves[version]
+
+
+class NewestOnly(Versions):
+    """The newest weights alone: every computation uses the parameters as they are then, so nothing is copied.
+
+    The stage must recompute: an update would change what a forward kept for its backward.
+    """
+
+    def acquire(self, version: int) -> Leaves:
+        """The parameters themselves; updates change them."""
+        return self.bucket.parameters
+
+    def release(self, version: int) -> None:
+        """Nothing is kept for a microbatch."""
