@@ -116,7 +116,7 @@ def pool_request(task: RavnestTask, forming: FormingFlags) -> PoolRequest:
     subject = task.subject
     return PoolRequest(
         pool=(),
-        layers=tuple(layer_sizes(subject.model(task.vocabulary), subject.microbatch, subject.seq)),
+        layers=tuple(layer_sizes(subject.model(task.vocabulary), subject.microbatch, subject.seq, subject.dtype)),
         clusters=forming.clusters,
         balance=forming.balance,
         objective=forming.objective,

@@ -67,6 +67,8 @@ class Plan:
     """Tokens a sequence."""
     weights: Literal["kept", "newest"] = "kept"
     """kept: a version of the weights for each microbatch alive; newest: one, and the backward computes anew with it."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
     json: bool = False
     """Print one JSON object instead."""
     png: Path | None = None

@@ -13,14 +13,14 @@ from pipelined.ravnest.planning.pool import read_pool
 from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
 
 TOKEN_BYTES = 8
-BLOCK_WIDTHS = 17
-"""Numbers that a block keeps for its backward, in widths a token: its input, both norms' outputs and the sum between
-its halves (4), queries, keys and values (3), the attention's result (1), the wide half's product before and after GELU
-(8), and its output, which the last block of a stage keeps (1)."""
+BYTES = {"float32": (4, 4), "bfloat16": (4, 2), "float64": (8, 8)}
+"""By dtype: of a parameter and of a number of the stream between layers, and of what matrix products take and give."""
+STREAM_WIDTHS, PRODUCT_WIDTHS = 3, 14
+"""Numbers that a block keeps for its backward, in widths a token. Of the stream: its input, the sum between its halves,
+and its output, which the last block of a stage keeps. Of products: both norms' outputs (2), queries, keys and values
+(3), the attention's result (1), the wide half's product before and after GELU (8)."""
 NORM_NUMBERS = 2
 """Mean and deviation of a token."""
-WEIGHT_BYTES = 9
-"""With dropout the attention keeps each of its weights before and after it (4 and 4), and a mask (1)."""
 
 
 def plan(flags: Plan, say: Callable[[str], None]) -> None:
@@ -29,7 +29,7 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
     Raises:
         UsageError: as `read_pool` and `make_plan`, or the picture cannot be drawn.
     """
-    layers = () if flags.need else tuple(layer_sizes(flags.model, flags.microbatch, flags.seq))
+    layers = () if flags.need else tuple(layer_sizes(flags.model, flags.microbatch, flags.seq, flags.dtype))
     request = PoolRequest(
         pool=read_pool(flags.pool),
         layers=layers,
@@ -53,38 +53,48 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
         say("\n".join(described(found)))
 
 
-def layer_sizes(model: ModelConfig | DigitsConfig, microbatch: int, sequence: int) -> Iterator[LayerSize]:
-    """Each layer of a model for one microbatch."""
+def layer_sizes(
+    model: ModelConfig | DigitsConfig, microbatch: int, sequence: int, dtype: str = "float32"
+) -> Iterator[LayerSize]:
+    """Each layer of a model for one microbatch.
+
+    Args:
+        dtype: a key of `BYTES`; the digits' sizes are those of float32.
+    """
     if isinstance(model, DigitsConfig):
         return model.layer_sizes(microbatch)
-    return _gpt2_sizes(model, microbatch, sequence)
+    return _gpt2_sizes(model, microbatch, sequence, dtype)
 
 
-def _gpt2_sizes(model: ModelConfig, microbatch: int, sequence: int) -> Iterator[LayerSize]:
+def _gpt2_sizes(model: ModelConfig, microbatch: int, sequence: int, dtype: str) -> Iterator[LayerSize]:
     """The embedding, the blocks, and the final norm with the head.
 
-    The activations are those of float32, and each layer counts its output: so stages of several blocks hold up to 6 %
-    less.
+    Each layer counts its output: so stages of several blocks hold less, up to 6 %, and with bfloat16 up to 10 %. With
+    bfloat16 the graph of each microbatch keeps its own copies of the matrices, in 2 bytes a number.
     """
-    tokens, width = microbatch * sequence, model.d_model
-    stream, ids, norm = NUMBER_BYTES * tokens * width, TOKEN_BYTES * tokens, NUMBER_BYTES * tokens * NORM_NUMBERS
-    mask = tokens * width if model.dropout else 0
+    (number, product), tokens, width = BYTES[dtype], microbatch * sequence, model.d_model
+    stream, ids, norm = number * tokens * width, TOKEN_BYTES * tokens, number * tokens * NORM_NUMBERS
+    taken, mask = product * tokens * width, tokens * width if model.dropout else 0
     embedding = stream + ids + TOKEN_BYTES * sequence + mask
-    head = 2 * stream + norm + NUMBER_BYTES * tokens * model.vocab + ids
-    block = BLOCK_WIDTHS * stream + 2 * norm + 2 * mask + _attention_bytes(model, microbatch, sequence)
+    head = stream + taken + norm + number * tokens * model.vocab + ids
+    block = STREAM_WIDTHS * stream + PRODUCT_WIDTHS * taken + 2 * norm + 2 * mask
+    block += _attention_bytes(model, microbatch, sequence, product)
     kept = [embedding, *[block] * model.layers, head]
     inputs = [ids, *[stream] * (model.layers + 1)]
-    for shapes, activations, entering, cost in zip(
-        layer_shapes(model), kept, inputs, layer_costs(model, sequence), strict=True
-    ):
-        yield LayerSize(sum(map(prod, shapes.values())), activations, entering, 3 * tokens * cost)
+    for layer, (shapes, cost) in enumerate(zip(layer_shapes(model), layer_costs(model, sequence), strict=True)):
+        sizes = shapes.values()
+        cast = product * sum(prod(shape) for shape in sizes if len(shape) > 1) if layer and product < number else 0
+        yield LayerSize(sum(map(prod, sizes)), kept[layer] + cast, inputs[layer], 3 * tokens * cost, number)
 
 
-def _attention_bytes(model: ModelConfig, microbatch: int, sequence: int) -> int:
-    """What an attention keeps beside its result: a sum a token and head, or all weights where they are dropped."""
+def _attention_bytes(model: ModelConfig, microbatch: int, sequence: int, product: int) -> int:
+    """What an attention keeps beside its result: a sum a token and head, or all weights where they are dropped.
+
+    It keeps each dropped weight before and after the dropout, and a mask of a byte.
+    """
     if not model.dropout:
-        return NUMBER_BYTES * microbatch * sequence * model.heads
-    return WEIGHT_BYTES * microbatch * model.heads * sequence**2 + sequence**2
+        return max(product, NUMBER_BYTES) * microbatch * sequence * model.heads
+    return (2 * product + 1) * microbatch * model.heads * sequence**2 + sequence**2
 
 
 def described(plan: RavnestPlan) -> Iterator[str]:

@@ -8,7 +8,8 @@ import torch
 
 from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.ravnest.plan import layer_sizes
+from apps.ravnest.plan import BYTES, layer_sizes
+from apps.ravnest.training import DTYPES
 from benchmarks._footprint import count_activations, state_bytes
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
@@ -42,14 +43,17 @@ async def held(end, job, order):
 
 @pytest.mark.parametrize("weights", ["kept", "newest"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_a_node_holds_at_most_a_fiftieth_more_than_planned_and_at_least_six_sevenths_of_it(dropout, weights):
+@pytest.mark.parametrize("dtype", BYTES)
+def test_a_node_holds_at_most_a_fiftieth_more_than_planned_and_at_least_six_sevenths_of_it(dtype, dropout, weights):
     model = model_of(dropout)
     job = JobDescription(
         model=model,
         plan=Plan("async_1f1b", 3, 1, MICROBATCH, MICROBATCHES, {"ahead": ",".join(map(str, ALIVE))}),
         feed=RandomTokens(64, (MICROBATCH, SEQUENCE)),
         optimizer_config=OptimizerConfig(lr=1e-3, steps=2, clip=0),
-        numerics=Numerics(newest=weights == "newest"),
+        numerics=Numerics(
+            dtype=DTYPES[dtype], autocast=torch.bfloat16 if dtype == "bfloat16" else None, newest=weights == "newest"
+        ),
         sequence=SEQUENCE,
         seed=0,
         cut=CUT,
@@ -63,7 +67,7 @@ def test_a_node_holds_at_most_a_fiftieth_more_than_planned_and_at_least_six_seve
 
     torch.set_num_threads(1)
     counted = on_loop(everyone())
-    sizes = StageSizes(tuple(layer_sizes(model.config, MICROBATCH, SEQUENCE)), StageRules(weights))
+    sizes = StageSizes(tuple(layer_sizes(model.config, MICROBATCH, SEQUENCE, dtype)), StageRules(weights))
     planned = [float(sizes.bytes(alive)[cut.start, cut.stop]) for cut, alive in zip(CUT, ALIVE, strict=True)]
     ratios = [each / found for each, found in zip(planned, counted, strict=True)]
     assert all(0.98 <= ratio <= 1.15 for ratio in ratios), ratios

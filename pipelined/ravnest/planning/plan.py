@@ -101,12 +101,17 @@ class RavnestPlan:
         """The nodes of all stages, in the order of clusters and stages: the ranks of the rings."""
         return [stage.node for cluster in self.clusters for stage in cluster.stages]
 
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a parameter."""
+        return max((layer.number_bytes for layer in self.layers), default=NUMBER_BYTES)
+
     def round_bytes(self) -> dict[str, int]:
         """Bytes that each node sends in a round of averaging: the ring's own closed form, over its slices."""
-        members, ring = self.members, RingAllReduce()
+        members, ring, number = self.members, RingAllReduce(), self.number_bytes
         sent = {node.name: 0 for node in members}
         for part in self.rings:
-            problem = ProblemSize.on_one_node(len(part.ranks), (part.high - part.low) * NUMBER_BYTES, NUMBER_BYTES)
+            problem = ProblemSize.on_one_node(len(part.ranks), (part.high - part.low) * number, number)
             for place, rank in enumerate(part.ranks):
                 sent[members[rank].name] += sum(ring.bytes_to(problem, place).values())
         return sent

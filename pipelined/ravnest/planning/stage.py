@@ -1,8 +1,8 @@
 """What a stage holds, and how many microbatches are alive in it: the bytes and the law, in closed form.
 
-A stage of P parameters holds 4 P (V + 1 + 2 + R) bytes: V versions of its weights, a gradient, two moments, and R
-copies of a round (the snapshot and its sum). Its activations come on top: those of all K microbatches alive, or, where
-they are recomputed (`newest`), the inputs of K and the activations of one.
+A stage of P parameters of 4 bytes holds 4 P (V + 1 + 2 + R) bytes: V versions of its weights, a gradient, two moments,
+and R copies of a round (the snapshot and its sum). Its activations come on top: those of all K microbatches alive, or,
+where they are recomputed (`newest`), the inputs of K and the activations of one.
 """
 
 import math
@@ -29,12 +29,14 @@ class LayerSize:
         activation_bytes: what its forward keeps for its backward.
         input_bytes: what it receives from the layer before.
         work: floating-point operations of its forward and backward.
+        number_bytes: of a parameter.
     """
 
     parameters: int
     activation_bytes: int
     input_bytes: int
     work: float
+    number_bytes: int = NUMBER_BYTES
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class StageSizes:
 
     def __init__(self, layers: Sequence[LayerSize], rules: StageRules):
         self.layers, self.rules = layers, rules
-        self._parameters = _sums([layer.parameters for layer in layers])
+        self._copy = _sums([layer.parameters * layer.number_bytes for layer in layers])
         self._activations = _sums([layer.activation_bytes for layer in layers])
         self._inputs = np.array([*(float(layer.input_bytes) for layer in layers), 0.0])[:, None]
         self.work = _sums([layer.work for layer in layers]) * rules.passes
@@ -86,7 +88,7 @@ class StageSizes:
             kept = alive * self._activations
             if self.rules.weights == "newest":
                 kept = alive * self._inputs + self._activations
-            self._bytes[alive] = NUMBER_BYTES * self.rules.copies(alive) * self._parameters + kept
+            self._bytes[alive] = self.rules.copies(alive) * self._copy + kept
         return self._bytes[alive]
 
     @property
