@@ -54,7 +54,7 @@ async def serve(flags: Serve, say: Say) -> None:
                 run = (await directory.read(RUN)).entries[RUN].value.decode()
                 saving = await asyncio.to_thread(saving_of, flags, task, run) if flags.checkpoint else None
                 member = ClusterMember(training, Worlds(endpoint, MAX_BYTES), executor, orders=orders, saving=saving)
-                capacity = Capacity(flags.room or free_memory(), flags.line, flags.speed)
+                capacity = Capacity(flags.ram_bytes or free_memory(), flags.bandwidth_bytes, flags.flops_number)
                 say(f"{node.name}: node at {endpoint.address}, {capacity.ram / 2**20:,.0f} MiB")
                 await RavnestNode(node, member, capacity, task.subject.lease, say).run()
             finally:

@@ -135,23 +135,23 @@ class Serve:
         self.address.check()
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
         refuse_below(1, "--save-every", self.save_every)
-        if self.room == 0 or self.line <= 0:
+        if self.ram_bytes == 0 or self.bandwidth_bytes <= 0:
             raise UsageError(f"a node needs RAM and a line (--ram {self.ram}, --bandwidth {self.bandwidth}); give both")
-        if self.flops is not None and self.speed <= 0:
+        if self.flops is not None and self.flops_number <= 0:
             raise UsageError(f"--flops must be above 0 (it is {self.flops}); leave it out if the speed is not known")
 
     @property
-    def room(self) -> int | None:
+    def ram_bytes(self) -> int | None:
         """Bytes; None: what is free."""
         return None if self.ram is None else int(quantity("--ram", self.ram, BYTES))
 
     @property
-    def line(self) -> float:
+    def bandwidth_bytes(self) -> float:
         """Bytes a second."""
         return quantity("--bandwidth", self.bandwidth, RATES)
 
     @property
-    def speed(self) -> float:
+    def flops_number(self) -> float:
         """Floating-point operations a second; 0: not known."""
         return 0.0 if self.flops is None else quantity("--flops", self.flops, SPEEDS)
 
