@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.weights import Weights
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.training import training_of
+from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE
 from pipelined.process.stop_request import StopRequest
 from tests.numerics.test_ravnest_rounds import on_loop
@@ -70,6 +72,24 @@ def test_two_clusters_print_the_digest_of_the_average_that_they_export(tmp_path,
     rows = rows_of(tmp_path / "rows")
     assert sorted(rows) == list(range(8)) and {row["cluster"] for row in rows.values()} == {0, 1}
     assert sorted(path.name for path in (tmp_path / "saved").glob("stage-00/step-*"))[-1] == "step-00000008"
+
+
+def test_another_job_goes_on_from_what_was_saved_as_a_plain_loop_does(tmp_path):
+    flags = ["--clusters", 1, "--average-every", 3, "--checkpoint", tmp_path / "saved", "--metrics", tmp_path / "rows"]
+    job, text = trained([*flags, "--steps", 3], 2)
+    before = Plain(training_of(RavnestTask(job.subject, 256, text.digest), text), 0, 1)
+    for step in range(3):
+        before.update(step)
+    job, _ = trained([*flags, "--steps", 6, "--resume", "auto"], 3)
+    after = Plain(replace(training_of(RavnestTask(job.subject, 256, text.digest), text), begin=3), 0, 1)
+    after.module.load_state_dict(before.module.state_dict())
+    after.optimizer.load_state_dict(before.optimizer.state_dict())
+    for step in range(3):
+        after.update(step)
+    losses = {step: loss for (step, _), loss in [*before.losses.items(), *after.losses.items()]}
+    assert {step: row["loss"] for step, row in rows_of(tmp_path / "rows").items()} == pytest.approx(losses)
+    with pytest.raises(UsageError, match=r"an earlier run \(the latest: step 6\); add --resume auto"):
+        trained([*flags, "--steps", 6], 2)
 
 
 def test_a_stop_request_ends_all_ranks(capsys):

@@ -6,7 +6,7 @@ A flag that means nothing to clusters is refused. Every other flag means what it
 from dataclasses import dataclass, replace
 
 from apps.common.arguments import check_directories, check_files
-from apps.common.flags import config_json, flag, refuse_meaningless
+from apps.common.flags import config_json, flag, refuse_meaningless, refuse_other_start
 from apps.common.paths import check_export
 from apps.common.trackers import check_trackers
 from apps.gpt2.config import GPT2Flags
@@ -18,8 +18,6 @@ from apps.lm.models.gpt2_presets import ModelConfig, parameters
 from apps.ravnest.config import RavnestConfig
 from apps.ravnest.flags import FormingFlags, check_clusters
 from pipelined.errors import UsageError
-from pipelined.state.store import saved_stages
-from pipelined.state.versions import saved_steps
 
 SCHEDULE = "ravnest"
 NODES_A_CLUSTER, MIN_NODES = 2, 3
@@ -46,7 +44,6 @@ NOT_IN_RAVNEST = {
     "trace": "the clusters run without a common step",
     "replay": "`python -m apps.ravnest replay` does it",
     "init": "every node draws its own layers",
-    "resume": "training begins at step 0",
     "eval_every": "no node has the whole model before the end",
     "digest": "the digest of the average is always printed",
     "save_every": "the average of every round is saved",
@@ -109,18 +106,22 @@ class RavnestJob:
         check_directories(checkpoint=config.checkpoint)
         if config.export is not None:
             check_export(config.export)
-        if config.checkpoint is not None and (found := saved_stages(config.checkpoint)):
-            fact = f"{config.checkpoint} holds stages of another run ({saved_steps(found)})"
-            raise UsageError(f"{fact}; give --checkpoint another directory")
+        from apps.gpt2.swarm.checks import check_saved_stages
+
+        check_saved_stages(config, self.model)
 
     def read_text(self) -> Text:
         """Read the text.
 
         Raises:
-            UsageError: it cannot be read, is too short, or has more symbols than the model.
+            UsageError: it cannot be read, is too short, has more symbols than the model, or is another than that of the
+                run that is resumed.
         """
         text, subject = text_of(self.config, self.model), self.subject
         text.require_running("Ravnest")
+        from apps.gpt2.swarm.checks import check_saved_text
+
+        check_saved_text(self.config, self.model, text)
         Batches(text.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
         return text
 
@@ -135,6 +136,7 @@ def resolve_ravnest(config: GPT2Flags, world_size: int | None) -> RavnestJob:
     """
     forming = FormingFlags(clusters=config.clusters, ahead=_ahead(config))
     refuse_meaningless(config, NOT_IN_RAVNEST, "Ravnest's clusters")
+    refuse_other_start(config, "a job of clusters")
     if config.dtype in ("float16", "bfloat16-parameters"):
         needed = "a loss scale" if config.dtype == "float16" else "float32 copies of the parameters"
         raise UsageError(f"--dtype {config.dtype} needs {needed}, and clusters have none; give --dtype bfloat16")

@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from apps.common.rank_directory import directory_of_rank0
@@ -38,8 +39,8 @@ from pipelined.ravnest.saving import Saving
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.manifest import Layout
-from pipelined.state.store import CheckpointStore, DiskStore
-from pipelined.state.versions import SavedStage
+from pipelined.state.store import CheckpointStore, DiskStore, saved_stages
+from pipelined.state.versions import SavedStage, common_step
 from transports import Block, Transport
 from transports.rpc.world import Worlds
 
@@ -82,7 +83,8 @@ class Rank:
     Args:
         ram: bytes that its node may use.
         last: what its node saved last.
-        run: unique name of this job.
+        run: unique name of this job, or of the one that it resumes.
+        resumes: whether training goes on from a save.
     """
 
     transport: Transport
@@ -94,6 +96,7 @@ class Rank:
     ram: int
     last: LastSave
     run: str
+    resumes: bool
 
     async def begin(self, url: str) -> None:
         """Write to the directory what is trained."""
@@ -134,7 +137,8 @@ class Rank:
         ):
             on_step = show_steps(print_line, config.metrics, trackers)
             planned = pool_request(self.task, self.job.forming)
-            training = tasks.create_task(ClusterFormer(node, self.job.ranks, planned, on_step, print_line).run())
+            former = ClusterFormer(node, self.job.ranks, planned, on_step, print_line, resume=self.resumes)
+            training = tasks.create_task(former.run())
             stops: list[asyncio.Task[Any]] = [tasks.create_task(transport.receive(rank, STOP)) for rank in others]
             stops.append(tasks.create_task(request.wait()))
             await asyncio.wait([training, *stops], return_when=asyncio.FIRST_COMPLETED)
@@ -183,11 +187,12 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     """Run one rank of the job to its end; returns its exit code."""
     config, task = job.config, RavnestTask(job.subject, job.model.vocab, text.digest)
     training = await agree(transport, "training", asyncio.to_thread(training_of, task, text))
-    run = await broadcast(transport, "run", secrets.token_hex(8))
+    resumed = await broadcast(transport, "run", _saved_run(config.checkpoint) if transport.rank == 0 else "")
+    run = resumed or await broadcast(transport, "new run", secrets.token_hex(8))
     ram = await _share_of_memory(transport, launch)
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
     executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
-    rank = Rank(transport, job, text, task, training, executor, ram, LastSave(disk), run)
+    rank = Rank(transport, job, text, task, training, executor, ram, LastSave(disk), run, bool(resumed))
     try:
         async with claimed(transport, config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")):
             async with directory_of_rank0(transport, config.listen, rank.begin) as url:
@@ -201,6 +206,12 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     finally:
         executor.close()
     return 0
+
+
+def _saved_run(checkpoint: Path | None) -> str:
+    """The name of the run that saved the latest step in a directory, which --resume goes on from; "": no run."""
+    at = common_step(saved_stages(checkpoint)) if checkpoint else None
+    return at.version.run if at else ""
 
 
 async def _share_of_memory(transport: Transport, launch: Launch) -> int:

@@ -1,12 +1,15 @@
-"""Checks of a swarm's job before torch is imported, as `apps.gpt2.checks` has them for other jobs."""
+"""Checks of a swarm's job before torch is imported, as `apps.gpt2.checks` has them for other jobs.
 
-from pathlib import Path
+Those of saved stages serve Ravnest's clusters, too.
+"""
 
 from apps.common.paths import check_directory, check_export, check_file
 from apps.common.trackers import check_trackers
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.text import text_of
 from apps.lm.data.text import Text
+from apps.lm.models.gpt2_presets import ModelConfig
 from apps.swarm.data import feed_of
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
@@ -30,7 +33,7 @@ def check_swarm_job(job: SwarmJob) -> None:
         check_export(config.export)
     if config.checkpoint is not None:
         check_directory("--checkpoint", config.checkpoint)
-        _check_saved(job, config.checkpoint)
+    check_saved_stages(config, job.model)
 
 
 def read_swarm_text(job: SwarmJob) -> Text:
@@ -40,30 +43,43 @@ def read_swarm_text(job: SwarmJob) -> Text:
         UsageError: the text cannot be read, is too short, has more symbols than the model, or differs from the text of
             the saved stages.
     """
-    text, subject, config = text_of(job.config, job.model), job.subject, job.config
-    if config.checkpoint is not None and config.resume is not None and not config.new_data:
-        fact = other_text(config.checkpoint, saved_of(config.checkpoint, job.model.identity()), text.digest)
-        if fact:
-            raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")
+    text, subject = text_of(job.config, job.model), job.subject
+    check_saved_text(job.config, job.model, text)
     feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     return text
 
 
-def _check_saved(job: SwarmJob, path: Path) -> None:
-    """Refuse a directory with stages of another model, schedule or earlier run, or of a step beyond the last."""
-    steps = job.config.steps
+def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
+    """Refuse a directory with stages of another model, schedule or earlier run, or of a step beyond the last.
+
+    Raises:
+        UsageError: as above.
+    """
+    path = config.checkpoint
+    if path is None:
+        return
     if (newest := checkpoint.latest(path)) is not None:
-        fact = f"{path} holds checkpoints of a pipeline, which are no swarm's ({newest.name})"
-        raise UsageError(f"{fact}; give --checkpoint another directory")
-    saved = saved_of(path, job.model.identity())
+        fact = f"{path} holds checkpoints of a pipeline, and none of stages of --schedule {config.schedule}"
+        raise UsageError(f"{fact} ({newest.name}); give --checkpoint another directory")
+    saved = saved_of(path, model.identity())
     latest = common_step(saved)
     if latest is None and saved:
         fact = f"{path} holds no step that all stages saved; nothing can be resumed ({saved_steps(saved)})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
     if latest is None:
         return
-    if job.config.resume is None:
+    if config.resume is None:
         fact = f"{path} holds checkpoints of an earlier run (the latest: step {latest.step})"
         raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")
-    if latest.step > steps:
-        raise UsageError(f"{path} is beyond the last step (saved: {latest.step}, --steps {steps}); raise --steps")
+    if latest.step > config.steps:
+        raise UsageError(
+            f"{path} is beyond the last step (saved: {latest.step}, --steps {config.steps}); raise --steps"
+        )
+
+
+def check_saved_text(config: GPT2Flags, model: ModelConfig, text: Text) -> None:
+    """Raises UsageError: the run that is resumed had another text or tokenizer, and no --new-data is given."""
+    if config.checkpoint is None or config.resume is None or config.new_data:
+        return
+    if fact := other_text(config.checkpoint, saved_of(config.checkpoint, model.identity()), text.digest):
+        raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")

@@ -6,7 +6,7 @@ another schedule train the same model on the same sequences.
 
 from dataclasses import dataclass, replace
 
-from apps.common.flags import config_json, flag, refuse_meaningless
+from apps.common.flags import config_json, flag, refuse_meaningless, refuse_other_start
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import CLIP, batch_of, model_of, published, sequence_of
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
@@ -147,9 +147,7 @@ def _check_extent(config: GPT2Flags) -> None:
     if config.steps == 0:
         fact = "a swarm that takes no step has nothing to do (--steps 0)"
         raise UsageError(f"{fact}; leave --schedule swarm out to evaluate or export")
-    if config.resume not in (None, "auto"):
-        fact = f"a swarm resumes from what all stages saved under --checkpoint, not from {config.resume}"
-        raise UsageError(f"{fact}; give --checkpoint that directory, and --resume auto")
+    refuse_other_start(config, "a swarm")
 
 
 def _arrangement(config: GPT2Flags, world_size: int | None) -> tuple[int, int]:

@@ -53,6 +53,11 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
         ("--depth 2", None, "--depth 2 means nothing to Ravnest's clusters: the plan of the clusters decides it"),
         ("--clip 1", None, "no node knows the global norm"),
         ("--init x", None, "every node draws its own layers"),
+        (
+            "--checkpoint d --resume d/x",
+            None,
+            "a job of clusters resumes from what all stages saved",
+        ),
         ("--recompute", None, "--recompute means nothing"),
         ("--offload-optimizer", None, "--offload-optimizer means nothing .* updates its layers where it computes"),
         (
