@@ -221,7 +221,7 @@ def _plain(row: Fleet | Together | Shares) -> dict[str, object]:
 def main() -> int:
     """Read the flags, play, and say what came of it."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_fleets")
-    found = tables(options)
+    found = {name: list(rows) for name, rows in tables(options).items()}
     raw = {name: [_plain(each) for each in rows] for name, rows in found.items()}
     head = f"{'table':8} {'fleet':10} peers  samples/s  with sums  limit     best"
     tell(options, raw, lambda: "\n".join([head, *(each.line() for each in chain.from_iterable(found.values()))]))

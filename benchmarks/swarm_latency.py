@@ -215,7 +215,7 @@ def tables(options: Options) -> dict[str, Iterator[Latency] | Iterator[Cost]]:
 def main() -> int:
     """Read the flags, play, and say what it costs."""
     options = tyro.cli(Options, prog="python -m benchmarks.swarm_latency")
-    found = tables(options)
+    found = {name: list(rows) for name, rows in tables(options).items()}
     raw = {k: [{**asdict(each), "kept": each.kept} for each in v] for k, v in found.items()}
     lines = [line for name, rows in found.items() for line in (HEADS[name], *(each.line() for each in rows))]
     tell(options, raw, lambda: "\n".join(lines))

@@ -1,9 +1,11 @@
 """Unequal peers of a whole swarm get work by their speeds, and a mixed fleet does nearly what its parts do."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
+from benchmarks import swarm_fleets, swarm_latency
 from benchmarks._swarm_actors import flow, step
 from benchmarks.swarm_fleets import (
     A100,
@@ -18,6 +20,7 @@ from benchmarks.swarm_fleets import (
     sums_seconds,
     together,
 )
+from benchmarks.swarm_latency import Latency
 
 
 @pytest.mark.parametrize("speeds, trainers", [*((each, 1) for each in SPEEDS), (SPEEDS[-1], 2)])
@@ -63,3 +66,17 @@ def test_no_step_is_faster_than_its_backwards_and_then_what_a_line_takes():
 def test_the_worst_peer_of_any_stage_decides_about_shares():
     assert not Shares((1.0, 3.0), 1, ((25.0, 75.0), (28.0, 72.0)), 100.0).kept
     assert Shares((1.0, 3.0), 1, ((25.0, 75.0), (27.0, 73.0)), 100.0).most == 2.0
+
+
+@pytest.mark.parametrize(
+    "program, row",
+    [
+        (swarm_fleets, Shares((1, 2), 1, ((33.3, 66.7),) * 2, 99.0)),
+        (swarm_latency, Latency("base", 0, 18.0, 18.0, 18.0, {})),
+    ],
+)
+def test_the_printed_table_has_the_rows_that_are_saved(program, row, monkeypatch, capsys):
+    monkeypatch.setattr(program, "tables", lambda options: {"table_1": iter([row])})
+    monkeypatch.setattr(sys, "argv", ["program"])
+    assert program.main() == 0
+    assert row.line() in capsys.readouterr().out
