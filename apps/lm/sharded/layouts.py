@@ -50,10 +50,13 @@ def states_of(layout: str) -> dict[str, str]:
     Args:
         layout: as of `factors_of`; +STATE alone is that of all operators, where their factors are open.
     Raises:
-        UsageError: a state is unknown.
+        UsageError: a state is unknown, or comes after the name of a layout.
     """
     text = resolved(layout)
     if "=" not in text:
+        if "+" in text.removeprefix("+"):
+            remedy = f"write OPERATOR=ROWS.COLUMNS.CONTRACTION+STATE for {', '.join(OPERATORS)}"
+            raise UsageError(f"no state after the name of a layout (layout: {layout!r}); {remedy}")
         return dict.fromkeys(OPERATORS, NAMED.get(text.removeprefix("+"), "none"))
     found = dict.fromkeys(OPERATORS, "none")
     for word in text.split(","):

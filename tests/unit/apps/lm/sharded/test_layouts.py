@@ -62,3 +62,9 @@ def test_states_are_read_by_operator_beside_the_factors():
         UsageError, match=r"no state 'zero5' \(layout: 'c_fc=1.4.1\+zero5'\); write zero1, zero2, zero3"
     ):
         states_of("c_fc=1.4.1+zero5")
+
+
+@pytest.mark.parametrize("layout", ["megatron+zero1", "data+zero5", "zero1+zero3"])
+def test_a_state_after_the_name_of_a_layout_is_refused(layout):
+    with pytest.raises(UsageError, match=r"no state after the name of a layout .*OPERATOR=.*\+STATE"):
+        factors_of(layout, 4)
