@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -37,6 +38,25 @@ def test_teams_begin_with_the_weights_of_another_run(layout):
         alone = replace(case.job(), plan=replace(case.plan, tensor=1, depth=1))
         assert loss == pytest.approx(on_ranks(alone, begun)[0][1], rel=1e-12)
         assert {each for _, each in others} == {loss}
+
+
+def test_a_member_reads_one_whole_parameter_at_a_time():
+    module = CASE.model.build(range(CASE.model.layers), torch.float64, "cpu", seed=8)
+    wanted = {name: parameter.detach() for name, parameter in module.named_parameters()}
+
+    def one_by_one(names):
+        before = []
+        for name in names:
+            assert all(each() is None for each in before), f"a whole parameter before {name} is still held"
+            whole = wanted[name].clone()
+            before.append(weakref.ref(whole))
+            yield name, whole
+            del whole
+
+    async def begun(trainer):
+        await load_initial(trainer, one_by_one)
+
+    on_ranks(CASE.job(), begun)
 
 
 def test_a_codec_without_loss_changes_no_bit_and_one_that_rounds_does():

@@ -22,7 +22,7 @@ async def load_initial(
     parameters, team = trainer.local.parameters, trainer.local.team
 
     def read() -> dict[str, torch.Tensor]:
-        return {name: team.cut(name, whole) for name, whole in each(parameters)}
+        return dict(map(lambda named: (named[0], team.cut(*named)), each(parameters)))  # keeps no whole one
 
     values = await agree(trainer.context.actor.transport, "init", asyncio.to_thread(read))
     with torch.no_grad():

@@ -58,6 +58,7 @@ def each_rotary_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator
     ours = {_theirs(name): name for name in names}
     for key, tensor in each_stored(directory, find_tensors(directory), ours):
         yield ours[key], tensor
+        del tensor  # before the next one is read
 
 
 def export_rotary(directory: str | Path, tensors: Tensors, config: RotaryConfig, tokenizer: Tokenizer | None) -> None:
@@ -70,7 +71,7 @@ def export_rotary(directory: str | Path, tensors: Tensors, config: RotaryConfig,
         ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
     """
     check_export(directory, ROTARY_TYPE)
-    named = ((_theirs(name), tensor) for name, tensor in each_of(tensors))
+    named = map(lambda pair: (_theirs(pair[0]), pair[1]), each_of(tensors))  # keeps no tensor
     write(directory, named, shapes(config), lambda dtype: describe_rotary(config, dtype, tokenizer), tokenizer)
 
 

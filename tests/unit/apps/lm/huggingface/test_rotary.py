@@ -1,6 +1,7 @@
 """An exported swarm's model: bits, sizes and tokenizer come back, and nothing else is written over."""
 
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,21 @@ def test_what_is_exported_comes_back_to_the_bit(config: RotaryConfig, tmp_path: 
     assert all(torch.equal(stored[name].view(torch.int32), value.view(torch.int32)) for name, value in tensors.items())
     assert read_rotary(tmp_path) == config
     assert find_tokenizer(str(tmp_path), ()).to_json() == ByteTokenizer().to_json()
+
+
+def test_each_tensor_is_on_disk_before_the_next_one_comes(tmp_path: Path):
+    before = list[weakref.ref[torch.Tensor]]()
+
+    def one_by_one():
+        for name, parameter in values(PLAIN).items():
+            assert all(each() is None for each in before), f"a tensor before {name} is still held"
+            tensor = parameter.clone()
+            before.append(weakref.ref(tensor))
+            yield name, tensor
+            del tensor
+
+    export_rotary(tmp_path, one_by_one(), PLAIN, ByteTokenizer())
+    assert len(before) == len(values(PLAIN))
 
 
 def test_config_json_says_what_it_is(tmp_path: Path):
