@@ -195,7 +195,9 @@ class Trainer(LoopTrainer):
     def planned_bytes(self, batch: Batch) -> int | None:
         """Payload bytes that all ranks together should send in a step, worked out before the first one.
 
-        `StepReport.nbytes` has those that they sent. Not known where a layer cannot compute shapes without values.
+        `StepReport.nbytes` has those that they sent. Not known where a layer cannot compute shapes without values. With
+        `shard_optimizer` the first step sends less, as no weights were updated before it; with `exact_sums` a step
+        sends its part of the sums twice where its grids do not fit, as those of the first one.
 
         Args:
             batch: as of `step`; its values do not matter.

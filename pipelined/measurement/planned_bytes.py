@@ -77,7 +77,8 @@ def planned_bytes(
     if plan.tensor == 1 or local.divided:
         return total
     lie = split_model(model).parameters()
-    return total + dtype.itemsize * sum(sum_path(lie[name]).elements(member) for name in local.parameters)
+    trained = (name for name, parameter in local.parameters.items() if parameter.requires_grad)
+    return total + dtype.itemsize * sum(sum_path(lie[name]).elements(member) for name in trained)
 
 
 def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int]:

@@ -39,9 +39,17 @@ def test_steps_of_a_users_loop_train_as_a_plain_loop_does(schedule, depth, width
         require_state(made.state_dict(), state)
 
 
-def test_a_step_sends_the_bytes_that_were_planned_before_it():
+@pytest.mark.parametrize(
+    ("plan", "arguments"),
+    [
+        (plan("one_f_one_b", 2, 2), {"all_reduce": "ring"}),
+        (pp.Plan("gpipe", 2, 1, 4, 4, tensor=2), {"layout": "data"}),
+    ],
+    ids=["replicas", "a team with a frozen layer"],
+)
+def test_a_step_sends_the_bytes_that_were_planned_before_it(plan, arguments):
     batch = batches()[0]
-    with trainer(plan("one_f_one_b", 2, 2), all_reduce="ring") as made:
+    with trainer(plan, **arguments) as made:
         planned = made.planned_bytes(batch)
         assert made.step(batch).nbytes == planned > 0
 
