@@ -151,8 +151,8 @@ class ClusterFormer:
 
     @staticmethod
     def _next_number(view: RavnestView) -> int:
-        """Greater than that of all clusters before."""
-        return max(view.clusters_revision, view.last_saved) + 1
+        """Greater than that of all clusters before, also where a resumed run's numbers are far above the revision."""
+        return max(view.clusters.number if view.clusters else 0, view.clusters_revision, view.last_saved) + 1
 
     async def _form(self, view: RavnestView) -> None:
         """Write clusters when enough nodes wait; returns also if another process has written some meanwhile."""

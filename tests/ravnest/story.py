@@ -80,6 +80,7 @@ class Story:
         seen: the same by (number of the clusters, cluster, step).
         ends: what `train` said at the end.
         told: what befell, with the time.
+        changes: of the records of `Chain.keys`, in order.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Story:
     def _check(self):
         if not self._is_known:
             return
-        self.chain = Chain(self.training, self._changes)
+        self.chain = Chain(self.training, self.changes)
         steps = defaultdict(set)
         for number, cluster, step in self.seen:
             steps[number, cluster].add(step)
@@ -265,7 +266,7 @@ class Story:
     def _work(self, name, node):
         if name == WATCHER:
             self.view = RavnestView(node.directory, node.clock)
-            self._changes = self._stack.enter_context(self.view.change_queue(Chain.keys))
+            self.changes = self._stack.enter_context(self.view.change_queue(Chain.keys))
             return self.view.follow()
         if name == TRAIN:
             return self._operate(node)

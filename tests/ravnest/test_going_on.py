@@ -9,11 +9,12 @@ import torch
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
 from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.records import CLUSTERS, Clusters
 from pipelined.ravnest.saving import Saving
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import common_step
 from tests.numerics.test_ravnest_rounds import on_loop
-from tests.ravnest.story import CASE, Fault, Story, tell
+from tests.ravnest.story import CASE, Fault, Phase, Story, tell
 from tests.ravnest.test_overlapped import OVERLAPPED, SLOW_S, TRAININGS, Plain, digest_of, recorded, replayed
 
 BLOCKING = TRAININGS["blocking"]
@@ -107,6 +108,18 @@ def test_another_run_goes_on_from_what_was_saved_under_greater_numbers(tmp_path)
     assert {at: found for at, [found] in second.shown.items()} == losses
     assert second.view.clusters.begun.step == 2 * FIRST
     assert second.view.clusters.number > first.view.clusters.number
+
+
+def test_clusters_that_follow_in_a_resumed_run_have_greater_numbers_than_those_before(tmp_path):
+    """Their records, rounds and stops are told apart by the number alone."""
+    saving = Saving(DiskStore(tmp_path, CASE.model.identity()), 4, "run")
+    run_virtual(Story(training=replace(BLOCKING, steps=FIRST), saving=saving).run())
+    for manifest in tmp_path.rglob("manifest.json"):  # as after clusters that followed one another for long
+        manifest.write_text(manifest.read_text().replace("run-1", "run-99"))
+    story = Story(training=replace(BLOCKING, steps=4 * FIRST), saving=saving, resume=True)
+    run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.CONFIRMED, seconds=0.2, names=["n0", "n1"])))
+    numbers = [Clusters.unpack(each.entry.value).number for each in story.changes if each.key == CLUSTERS]
+    assert numbers[:2] == [100, 101] and numbers == sorted({*numbers})
 
 
 def test_a_run_that_is_to_go_on_from_what_no_node_can_read_is_refused(tmp_path):
