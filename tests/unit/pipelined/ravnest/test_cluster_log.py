@@ -52,6 +52,14 @@ async def test_a_round_is_written_and_stands():
         assert await log.settle(1, log.write(1))
 
 
+async def test_clusters_have_ended_when_later_ones_end_too():
+    """A node that another kept in its worlds sees only then that its clusters ended."""
+    async with AsyncExitStack() as stack:
+        directory, _, log, _ = await story(stack)
+        await directory.transact({}, {ENDING: ClustersEnding(2).pack()})
+        assert await log.ended() == 0
+
+
 async def test_a_round_of_clusters_that_end_does_not_stand():
     async with AsyncExitStack() as stack:
         directory, _, log, view = await story(stack)
