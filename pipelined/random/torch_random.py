@@ -127,13 +127,13 @@ class _Turns:
     """A lock for several threads together or one alone: ranks in one process share torch's generators."""
 
     def __init__(self) -> None:
-        self._changed, self._running, self._taken = threading.Condition(), 0, False
+        self._changed, self._running, self._owner = threading.Condition(), 0, 0  # no thread has the number 0
 
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Hold the lock together with other sharing threads; waits while a thread is alone."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._taken)
+            self._changed.wait_for(lambda: not self._owner)
             self._running += 1
         try:
             yield
@@ -144,16 +144,19 @@ class _Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the lock alone; other threads wait."""
+        """Hold the lock alone; other threads wait. Its holder may take it again: a layer may build a row of layers."""
+        if self._owner == threading.get_ident():
+            yield
+            return
         with self._changed:
-            self._changed.wait_for(lambda: not self._taken)
-            self._taken = True
+            self._changed.wait_for(lambda: not self._owner)
+            self._owner = threading.get_ident()
             self._changed.wait_for(lambda: not self._running)
         try:
             yield
         finally:
             with self._changed:
-                self._taken = False
+                self._owner = 0
                 self._changed.notify_all()
 
 

@@ -66,6 +66,19 @@ def test_layers_that_two_threads_build_have_the_values_that_one_thread_gives_the
     assert all(torch.equal(*pair) for one in values.values() for pair in zip(one, expected, strict=True))
 
 
+def test_a_layer_may_build_a_row_of_layers_of_its_own():
+    """The outer one then draws on as if the inner one drew nothing."""
+
+    def block():
+        return nn.Sequential(nn.Linear(2, 2), *Sequential([lambda: nn.Linear(2, 3)]).build(7))
+
+    outer, plain = Sequential([block, lambda: nn.Linear(3, 2)]).build(1), Sequential([lambda: nn.Linear(2, 3)]).build(7)
+    assert torch.equal(outer[0][1].weight, plain[0].weight)
+    torch.manual_seed(1)
+    assert torch.equal(outer[0][0].weight, nn.Linear(2, 2).weight)
+    assert torch.equal(outer[1].weight, nn.Linear(3, 2).weight)
+
+
 def test_a_layer_that_is_used_twice_is_one_parameter_under_its_first_name():
     shared = nn.Linear(4, 4)
     made = model([lambda: shared, nn.Tanh, lambda: shared])
