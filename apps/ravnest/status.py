@@ -49,7 +49,7 @@ def _where(seen: RavnestStatus) -> str:
 
 def _warnings(seen: RavnestStatus) -> Iterator[str]:
     if seen.missing:
-        yield f"{', '.join(seen.missing)} left: the clusters ended; `train` forms others"
+        yield f"{', '.join(seen.missing)} left; `train` lets the other clusters go on, or forms new ones"
     for key, why in seen.unreadable.items():
         yield f"the directory's record {key!r:.80} cannot be read ({why})"
 

@@ -59,7 +59,7 @@ async def test_clusters_and_waiting_nodes_are_shown():
 async def test_a_lost_node_is_named_and_an_old_round_is_not_shown():
     left = {key: record for key, record in RECORDS.items() if key != "nodes/b"}
     look, *_ = await seen({**left, "round": RoundRecord(2, 9)})
-    assert "b left: the clusters ended; `train` forms others" in web.page(RAVNEST, look) and look.round == 0
+    assert "b left; `train` lets the other clusters go on" in web.page(RAVNEST, look) and look.round == 0
 
 
 async def test_before_any_clusters_the_waiting_nodes_are_shown():
