@@ -135,10 +135,10 @@ async def _held(transport: Transport, options: Options, before: int) -> Holding:
             for step in range(options.steps):
                 await trainer.step(step)
             peaks = {"activations": kept.peak_bytes, "live": kept.peak_microbatches}
+            grown = resident("VmHWM") - before  # read before planning, which imports more of torch
             peaks["planned"] = planned_bytes(options.model, plan, rank, options.seq)
             bound = bound_bytes(options.model, plan, rank, options.seq)
             state = state_bytes(trainer.local.parameters.values(), trainer.optimizer)
-            grown = resident("VmHWM") - before
             return Holding(rank, plan.stages_of(rank), **state, **peaks, bound=bound, resident=grown)
     finally:
         executor.close()
