@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from apps.lm.sharded.layouts import factors_of
+from apps.lm.sharded.layouts import divides, factors_of
 from benchmarks._blocks import Contender, SplitBlocks, Whole, Work, apart
 from benchmarks._flags import flags, lacks_ranks
 from benchmarks._results import Reported, tell
@@ -49,7 +49,7 @@ class Options(Reported):
     layers: int = 4
     """Blocks."""
     layout: str = "megatron"
-    """How ours are split: a name or factors, as `apps.gpt2 --layout` has them."""
+    """How ours are split: data, megatron or factors, as `apps.gpt2 --layout` has them, without states."""
     algorithm: str = ""
     """Of our collectives: auto goes through memory that ranks share. Open: rings, as teams train."""
     rounds: int = 11
@@ -62,6 +62,9 @@ class Options(Reported):
         for name in ("batch", "layers", "rounds", "repeats"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1 (it is {getattr(self, name)}); leave it out or raise it")
+        if divides(self.layout):
+            fact = f"whole weights are timed (--layout {self.layout})"
+            raise UsageError(f"{fact}; take data, megatron or factors alone")
 
     @property
     def works(self) -> list[Work]:

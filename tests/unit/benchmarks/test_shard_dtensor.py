@@ -10,6 +10,7 @@ from benchmarks._blocks import SplitBlocks, Whole, Work, apart
 from benchmarks.shard_dtensor import Options, Row, table
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.errors import UsageError
 from pipelined.sharding import MeshGroups
 from transports.local import world
 
@@ -59,3 +60,9 @@ def test_the_ratio_is_that_of_torchs_faster_contender_within_a_round():
     assert row([1.0], [1.09], [1.09]).kept is False and row([1.0], [1.19], [2.0], ranks=4).kept is False
     assert row([1.0], [1.0], [1.0], ranks=3).kept is None
     assert "short of 1.2" in table(Options(), [row([1.0], [1.19], [2.0], ranks=4)])
+
+
+@pytest.mark.parametrize("layout", ["zero3", "summa", "wte=2.1.1+zero1"])
+def test_a_layout_of_weights_in_parts_is_refused_as_whole_ones_are_timed(layout):
+    with pytest.raises(UsageError, match=r"whole weights are timed \(--layout .*take data, megatron or factors alone"):
+        Options(layout=layout)
