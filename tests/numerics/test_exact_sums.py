@@ -23,14 +23,6 @@ STEPS = 3
 ALONE = Case("gpipe", 1, 1, 8, dropout=0.1)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def case(schedule, depth, width, pipes=0, **more):
     return Case(schedule, depth, width, 8 // width, pipes=pipes, **{"dropout": 0.1, **more})
 

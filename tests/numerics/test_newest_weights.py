@@ -107,14 +107,6 @@ def orders_of(job):
     return price_schedule(find("async_1f1b"), replace(job.plan.shape, steps=STEPS), Costs(1, 2)).program.workers
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_stages_that_keep_their_newest_weights_train_what_a_plain_loop_trains():
     job = job_of(newest=True)
     orders = orders_of(job)

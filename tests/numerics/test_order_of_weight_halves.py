@@ -39,10 +39,7 @@ def train(path, orders=None):
 @pytest.fixture
 def answering(monkeypatch):
     """Make workers answer whether a message has come as they are told to, instead of looking."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield lambda answer: monkeypatch.setattr(TrainWorker, "arrived", lambda self, *at: answer())
-    torch.set_num_threads(before)
+    return lambda answer: monkeypatch.setattr(TrainWorker, "arrived", lambda self, *at: answer())
 
 
 def test_bits_are_the_same_whatever_the_timing_and_an_order_can_be_replayed(answering, tmp_path):

@@ -40,21 +40,16 @@ def in_process(job, orders):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("ahead", [None, 5])
 def test_a_cluster_over_endpoints_has_the_losses_of_the_pipeline_in_one_process(tmp_path, dtype, ahead):
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        together = Together(training_of(CASE, STEPS, OPTIMIZER, dtype), 3, ahead)
-        steps = trained(together)
-        path = tmp_path / "trace.json"
-        limits = [5, 4, 2] if ahead else [3, 2, 1]
-        plan = Plan("async_1f1b", 3, 1, 2, 3, {"ahead": ",".join(map(str, limits))})
-        (row,) = together.clusters.rows
-        write(path, [together.tracers[place.name].events() for place in row])
-        job = CASE.job(dtype, optimizer_config=OPTIMIZER)
-        cut = tuple(range(place.first, place.end) for place in row)
-        reports = in_process(replace(job, plan=plan, cut=cut), read_orders(path, plan))
-    finally:
-        torch.set_num_threads(before)
+    together = Together(training_of(CASE, STEPS, OPTIMIZER, dtype), 3, ahead)
+    steps = trained(together)
+    path = tmp_path / "trace.json"
+    limits = [5, 4, 2] if ahead else [3, 2, 1]
+    plan = Plan("async_1f1b", 3, 1, 2, 3, {"ahead": ",".join(map(str, limits))})
+    (row,) = together.clusters.rows
+    write(path, [together.tracers[place.name].events() for place in row])
+    job = CASE.job(dtype, optimizer_config=OPTIMIZER)
+    cut = tuple(range(place.first, place.end) for place in row)
+    reports = in_process(replace(job, plan=plan, cut=cut), read_orders(path, plan))
     assert [place.alive for place in row] == limits
     assert [(cluster, each.step) for cluster, each in steps] == [(0, step) for step in range(STEPS)]
     assert [each.loss for _, each in steps] == [report.loss for report in reports]

@@ -104,15 +104,10 @@ def test_the_layers_elements_are_those_of_the_whole_model():
 @pytest.mark.parametrize("steps", [6, 5])
 def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by_hand(steps):
     """One microbatch alive on each stage, so that the order of work is the same in every run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        training = training_of(CASE, steps, OPTIMIZER, torch.float32, every=2)
-        together = Together(training, 3, ahead=1)
-        told = trained(together, clusters=2)
-        losses, digests = on_loop(by_hand(training, together.clusters))
-    finally:
-        torch.set_num_threads(before)
+    training = training_of(CASE, steps, OPTIMIZER, torch.float32, every=2)
+    together = Together(training, 3, ahead=1)
+    told = trained(together, clusters=2)
+    losses, digests = on_loop(by_hand(training, together.clusters))
     assert sorted((each.step, cluster, each.loss) for cluster, each in told) == sorted(losses)
     assert len(set(digests)) == 1 and f"average {digests[0]}" in together.said
     assert sorted(map(len, together.clusters.rows)) == [1, 2]
