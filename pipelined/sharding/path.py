@@ -25,7 +25,7 @@ from pipelined.sharding.moves import AllToAll, Groups, Move
 from pipelined.sharding.neighbors import both_summable, candidate_moves, gather
 from pipelined.sharding.shards import Shards, common, length_of
 
-Lying = tuple[Mesh, tuple[int, ...], Layout]
+ShardsKey = tuple[Mesh, tuple[int, ...], Layout]
 """What shards are made of, which can be compared."""
 
 
@@ -118,7 +118,7 @@ def path(
 
 
 @lru_cache(maxsize=1 << 12)
-def _cached(source: Lying, target: Lying, replicated: tuple[str, ...]) -> Path:
+def _cached(source: ShardsKey, target: ShardsKey, replicated: tuple[str, ...]) -> Path:
     """The path with the fewest elements. A step asks for the same ones again, which keep what they have worked out."""
     return _found(Shards(*source), Shards(*target), None, 0, replicated)
 
