@@ -5,7 +5,9 @@
     rings        | 0 2    | 0 3   | 1 3   | 1 4            |
 
 A rank with a large share is in several rings; its neighbours in each ring hold the same elements in other clusters.
-A ring has one rank of every cluster, and a channel of its own, so that all rings run at the same time.
+A ring has one rank of every cluster, and a channel of its own, so that all rings run at the same time. Each sends its
+slice in equally many pieces, as soon as it has them: so rings share a line in proportion to their bytes, and end at
+about the same time.
 
 Source: Ravnest, section 3.2 (parallel multi-ring all-reduce).
 """
@@ -16,11 +18,15 @@ from itertools import pairwise
 from typing import Any
 
 from collectives.arrays import Range, Vector
-from collectives.group import Group
+from collectives.group import PIECE, Group
 from collectives.operations.all_reduce import all_reduce
 from transports import Nursery
 from transports.base import Transport
 from transports.state import CHANNELS
+
+PIECES, LEAST_PIECE = 32, 4 << 10
+"""Into how many pieces a ring cuts its slice of numbers of `NUMBER_BYTES`; smaller ones are not worth their headers."""
+NUMBER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class Rings:
             fact = f"rings: {len(rings)}, first channel: {channel}, channels: {CHANNELS}"
             raise ValueError(f"too few channels for the rings ({fact}); begin at a smaller one")
         self._groups = [
-            (Group(transport, ring.ranks, channel + number), (ring.low, ring.high))
+            (Group(transport, ring.ranks, channel + number, piece=_piece(ring), ahead=True), (ring.low, ring.high))
             for number, ring in enumerate(rings)
             if transport.rank in ring.ranks
         ]
@@ -117,6 +123,11 @@ class Rings:
         index = next(index for index, (low, high) in enumerate(self.shares) if low <= span[0] < high)
         start = self.shares[index][0]
         return vectors[index].elements[span[0] - start : span[1] - start]
+
+
+def _piece(ring: Ring) -> int:
+    """Bytes of a piece, the same on all its ranks."""
+    return min(PIECE, max(LEAST_PIECE, (ring.high - ring.low) * NUMBER_BYTES // PIECES))
 
 
 def _check(clusters: Sequence[Sequence[Share]]) -> None:

@@ -18,6 +18,7 @@ from transports.base import NativeCollectives, Transport
 from transports.errors import SizeMismatch
 from transports.state import CHANNELS
 
+PIECE = 2 << 20
 INLINE_BYTES = 16 << 10
 """Bytes up to which a first message is sent together with its fingerprint: a copy costs less than another message."""
 
@@ -157,6 +158,8 @@ class Group(Communicator):
         channel: the number under which the group's bytes travel, 0 <= channel < 16384.
         links: the cost of messages between these ranks; `auto` chooses by it.
         piece: bytes of an array that are sent, and reduced, at once; small pieces stay in a core's cache.
+        ahead: whether a ring sends a piece as soon as it has it, before those before it have arrived: for slow lines,
+            on which a reply waits behind the other end's own bytes.
         window: bytes of each rank's shared window, where the transport shares memory; at least 128 + 128 * size for
             `shared`.
         patience: seconds that a rank waits in a collective before it reports its call (see `WaitCheck`).
@@ -174,13 +177,14 @@ class Group(Communicator):
         channel: int,
         *,
         links: Links | None = None,
-        piece: int = 2 << 20,
+        piece: int = PIECE,
+        ahead: bool = False,
         window: int = (2 << 20) + 2 * FINGERPRINT_BYTES,
         patience: float = PATIENCE_S,
     ):
         ranks = tuple(ranks)
         _check(ranks, channel, transport)
-        calls, workspace = CallSequence(transport, ranks, channel, patience), Workspace(piece)
+        calls, workspace = CallSequence(transport, ranks, channel, patience), Workspace(piece, ahead)
         super().__init__(transport, ranks, channel, calls=calls, workspace=workspace)
         self.links = links or Links()
         self.measured: MeasuredTimes | None = None

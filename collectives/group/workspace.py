@@ -13,10 +13,11 @@ class Workspace:
 
     Args:
         piece: bytes of an array that are sent, and reduced, at once.
+        ahead: whether pieces are sent before those before them have arrived.
     """
 
-    def __init__(self, piece: int):
-        self.piece = piece
+    def __init__(self, piece: int, ahead: bool):
+        self.piece, self.ahead = piece, ahead
         self._buffers: dict[int, np.ndarray] = {}
         self._scratch: dict[int, Vector] = {}
         self._cache: dict[Hashable, Any] = {}

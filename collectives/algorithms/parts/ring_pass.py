@@ -20,11 +20,13 @@ Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters o
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from collectives.arrays import Range, Vector
 from collectives.group import Communicator
 from collectives.group.concurrency import run_both
 from collectives.reduction import Reduction
+from transports import Nursery
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,21 @@ class RingPass:
             yield from self.group.workspace.pieces(self.vector, self.segments[(position - 1 - step) % size])
 
     async def _send(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
-        for low, high in self._pieces(start, stop):
+        pieces, ahead = self._pieces(start, stop), self.group.workspace.ahead
+        for low, high in islice(pieces, 1 if ahead else None):
             await ready.acquire()
             await self.group.send(self._following, self.vector.bytes(low, high))
+        if ahead:
+            await self._send_ahead(pieces, ready)
         await self.group.send_fingerprint(self._following)  # if all segments that were sent are empty
+
+    async def _send_ahead(self, pieces: Iterator[Range], ready: asyncio.Semaphore) -> None:
+        """Send each piece as soon as it is ready; of those sent, at most the bytes of the array have not arrived."""
+        await asyncio.sleep(0)  # so that this is a task of its own, see `run_both`
+        async with Nursery() as tasks:
+            for low, high in pieces:
+                await ready.acquire()
+                tasks.create_task(self.group.send(self._following, self.vector.bytes(low, high)))
 
     async def _receive(self, stop: int, reduction: Reduction | None, ready: asyncio.Semaphore) -> None:
         half = self.group.size - 1

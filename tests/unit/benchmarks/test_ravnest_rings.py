@@ -12,6 +12,12 @@ def test_a_node_sends_what_the_closed_form_says():
     assert 1.0 <= beside_bound(uneven, [LINE] * 6, 1e-3) <= 1.2
 
 
+def test_replies_behind_the_other_end_s_bytes_hold_up_no_ring():
+    """It took 1.45 times the bound where a rank waited for each reply, and 1.45 with four pieces of 1/32 unanswered."""
+    three = cut([[34_000, 68_000, 113_000], [], []], 120_000)
+    assert 1.0 <= beside_bound(three, [LINE] * 6, 1e-3) <= 1.05
+
+
 def test_the_table_has_every_figure():
     found = found_by(Options(layouts=2, elements=12_000))
     assert all(1.0 <= each for name in ("equal", "uneven") for each in found[name])
