@@ -5,12 +5,10 @@ from typing import Any
 
 from apps.gpt2.config import GPT2Flags, flag
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of, require_fitting, states_of, written
+from apps.lm.sharded.layouts import LAYOUT, OPERATORS, Factors, factors_of, require_fitting, states_of, written
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
-LAYOUT = "megatron"
-"""The layout of several ranks, by default."""
 ALONE: dict[str, Any] = {
     "exact_sums": False,
 }

@@ -251,9 +251,9 @@ async def _sample(session: Session, say: Callable[[str], None]) -> None:
     pick = Picker(config.seed)
     async with session.trainer.newest():
         context, sequence = session.trainer.context, session.job.sequence
-        tokens = await sample(context, prompt, config.sample, sequence, pick, cached=True)
+        found = await sample(context, [prompt], config.sample, sequence, pick, cached=True)
     if session.first_rank:
-        say("sample:\n" + printable(tokenizer.decode(tokens)))
+        say("sample:\n" + printable(tokenizer.decode(found[0])))
 
 
 async def _restore(session: Session) -> int:

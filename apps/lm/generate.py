@@ -1,4 +1,4 @@
-"""`generate`: continue a prompt by a trained model, in a pipeline over the ranks that were started.
+"""`generate`: continue prompts by a trained model, in a pipeline over the ranks that were started.
 
 The model is a Hugging Face directory of a GPT-2, Llama or Qwen, or a checkpoint of a GPT-2. Every rank reads the layers
 of its stage, so a model that fits no rank generates, too. Torch is imported after every check that does not need it.
@@ -26,15 +26,15 @@ from transports import Transport
 
 @dataclass(frozen=True)
 class Generate:
-    """Continue a prompt by a trained model, in a pipeline over the ranks that were started."""
+    """Continue prompts by a trained model, in a pipeline over the ranks that were started."""
 
     source: Annotated[Path, tyro.conf.arg(name="from")]
     """A Hugging Face directory of a GPT-2, Llama, SmolLM, Qwen2 or Qwen3; the export of a swarm; or a checkpoint of a
     GPT-2, or a directory of checkpoints."""
-    prompt: str = "ROMEO"
-    """Text to continue."""
+    prompt: tuple[str, ...] = ("ROMEO",)
+    """Text to continue; several are continued in one batch, each as it would be alone."""
     tokens: int = 200
-    """Tokens to add."""
+    """Tokens to add to each prompt."""
     temperature: float = 0.8
     """What the logits are divided by; 0 always takes the likeliest token."""
     top_k: int = 40
@@ -46,7 +46,9 @@ class Generate:
     tokenizer: str | None = None
     """bytes, gpt2, a tokenizer.json, or a directory with one. Default: that of the directory or of the run."""
     depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
-    """Stages of the pipeline (D), one for each rank; without a launcher all in this process. Default: the ranks."""
+    """Stages of the pipeline (D), on T ranks each; without a launcher all in this process. Default: the ranks / T."""
+    tensor: int = 1
+    """Ranks of a stage (T), which split its tensors; of a GPT-2 alone."""
     transport: str = "auto"
     """auto (by launcher), mpi, tcp, local, or a URL such as `tcp://10.0.0.1:29500?wait=60`."""
     log: Level = "warning"
@@ -57,11 +59,12 @@ class Generate:
         refuse_below(0, "--tokens", self.tokens)
         refuse_below(0, "--temperature", self.temperature)
         refuse_below(0, "--top-k", self.top_k)
+        refuse_below(1, "--tensor", self.tensor)
         if self.depth is not None:
             refuse_below(1, "--depth", self.depth)
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p must be above 0 and at most 1 (it is {self.top_p:g}); 1 draws among all")
-        if not self.prompt:
+        if not all(self.prompt or [""]):
             raise UsageError("a prompt needs at least one character (--prompt is empty)")
 
     @property
@@ -98,7 +101,30 @@ class Generate:
         if kind not in (exports := (GPT2_TYPE, *KINDS, ROTARY_TYPE)):
             fact = f"{self.source} is of a program that cannot generate ({kind})"
             raise UsageError(f"{fact}; give a checkpoint of a GPT-2, or an export of {', '.join(exports)}")
+        if self.tensor > 1 and kind != GPT2_TYPE:
+            raise UsageError(
+                f"only a GPT-2 is split by --tensor ({self.source} is of another kind: {kind}); leave it out"
+            )
         return str(kind)
+
+    def stages(self, ranks: int | None) -> int:
+        """The stages on a number of ranks; None: without a launcher. Raises UsageError: they do not fit."""
+        depth = self.depth or (ranks or self.tensor) // self.tensor
+        if ranks not in (None, depth * self.tensor):
+            fact = f"each stage has its ranks (--depth {depth}, --tensor {self.tensor}, ranks: {ranks})"
+            raise UsageError(f"{fact}; start depth times tensor ranks, or leave --depth out")
+        return depth
+
+    def encode(self, tokenizer: Tokenizer, vocab: int) -> list[list[int]]:
+        """The tokens of the prompts. Raises UsageError: the model has not all of them, or a prompt has none."""
+        prompts = [tokenizer.encode(prompt).tolist() for prompt in self.prompt]
+        if not all(prompts):
+            raise UsageError(f"the prompt {self.prompt[prompts.index([])]!r} has no tokens; give a longer one")
+        if (largest := max(map(max, prompts))) >= vocab:
+            fact = "the prompt has tokens that the model has not"
+            symbols = f"vocabulary of the model: {vocab}, of the tokenizer: {tokenizer.vocab_size}"
+            raise UsageError(f"{fact} (token {largest}, {symbols}); give --tokenizer the model's own")
+        return prompts
 
 
 def main(program: str, arguments: list[str]) -> int:
@@ -111,11 +137,7 @@ def main(program: str, arguments: list[str]) -> int:
         log_to_stderr(flags.log)
         launch = detect(os.environ, flags.transport)
         kind, tokenizer = flags.kind(), flags.find_tokenizer()
-        depth = flags.depth or launch.world_size or 1
-        if launch.world_size not in (None, depth):
-            fact = f"each rank has a stage (--depth {depth}, ranks: {launch.world_size})"
-            raise UsageError(f"{fact}; leave --depth out")
-        return _run(flags, launch, kind, tokenizer, depth)
+        return _run(flags, launch, kind, tokenizer, flags.stages(launch.world_size))
     except UsageError as error:
         return refuse(error, launch)
     except KeyboardInterrupt:
@@ -134,17 +156,13 @@ def _run(flags: Generate, launch: Launch, kind: str, tokenizer: Tokenizer, depth
         fact = f"more stages than layers (stages: {depth}, layers: {source.model.layers})"
         raise UsageError(f"{fact}; start fewer ranks, or lower --depth")
 
-    prompt = tokenizer.encode(flags.prompt).tolist()
-    if max(prompt, default=0) >= source.vocab:
-        fact = "the prompt has tokens that the model has not"
-        symbols = f"vocabulary of the model: {source.vocab}, of the tokenizer: {tokenizer.vocab_size}"
-        raise UsageError(f"{fact} (token {max(prompt)}, {symbols}); give --tokenizer the model's own")
+    prompts, tensor = flags.encode(tokenizer, source.vocab), flags.tensor
     pick = Picker(flags.seed, flags.temperature, flags.top_k, flags.top_p)
 
     async def rank(transport: Transport) -> int:
-        tokens = await generate(transport, launch, source, prompt=prompt, count=flags.tokens, pick=pick)
+        found = await generate(transport, launch, source, tensor=tensor, prompts=prompts, count=flags.tokens, pick=pick)
         if not transport.rank:
-            print(printable(tokenizer.decode(tokens)), flush=True)
+            print("\n---\n".join(printable(tokenizer.decode(tokens)) for tokens in found), flush=True)
         return 0
 
-    return run(launch, depth, rank, lambda number: [number])
+    return run(launch, depth * tensor, rank, lambda number: [number // tensor])

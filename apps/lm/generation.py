@@ -19,6 +19,8 @@ from apps.lm.models.llama import builders
 from apps.lm.models.llama_presets import KINDS
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.sampling import Picker
+from apps.lm.sharded.gpt2 import ShardedGPT2
+from apps.lm.sharded.layouts import LAYOUT, factors_of
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.api.model.user_model import bind
@@ -90,18 +92,30 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
 
 
 async def generate(
-    transport: Transport, launch: Launch, source: Source, *, prompt: Sequence[int], count: int, pick: Picker
-) -> list[int]:
+    transport: Transport,
+    launch: Launch,
+    source: Source,
+    *,
+    tensor: int,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    pick: Picker,
+) -> list[list[int]]:
     """One rank of the pipeline.
 
-    Returns: the prompt and its continuation on rank 0; an empty list elsewhere.
+    Args:
+        tensor: the ranks of a stage, T, which split its tensors as `--layout megatron` does.
+        prompts, count, pick: see `sample`.
+    Returns: the prompts and their continuations on the ranks of the first stage; an empty list elsewhere.
     Cost: each token is computed once while all fit the positions; see `sample`.
+    Raises:
+        UsageError: the model has fewer heads than T.
     """
     ranks_here = launch.ranks_here(transport.world_size)
     executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
     description = JobDescription(
-        model=source.model,
-        plan=Plan("gpipe", transport.world_size, 1, microbatch=1, microbatches=1),
+        model=source.model if tensor == 1 else _split(source.model, tensor),
+        plan=Plan("gpipe", transport.world_size // tensor, 1, microbatch=1, microbatches=1, tensor=tensor),
         feed=RandomTokens(source.vocab, (1, 1)),
         optimizer_config=OptimizerConfig(lr=0.0, steps=1),
         numerics=Numerics(),
@@ -115,6 +129,11 @@ async def generate(
                 await load(trainer, source.tensors)
             else:
                 await load_initial(trainer, source.tensors)
-            return await sample(trainer.context, prompt, count, source.positions, pick, cached=True)
+            return await sample(trainer.context, prompts, count, source.positions, pick, cached=True)
     finally:
         executor.close()
+
+
+def _split(model: Model, ranks: int) -> ShardedGPT2:
+    assert isinstance(model, GPT2)  # `Generate.kind` refuses others
+    return ShardedGPT2(model.config, factors_of(LAYOUT, ranks))

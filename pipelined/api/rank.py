@@ -162,7 +162,8 @@ class RankSession:
     ) -> list[int]:
         """Continue a prompt by `count` tokens; see `pipelined.training.evaluate.sample`."""
         async with self.trainer.newest():
-            return await sample(self.trainer.context, prompt, count, sequence, pick, cached=cached)
+            found = await sample(self.trainer.context, [prompt], count, sequence, pick, cached=cached)
+        return found[0] if found else []
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""

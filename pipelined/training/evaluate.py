@@ -7,6 +7,7 @@ waits for always comes before it. A stage sends its next activation when its las
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,9 +105,9 @@ def _scored(context: RankContext, model: Model, output: Tree, targets: Tree) -> 
 
 async def _forward(context: RankContext, stage: int, x: Any, past: Past | None = None) -> Parcel:
     held = _held(context, stage)
-    if isinstance(held, TeamStage):
-        return await _compute(context, lambda: held.evaluate(x))
     output = await _compute(context, lambda: held.evaluate(x, past))
+    if isinstance(output, Parcel):  # of a team
+        return output
     return await _compute(context, lambda: pack_tree(output))
 
 
@@ -124,49 +125,62 @@ async def _compute(context: RankContext, work: Callable[[], Any]) -> Any:
 
 async def sample(
     context: RankContext,
-    prompt: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     count: int,
     sequence: int,
     pick: Callable[[torch.Tensor, int], int],
     *,
     cached: bool = False,
-) -> list[int]:
-    """Continue a prompt by `count` tokens through pipe 0 of group 0.
+) -> list[list[int]]:
+    """Continue prompts by `count` tokens each, all in one batch, through pipe 0 of group 0.
+
+    The batch begins with as many tokens of each prompt as the shortest one has. Longer prompts then give their own
+    tokens, one a forward, where shorter ones already choose theirs; so no prompt is padded.
 
     Args:
+        prompts: at least one, each of at least one token.
         sequence: the context length of the model, in tokens.
-        pick: chooses a token from the logits (V,) of the last position and the number of tokens chosen before.
+        pick: chooses a token from the logits (V,) of the last position and the number of tokens that its prompt chose
+            before.
         cached: keep keys and values of the tokens before; the model's attentions must call `with_past`.
-    Returns: prompt and continuation on the rank that holds stage 0; an empty list elsewhere.
-    Cost: count · D messages, one after another. With `cached` each token is computed once, for the memory of
-        `Past.nbytes`. Without it, in workers of several ranks, and beyond the context length, where every token has a
-        new position each time, each forward is of all tokens of the context.
+    Returns: prompts and continuations on the ranks that hold stage 0; an empty list elsewhere.
+    Cost: D messages a forward, one after another; `count` forwards, and one for each token that the longest prompt has
+        more than the shortest. With `cached` each token is computed once, for the memory of `Past.nbytes`. Without it,
+        and beyond the context length, where every token has a new position each time, each forward is of all tokens of
+        the context.
     """
     if context.group:
         return []
-    tokens, cached = list(prompt), cached and context.plan.tensor == 1
+    rows, lengths = [list(prompt) for prompt in prompts], [len(prompt) for prompt in prompts]
     held = [stage for pipe, stage in context.plan.layout.held_by(context.worker) if pipe == 0]
     pasts = {stage: Past() if cached else None for stage in held}
-    for number in range(count):
+    for known in range(min(lengths), max(lengths) + count if count else 0):
+        choose = partial(_choose, pick, [known - length for length in lengths])
         for stage, past in pasts.items():
-            if past and len(prompt) + number > sequence:
+            if past and known > sequence:
                 past.forget()
-            new = tokens[-sequence:][past.length if past else 0 :]
-            key = ("sample", number, stage)
-            x = await _take(context, 0, stage - 1, key) if stage else torch.tensor([new])
-            _send_sampled(context, stage, number, await _forward(context, stage, x, past), pick)
+            start = max(known - sequence, 0) + (past.length if past else 0)
+            key = ("sample", known, stage)
+            new = [row[start:known] for row in rows]
+            x = await _take(context, 0, stage - 1, key) if stage else torch.tensor(new)
+            _send_sampled(context, stage, known, await _forward(context, stage, x, past), choose)
         if 0 in pasts:
-            message = await _take(context, 0, context.plan.depth - 1, ("sample", number, 0))
-            tokens.append(message.note)
-    return tokens if 0 in pasts else []
+            message = await _take(context, 0, context.plan.depth - 1, ("sample", known, 0))
+            for row, token in zip(rows, message.note, strict=True):
+                row += [token] * (len(row) == known)
+    return [row[: length + count] for row, length in zip(rows, lengths, strict=True)] if 0 in pasts else []
 
 
 def _send_sampled(
-    context: RankContext, stage: int, number: int, y: Parcel, pick: Callable[[torch.Tensor, int], int]
+    context: RankContext, stage: int, known: int, y: Parcel, choose: Callable[[torch.Tensor], list[int]]
 ) -> None:
-    """Send what a stage computed to the next one, and a token that the last one chose to the first."""
+    """Send what a stage computed to the next one, and the tokens that the last one chose to the first."""
     if stage == context.plan.depth - 1:
-        token = pick(y.tensors[0][0, -1], number)
-        context.actor.tell(context.holder(0, 0), ("sample", number, 0), note=token)
+        context.actor.tell(context.holder(0, 0), ("sample", known, 0), note=choose(y.tensors[0]))
     else:
-        context.actor.tell(context.holder(0, stage + 1), ("sample", number, stage + 1), *y.tensors, note=y.note)
+        context.actor.tell(context.holder(0, stage + 1), ("sample", known, stage + 1), *y.tensors, note=y.note)
+
+
+def _choose(pick: Callable[[torch.Tensor, int], int], before: Sequence[int], logits: torch.Tensor) -> list[int]:
+    """The next token of each row of logits (B, T, V); 0 where the prompt has it, so that fewer than 0 came before."""
+    return [pick(row[-1], number) if number >= 0 else 0 for row, number in zip(logits, before, strict=True)]

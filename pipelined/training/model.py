@@ -10,13 +10,15 @@ the tokens before. Modules find these in the context in which they run, so a for
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import nn
 
 from pipelined.errors import UsageError
 from pipelined.training.exchange.stream import Tree
+
+T = TypeVar("T")
 
 
 class Part(Protocol):
@@ -144,13 +146,21 @@ class Past:
         Shapes: x (B, T) or (B, T, C).
         Cost: an attention copies what it keeps once.
         """
-        self._call, before = 0, _PAST.set(self)
+        y = self.within(lambda: module(x))
+        self.advance(x.shape[1])
+        return y
+
+    def within(self, work: Callable[[], T]) -> T:
+        """Do a part of such a forward, whose attentions come in one order each time; `advance` ends the forward."""
+        before = _PAST.set(self)
         try:
-            y = module(x)
+            return work()
         finally:
             _PAST.reset(before)
-        self.length += x.shape[1]
-        return y
+
+    def advance(self, tokens: int) -> None:
+        """End a forward of this number of tokens."""
+        self.length, self._call = self.length + tokens, 0
 
     def extend(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What this call of an attention kept, with its newest keys and values behind; see `with_past`."""
@@ -165,11 +175,15 @@ class Past:
 _PAST: ContextVar[Past | None] = ContextVar("what the tokens of a forward continue", default=None)
 
 
+def tokens_before() -> int:
+    """How many tokens of the sequence were seen before those of this forward."""
+    past = _PAST.get()
+    return past.length if past else 0
+
+
 def token_positions(tokens: int, device: torch.device) -> torch.Tensor:
     """The positions of the tokens of this forward in their sequence, (T): they follow those that were seen."""
-    past = _PAST.get()
-    start = past.length if past else 0
-    return torch.arange(start, start + tokens, device=device)
+    return torch.arange(tokens_before(), tokens_before() + tokens, device=device)
 
 
 def with_past(key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -106,6 +106,8 @@ def shown(default: object) -> str:
         return "required"
     if default is None or default in ("", ()):
         return "open"
+    if isinstance(default, tuple):
+        return " ".join(map(str, default))
     return "off" if default is False else str(default)
 
 

@@ -1,6 +1,7 @@
 """Workers of several ranks that split every tensor: losses, gradients and parameters as in the plain loop, float64."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -8,9 +9,17 @@ import torch
 from apps.lm.models.gpt2 import GPT2
 from pipelined.errors import UsageError
 from pipelined.training.evaluate import evaluate, sample
+from pipelined.training.model import Past
 from tests.numerics.plain import SEQUENCE, Case, Feed, pipelined, plain
 from tests.numerics.teams import ALWAYS, TeamCase, on_every_rank, parametrised, whole_of
 from tests.numerics.trained import on_ranks
+
+PROMPTS = [[3, 1], [5], [2, 7, 1, 4, 4, 0, 9]]
+
+
+def digits(logits, number):
+    """A token that other digits of a logit would change."""
+    return int(float(logits[number]) * 1e9) % len(logits)
 
 
 def worst(found, expected):
@@ -48,19 +57,25 @@ def test_replicas_of_a_piece_have_the_same_bits(case):
     ],
     ids=str,
 )
-def test_teams_evaluate_and_sample_as_one_rank(team):
+def test_teams_evaluate_and_sample_as_one_rank(team, monkeypatch):
+    """A team computes each token once up to the context length, and all prompts in one batch."""
     alone = replace(team.job(), plan=Case("gpipe", 1, 1, 1).plan, model=GPT2(team.model.config))
     windows = [(Feed().inputs(9, number), Feed().targets(9, number)) for number in range(5)]
 
-    async def work(trainer):
+    async def work(trainer, batches=(PROMPTS,), cached=True):
         context = trainer.context
         loss = await evaluate(context, trainer.model, windows, trainer.world, tag=1)
-        return loss, await sample(context, [3, 1], 4, SEQUENCE, lambda logits, number: int(logits.argmax()))
+        return loss, [await sample(context, each, 4, SEQUENCE, digits, cached=cached) for each in batches]
 
-    ((expected, tokens),) = on_ranks(alone, work)
+    ((expected, one_by_one),) = on_ranks(alone, partial(work, batches=[[each] for each in PROMPTS], cached=False))
+    computed, extend = list[int](), Past.extend
+    monkeypatch.setattr(
+        Past, "extend", lambda past, key, value: computed.append(key.shape[2]) or extend(past, key, value)
+    )
     found = on_ranks(team.job(), work)
     assert [loss for loss, _ in found] == pytest.approx([expected] * len(found), rel=1e-12)
-    assert [each for _, each in found if each] == [tokens] * team.tensor
+    assert [each for _, (each,) in found if each] == [[one for (one,) in one_by_one]] * team.tensor
+    assert sorted(computed) == [1] * 6 * team.tensor + [SEQUENCE] * 4 * team.tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

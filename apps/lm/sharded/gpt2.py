@@ -7,7 +7,7 @@ Shapes: B sequences, T tokens of a sequence, C width, H heads, V vocabulary.
 """
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
 from pipelined.sharding.shards import merged, shape_of, take
+from pipelined.training.model import tokens_before
 from pipelined.training.parameters import register_tensor
 
 Pieces = Mapping[str, Operand]
@@ -177,7 +178,7 @@ class ShardedGPT2(GPT2):
         x = await run.move(x, self.stream(ids.shards.lengths))
         tokens = ids.shards.lengths[1]
         positions = pieces["transformer.wpe.weight"]
-        x = await run.compute("positions", lambda x, rows: x + rows[:tokens], x, positions, result=x.shards)
+        x = await run.compute("positions", partial(_positioned, tokens), x, positions, result=x.shards)
         return await self._drop(run, x, random, "embedding")
 
     async def block(
@@ -203,6 +204,10 @@ class ShardedGPT2(GPT2):
 
     async def _drop(self, run: Reader, x: Value, random: KeyedRandom | None, place: str) -> Value:
         return x if random is None else await drop(run, x, self.config.dropout, random.key(place))
+
+
+def _positioned(tokens: int, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return x + rows[tokens_before() : tokens_before() + tokens]  # (B, T, C)
 
 
 class MemberGPT2(GPT2):

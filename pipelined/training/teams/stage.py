@@ -6,13 +6,14 @@ stage goes from each member to the same member of that stage's team, in pieces o
 backward has no communication, unless weights are stored in parts; so the members need not run it at the same time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.executor import Device, Executor
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
@@ -20,6 +21,7 @@ from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.tape import Computed, Tape, WeightWork, compute_back
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.stream import Arrived, Parcel, Tree, differentiable, open_tree
+from pipelined.training.model import Past
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.stage import MicrobatchKey
@@ -27,12 +29,26 @@ from pipelined.training.teams.model import TeamModel
 from pipelined.training.teams.move_timer import MoveTimer
 from transports import Message, WireError
 
+T = TypeVar("T")
+
 
 class Live(NamedTuple):
     """A microbatch between its forward and its backward; with recomputation the input alone."""
 
     x: Value
     run: tuple[Tape, Value] | None
+
+
+@dataclass(frozen=True)
+class ContinuingDevice:
+    """Computes on the tokens after those of a past; its thread has no context of the event loop's."""
+
+    device: Device
+    past: Past
+
+    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+        """See `Executor.run`."""
+        return await self.device.run(op, lambda: self.past.within(work))
 
 
 @dataclass
@@ -113,14 +129,18 @@ class TeamStage:
         self.moves.resume("backward")
         await self.pending.pop(key).backward_weights()
 
-    async def evaluate(self, x: Arrived) -> Parcel:
+    async def evaluate(self, x: Arrived, past: Past | None = None) -> Parcel:
         """Forward without random numbers: this member's piece, or on the last stage the whole logits on every member.
 
+        Args:
+            past: as of `Stage.evaluate`; this member keeps keys and values of its own heads and sequences.
         Cost: on the last stage a member holds the logits of the whole microbatch once.
         """
         self.moves.begin("evaluation")
-        tape = self._tape(False)
-        output = await self._part(tape, self._opened(x))
+        tape, given = self._tape(False, past=past), self._opened(x)
+        output = await self._part(tape, given)
+        if past:
+            past.advance(given.shards.lengths[1])
         return self._parcel(await _everywhere(tape, output) if self.last else output)
 
     async def score(self, x: Arrived, targets: Tree) -> tuple[float, float]:
@@ -154,8 +174,9 @@ class TeamStage:
         self.moves.begin("backward")
         return run[0], x, run[1]
 
-    def _tape(self, training: bool, gathered: dict[str, torch.Tensor] | None = None) -> Tape:
-        return Tape(self.moves, self.executor, training, self.autocast, not self.recompute, gathered=gathered)
+    def _tape(self, training: bool, gathered: dict[str, torch.Tensor] | None = None, past: Past | None = None) -> Tape:
+        device = ContinuingDevice(self.executor, past) if past else self.executor
+        return Tape(self.moves, device, training, self.autocast, not self.recompute, gathered=gathered)
 
     def _pieces(self) -> dict[str, torch.Tensor]:
         """Parameters as they lie, and buffers."""

@@ -66,6 +66,19 @@ def test_the_likeliest_tokens_are_those_of_a_whole_model_at_every_depth(kind, pr
         assert forwards == [*[len(PROMPT)] * depth, *[1] * 11 * depth, *[POSITIONS] * 2 * depth]
 
 
+@pytest.mark.parametrize("split", ["--depth 1", "--depth 3", "--tensor 2", "--depth 2 --tensor 2"])
+def test_prompts_are_continued_in_one_batch_each_as_alone(split, tmp_path, capsys, monkeypatch):
+    """Some go beyond the positions of the model; each draws as alone."""
+    saved(tmp_path, "gpt2")
+    monkeypatch.setattr("apps.lm.generate.printable", repr)
+    prompts, flags = ["Ay", "To be, or not to be", "O", "Ay"], ["generate", "--from", str(tmp_path), "--tokens", "12"]
+    for prompt in prompts:
+        assert gpt2([*flags, "--prompt", prompt]) == 0
+    alone = capsys.readouterr().out.splitlines()
+    assert gpt2([*flags, *split.split(), "--prompt", *prompts]) == 0
+    assert capsys.readouterr().out.splitlines() == "\n---\n".join(alone).splitlines()
+
+
 def test_a_checkpoint_continues_a_prompt_as_its_export(tmp_path, capsys):
     files = f"--data {ROOT / 'LICENSE'} --export {tmp_path / 'out'} --checkpoint {tmp_path / 'saved'}"
     flags = f"--layers 1 --d-model 16 --seq 16 --steps 1 --batch 4 --depth 2 --sample 0 {files}"
@@ -84,6 +97,8 @@ def test_a_checkpoint_continues_a_prompt_as_its_export(tmp_path, capsys):
         ("--top-p 0", "--top-p must be above 0 and at most 1 (it is 0)"),
         ("--temperature -1", "--temperature must be at least 0"),
         ("--depth 9", "more stages than layers (stages: 9, layers: 6)"),
+        ("--tensor 2", "only a GPT-2 is split by --tensor"),
+        ("--prompt", "a prompt needs at least one character"),
         ("--tokenizer absent", "no tokenizer is called 'absent'"),
     ],
 )
