@@ -54,7 +54,8 @@ async def replayed(
     world, taken = Group(transport, tuple(range(transport.world_size)), WORLD), [list[float]() for _ in chosen]
     for place in [*range(len(chosen)), *reversed(range(len(chosen)))]:
         plan = chosen[place].plan
-        member = Member(MeshGroups(transport, MOVES), model.build_split(plan), plan, sequence, speed=speed)
+        network = MeshGroups(transport, MOVES, through_memory=False)  # by what `fitted_links` times
+        member = Member(network, model.build_split(plan), plan, sequence, speed=speed)
         for number in range(1 + steps // 2):
             await barrier(world)
             seconds = await slowest(world, await member.step())

@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -50,8 +50,8 @@ class Options(Reported):
     """Blocks."""
     layout: str = "megatron"
     """How ours are split: data, megatron or factors, as `apps.gpt2 --layout` has them, without states."""
-    algorithm: str = ""
-    """Of our collectives: auto goes through memory that ranks share. Open: rings, as teams train."""
+    algorithm: Literal["auto", "ring"] = "auto"
+    """Of our moves: auto, as teams train by default, goes through memory that ranks share; ring sends messages."""
     rounds: int = 11
     """Rounds timed, after one that is not."""
     repeats: int = 3
@@ -135,7 +135,8 @@ async def bench(transport: Transport, options: Options) -> None:
 
     comm, executor = MPI.COMM_WORLD.Dup(), TorchExecutor("cpu", RealClock(), transport.set_computing)
     gloo = ByGloo(comm)
-    mesh, network = init_device_mesh("cpu", (comm.size,)), MeshGroups(transport, 1, algorithm=options.algorithm or None)
+    mesh = init_device_mesh("cpu", (comm.size,))
+    network = MeshGroups(transport, 1, through_memory=options.algorithm == "auto")
     try:
         with frozen_objects():
             rows = [await _row(comm, work, options, network, executor, mesh=mesh) for work in options.works]

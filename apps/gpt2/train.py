@@ -89,7 +89,7 @@ class Session:
         job, ids = self.job, torch.empty(self.job.plan.rows, self.job.sequence, dtype=torch.int64, device="meta")
         cut = partition(layer_costs(job.model, job.sequence), job.plan.depth)
         sums = await self.trainer.planned_sum_bytes()
-        return planned_bytes(self.trainer, cut, (ids, ids), numerics(job.config), sums=sums)
+        return await planned_bytes(self.trainer, cut, (ids, ids), numerics(job.config), sums=sums)
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""

@@ -1,7 +1,7 @@
 """The algorithms by which collectives run, one a file; the name of the file is the name of the algorithm everywhere."""
 
 from collectives.algorithms.base import ClosedForms
-from collectives.algorithms.choice import algorithm_for, format_choice, names_in, parse_choice
+from collectives.algorithms.choice import algorithm_for, format_choice, may_share_memory, names_in, parse_choice
 from collectives.algorithms.registry import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AUTO, REDUCE_SCATTER, TABLES
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "ClosedForms",
     "algorithm_for",
     "format_choice",
+    "may_share_memory",
     "names_in",
     "parse_choice",
 ]

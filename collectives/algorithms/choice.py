@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from math import inf
 
-from collectives.algorithms.registry import ALL_REDUCE
+from collectives.algorithms.registry import ALL_REDUCE, AUTO
 
 Choice = tuple[tuple[float, str], ...]
 EXAMPLE = "write for example recursive_doubling:16384,ring"
@@ -41,6 +41,11 @@ def algorithm_for(choice: str, nbytes: int) -> str:
 def names_in(choice: str) -> set[str]:
     """All algorithms that the text names."""
     return {name for _, name in parse_choice(choice)}
+
+
+def may_share_memory(choice: str) -> bool:
+    """Whether the text names `shared`, or leaves the choice of it to `auto`."""
+    return not names_in(choice).isdisjoint({AUTO, "shared"})
 
 
 def format_choice(best: Mapping[int, str]) -> str:

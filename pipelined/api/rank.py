@@ -140,7 +140,7 @@ class RankSession:
         cut, planned = partition(trainer.model.costs(1), trainer.plan.depth), None
         sums = await trainer.planned_sum_bytes()
         with suppress(Exception):  # whatever a layer raises that needs values
-            planned = planned_bytes(trainer, cut, example, numerics, sums=sums)
+            planned = await planned_bytes(trainer, cut, example, numerics, sums=sums)
         everyone = await gather(trainer.context.actor.transport, "planned bytes", planned)
         return None if not everyone or None in everyone else sum(everyone)
 

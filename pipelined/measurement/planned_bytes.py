@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map_only
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
-from pipelined.sharding.operators.record import piece, record
-from pipelined.sharding.operators.tape import Tape, sum_path
+from pipelined.sharding.operators.record import MoveStep, piece, record
+from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.path import path
 from pipelined.training.exchange.compression import CHUNK_BYTES, NONE
@@ -25,6 +25,7 @@ from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
 from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
 from pipelined.training.teams.model import TeamModel, split_model
+from pipelined.training.teams.stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import pack
 
@@ -47,10 +48,25 @@ class StageBytes(NamedTuple):
     once: int = 0
 
 
-def planned_bytes(
+class TeamRecord(NamedTuple):
+    """A stage as a member of a team goes through it.
+
+    Args:
+        activation, gradient: as of `StageBytes`.
+        first, forward, backward: the moves of the first forward of a step, of any other, and of a backward.
+    """
+
+    activation: int
+    gradient: int
+    first: Sequence[MoveStep]
+    forward: Sequence[MoveStep]
+    backward: Sequence[MoveStep]
+
+
+async def planned_bytes(
     trainer: RankTrainer, cut: Sequence[range], example: Example, numerics: Numerics, *, sums: int
 ) -> int:
-    """Bytes of this rank in a step, before its first one.
+    """Bytes of this rank in a step, before its first one; all ranks call this together.
 
     Args:
         cut: the layers of each stage.
@@ -58,7 +74,7 @@ def planned_bytes(
         numerics: of the trainer; a codec is given random numbers.
         sums: of them those of gradient sums, see `RankTrainer.planned_sum_bytes`.
     Raises:
-        Exception: as a layer raises it that needs values.
+        Exception: as a layer raises it that needs values, on all ranks.
     Cost: for a team the record of a microbatch, some ms a block; with a codec the coding of at most two chunks for each
         size of message.
     """
@@ -71,14 +87,20 @@ def planned_bytes(
         stages = list(_stages(outputs, numerics.compress))
     else:
         own, held = split_model(model), plan.stages_of(rank)
-        stages = list(_team_stages(own, cut, example, dtype, numerics, member=member, held=held))
+        records = list(_team_records(own, cut, example, dtype, numerics, member=member, held=held))
+        stages = [await _of_team(trainer, index, each, numerics.recompute) for index, each in enumerate(records)]
     messages, moved = _sent(plan, rank, stages)
-    total = messages + moved + sums + _statistics(trainer)
-    if plan.tensor == 1 or local.divided:
-        return total
-    lie = split_model(model).parameters()
-    trained = (name for name, parameter in local.parameters.items() if parameter.requires_grad)
-    return total + dtype.itemsize * sum(sum_path(lie[name]).elements(member) for name in trained)
+    return messages + moved + sums + _statistics(trainer)
+
+
+async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompute: bool) -> StageBytes:
+    """What a member sends for a stage, to its team for one that it holds alone; through shared memory nothing."""
+    sent, stage = list[int](), trainer.context.stages.get(index)
+    if isinstance(stage, TeamStage):
+        for moves in (record.first, record.forward, record.backward):
+            sent.append(sum([move.itemsize * await stage.network.elements(move.path) for move in moves]))
+    first, forward, backward = sent or (0, 0, 0)
+    return StageBytes(record.activation, record.gradient, (1 + recompute) * forward + backward, first - forward)
 
 
 def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int]:
@@ -169,7 +191,7 @@ def _coded(codec: str, dtype: torch.dtype, nbytes: int) -> int:
     return pack(codec, [numbers.to(dtype)]).nbytes
 
 
-def _team_stages(
+def _team_records(
     model: TeamModel,
     cut: Sequence[range],
     example: Example,
@@ -178,8 +200,8 @@ def _team_stages(
     *,
     member: int,
     held: Container[int],
-) -> Iterator[StageBytes]:
-    """What a member sends for each stage; what it gathers for a step serves all stages that it holds."""
+) -> Iterator[TeamRecord]:
+    """What a member does for each stage; what it gathers for a step serves all stages that it holds."""
     (inputs,), (targets,) = map(tensors_of, example)
     x, came, gathered = _piece(model, inputs, member), 0, dict[str, torch.Tensor]()
     for stage, layers in enumerate(cut):
@@ -198,13 +220,12 @@ def _team_stages(
         )
         shared = gathered if stage in held else {}
         first, found = (record(member, work, not numerics.recompute, gathered=shared) for _ in range(2))
-        once, output = first.forward.nbytes - found.forward.nbytes, results[-1]
-        moved = (1 + numerics.recompute) * found.forward.nbytes + found.backward.nbytes
+        output, backward = results[-1], list(found.backward.moves)
         if last:
-            told = path(output.shards, Shards(output.shards.mesh, output.shards.lengths, "")).elements(member)
-            yield StageBytes(0, came, moved + told * output.array.itemsize, once)
-        else:
-            yield StageBytes(_message([output.array], numerics.compress), came, moved, once)
+            told = path(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
+            backward.append(MoveStep(told, output.array.itemsize))
+        sent = 0 if last else _message([output.array], numerics.compress)
+        yield TeamRecord(sent, came, first.forward.moves, found.forward.moves, backward)
         came = _message([output.array], numerics.compress)
         x = Value(piece(member, output.shards, dtype, trained=False), output.shards)
 

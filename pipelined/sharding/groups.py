@@ -6,6 +6,7 @@ from typing import Any
 from collectives import Group
 from pipelined.errors import UsageError
 from pipelined.sharding.mesh import Mesh
+from pipelined.sharding.moves import CollectiveMove
 from pipelined.sharding.path import Path
 from transports import Transport
 
@@ -14,13 +15,14 @@ class MeshGroups:
     """This rank's groups along the axes of meshes of the same ranks, each made when it is first needed.
 
     All ranks run their moves in one order. Then one channel serves all groups: any two ranks exchange their messages in
-    one order, too.
+    one order, too. Meshes on which the same ranks lie together have one group of these.
 
     Args:
         transport: this rank's end of the network.
         channel: of the groups; no other group of these ranks uses it.
         ranks: the transport's ranks in the order of the meshes; None: 0, 1, ...
-        algorithm: of every collective, such as "auto"; None: of each the one that a path prices (see `moves`).
+        through_memory: moves go through the memory that the ranks of their group share, where these do; else, and where
+            they share none, by the algorithms that a path prices (see `moves`). Equal on all ranks.
     Attributes:
         rank: this rank's number in the meshes.
     """
@@ -31,12 +33,13 @@ class MeshGroups:
         channel: int,
         *,
         ranks: Sequence[int] | None = None,
-        algorithm: str | None = None,
+        through_memory: bool = True,
     ):
-        self.transport, self.channel, self.algorithm = transport, channel, algorithm
+        self.transport, self.channel, self._through_memory = transport, channel, through_memory
         self.ranks = tuple(range(transport.world_size) if ranks is None else ranks)
         self.rank = self.ranks.index(transport.rank)
         self._groups: dict[tuple[Mesh, tuple[str, ...]], Group] = {}
+        self._by_members: dict[tuple[int, ...], Group] = {}
 
     def along(self, mesh: Mesh, axes: tuple[str, ...]) -> Group:
         """The ranks that differ from this rank on these axes only; the last axis varies fastest.
@@ -48,9 +51,28 @@ class MeshGroups:
             if len(self.ranks) != mesh.size:
                 counts = f"ranks: {len(self.ranks)}, mesh: {str(mesh)!r} of {mesh.size}"
                 raise UsageError(f"another number of ranks than the mesh has ({counts}); give one rank for each place")
-            members = [self.ranks[member] for member in mesh.group(self.rank, axes)]
-            self._groups[mesh, axes] = Group(self.transport, members, self.channel)
+            members = tuple(self.ranks[member] for member in mesh.group(self.rank, axes))
+            if members not in self._by_members:
+                self._by_members[members] = Group(self.transport, members, self.channel)
+            self._groups[mesh, axes] = self._by_members[members]
         return self._groups[mesh, axes]
+
+    async def algorithm_for(self, group: Group, priced: str) -> str:
+        """What a collective of this group runs by: `shared`, or what a path prices. All its ranks call this.
+
+        Raises: as the collectives, when it opens the memory.
+        """
+        if self._through_memory and group.size > 1 and await group.shared.open() is not None:
+            return "shared"
+        return priced
+
+    async def elements(self, path: Path) -> int:
+        """The elements that this rank sends along a path, none through shared memory. All ranks of the mesh call this.
+
+        Raises: as `algorithm_for`.
+        """
+        moves = [move for move in path.moves if isinstance(move, CollectiveMove)]
+        return sum([move.elements(self.rank) for move in moves if (await move.opened(self))[1] != "shared"])
 
     async def carry(self, path: Path, array: Any) -> Any:
         """This rank's array under the path's target; see `Path.run`."""

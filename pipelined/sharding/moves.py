@@ -35,9 +35,10 @@ class Groups(Protocol):
     """The groups of a rank: `pipelined.sharding.groups.MeshGroups`."""
 
     rank: int
-    algorithm: str | None
 
     def along(self, mesh: Mesh, axes: tuple[str, ...]) -> Group: ...
+
+    async def algorithm_for(self, group: Group, priced: str) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,10 @@ class CollectiveMove(Move):
         on = [[rank // node for rank in group] for group in groups]
         return {tuple(map(nodes.index, nodes)) for nodes in on}
 
-    def _along(self, groups: Groups) -> Group:
-        return groups.along(self.source.mesh, self.axes)
+    async def opened(self, groups: Groups) -> tuple[Group, str]:
+        """The group that runs the move, and the name of its algorithm."""
+        group = groups.along(self.source.mesh, self.axes)
+        return group, await groups.algorithm_for(group, self.algorithm)
 
 
 class AllToAll(CollectiveMove):
@@ -149,7 +152,8 @@ class AllToAll(CollectiveMove):
         taken = [_intersection(self.source.pieces(member), wanted) for member in members]
         outgoing = [take(array, within(held, piece)) for piece in sent]
         incoming = [empty_like(array, _shape(piece)) for piece in taken]
-        await collectives.all_to_all(self._along(groups), outgoing, incoming, groups.algorithm or self.algorithm)
+        group, algorithm = await self.opened(groups)
+        await collectives.all_to_all(group, outgoing, incoming, algorithm)
         for piece, values in zip(taken, incoming, strict=True):
             put(moved, within(wanted, piece), values)
         return moved
@@ -170,7 +174,8 @@ class AllGather(CollectiveMove):
         lengths = [self.source.size(member) for member in members]
         segments = _cut(flat, lengths)
         segments[members.index(groups.rank)][...] = array.reshape(-1)
-        await collectives.all_gather(self._along(groups), flat, lengths, groups.algorithm or self.algorithm)
+        group, algorithm = await self.opened(groups)
+        await collectives.all_gather(group, flat, lengths, algorithm)
         gathered = empty_like(array, self.target.shape(groups.rank))
         for member, values in zip(members, segments, strict=True):
             put(gathered, within(wanted, self.source.pieces(member)), values.reshape(self.source.shape(member)))
@@ -190,13 +195,8 @@ class ReduceScatter(CollectiveMove):
         lengths = [self.target.size(member) for member in members]
         for member, values in zip(members, _cut(flat, lengths), strict=True):
             values[...] = take(array, within(held, self.target.pieces(member))).reshape(-1)
-        own = await collectives.reduce_scatter(
-            self._along(groups),
-            flat,
-            self.source.layout.partial[self.axes[0]],
-            lengths,
-            groups.algorithm or self.algorithm,
-        )
+        (group, algorithm), op = await self.opened(groups), self.source.layout.partial[self.axes[0]]
+        own = await collectives.reduce_scatter(group, flat, op, lengths, algorithm)
         moved = empty_like(array, self.target.shape(groups.rank))  # else it would keep the memory of all segments
         moved[...] = own.reshape(moved.shape)
         return moved
@@ -214,12 +214,8 @@ class ReduceToAll(CollectiveMove):
     async def run(self, groups: Groups, array: Any) -> Any:
         reduced = empty_like(array, tuple(array.shape))
         reduced[...] = array
-        await collectives.all_reduce(
-            self._along(groups),
-            reduced,
-            self.source.layout.partial[self.axes[0]],
-            groups.algorithm or self.algorithm,
-        )
+        group, algorithm = await self.opened(groups)
+        await collectives.all_reduce(group, reduced, self.source.layout.partial[self.axes[0]], algorithm)
         return reduced
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from collectives import Group
+from collectives.algorithms import may_share_memory
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Executor
 from pipelined.programs.exact_grid import require_exact
@@ -126,13 +127,13 @@ def _team_stage(
     *,
     gathered: dict[str, torch.Tensor] | None,
 ) -> TeamStage:
-    plan, channel = job.plan, local.channels.stage_moves(index)
+    plan, channel, shared = job.plan, local.channels.stage_moves(index), may_share_memory(job.numerics.all_reduce)
     return TeamStage(
         split_model(job.model),
         local.modules[index],
         partition(job.model.costs(job.sequence), plan.depth)[index],
         index,
-        MeshGroups(transport, channel, ranks=plan.team(transport.rank)),
+        MeshGroups(transport, channel, ranks=plan.team(transport.rank), through_memory=shared),
         executor,
         autocast=job.numerics.autocast,
         recompute=job.numerics.recompute,
@@ -207,6 +208,8 @@ def _gradient_sums(
         }
         return DividedSums(shares, algorithm, tracer)
     groups = {b.stages: Group(transport, b.holders, channels.bucket_sum(b.stages)) for b in local.buckets}
-    members = plan.team(transport.rank)
-    team = None if plan.tensor == 1 else TeamSums(local.team.lie, transport, members, channels, clock)
+    if plan.tensor == 1:
+        return GradientSums(groups, algorithm, tracer)
+    members, shared = plan.team(transport.rank), may_share_memory(algorithm)
+    team = TeamSums(local.team.lie, transport, members, channels, clock, through_memory=shared)
     return GradientSums(groups, algorithm, tracer, team)

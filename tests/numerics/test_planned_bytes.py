@@ -19,10 +19,11 @@ from pipelined.programs.plan import Plan
 from pipelined.training.exchange import compression
 from pipelined.training.job import JobDescription, Numerics
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
-from tests.numerics.teams import TeamCase
+from tests.numerics.teams import EACH, TeamCase
 from tests.numerics.test_split_rows import LOSSES, adam, batches, images, words
 from tests.numerics.trained import on_every_rank, on_ranks
 from transports import pack
+from transports.testing.worlds import local_world
 
 CASES = [
     (Case("chimera", 4, 2, 4), "ring", {}),
@@ -45,7 +46,7 @@ def test_a_step_sends_what_was_planned(case, all_reduce, numerics):
 
     async def both(trainer, transport):
         sums = await trainer.planned_sum_bytes()
-        planned = planned_bytes(trainer, cut, (ids, ids), Numerics(recompute=case.recompute), sums=sums)
+        planned = await planned_bytes(trainer, cut, (ids, ids), Numerics(recompute=case.recompute), sums=sums)
         reports = []
         if trainer.plan.flushes:
             await trainer.step(0)  # with exact sums it takes two passes
@@ -57,6 +58,30 @@ def test_a_step_sends_what_was_planned(case, all_reduce, numerics):
     found = on_every_rank(case, both, torch.float64, all_reduce=all_reduce, **numerics)
     planned, (sent,) = sum(planned for planned, _ in found), {sent for _, sent in found}
     assert sent == planned if plan.flushes else 0.95 * planned < sent <= planned
+
+
+@pytest.mark.parametrize(("layout", "nodes"), [("mixed", (0, 0, 0, 0)), (EACH, (0, 0, 2, 2))], ids=str)
+def test_moves_through_shared_memory_are_planned_to_send_nothing(layout, nodes):
+    """A team of four ranks on one node, or on two: then moves of ranks of both nodes send what they send by rings."""
+    case = TeamCase("one_f_one_b", 1, 1, 2, layers=1, tensor=4, layout=layout)
+    cut, ids = partition(case.model.costs(SEQUENCE), 1), torch.empty(case.plan.rows, SEQUENCE, dtype=torch.int64)
+
+    async def both(trainer):
+        sums = await trainer.planned_sum_bytes()
+        planned = await planned_bytes(trainer, cut, (ids, ids), Numerics(), sums=sums)
+        report = await trainer.step(0)
+        return planned, report.nbytes, report.loss
+
+    def trained(all_reduce):
+        job = case.job(torch.float64, all_reduce=all_reduce)
+        found = on_ranks(job, both, local_world(4, nodes, shared_memory=True))
+        (sent,), (loss,) = {sent for _, sent, _ in found}, {loss for _, _, loss in found}
+        assert sent == sum(planned for planned, _, _ in found)
+        return sent, loss
+
+    (sent, loss), (by_rings, same) = trained("auto"), trained("ring")
+    assert loss == pytest.approx(same, rel=1e-12)
+    assert sent == 0 if len(set(nodes)) == 1 else 0 < sent < by_rings
 
 
 ROWS_OF_LAYERS = [
@@ -84,7 +109,7 @@ def test_a_step_of_a_row_of_layers_sends_what_was_planned(layers, plan, numerics
     async def both(trainer):
         cut = partition(model.costs(1), plan.depth)
         sums = await trainer.planned_sum_bytes()
-        planned = planned_bytes(trainer, cut, example, numerics, sums=sums)
+        planned = await planned_bytes(trainer, cut, example, numerics, sums=sums)
         await trainer.step(0)
         return planned, (await trainer.step(1)).nbytes
 
@@ -144,7 +169,7 @@ def bytes_of_products(steps, **numerics):
 
     async def both(trainer):
         example, sums = tuple(each[:2] for each in rows), await trainer.planned_sum_bytes()
-        planned = planned_bytes(trainer, partition(model.costs(1), 2), example, numerics, sums=sums)
+        planned = await planned_bytes(trainer, partition(model.costs(1), 2), example, numerics, sums=sums)
         return planned, [(await trainer.step(step)).nbytes for step in range(steps)]
 
     (first, sent), (second, _) = on_ranks(job, both)

@@ -1,7 +1,7 @@
 """Ranks of a job in one process, each with a trainer, over the local transport."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -34,15 +34,21 @@ async def opened(
         executor.close()
 
 
-def on_ranks(job: JobDescription, work: Callable[[RankTrainer], Awaitable[T]]) -> list[T]:
-    """What a piece of work with each rank's trainer returns, in rank order."""
+def on_ranks(
+    job: JobDescription, work: Callable[[RankTrainer], Awaitable[T]], ends: Sequence[Transport] = ()
+) -> list[T]:
+    """What a piece of work with each rank's trainer returns, in rank order.
+
+    Args:
+        ends: the ranks of a local world; empty: of a plain one.
+    """
 
     async def rank(transport: Transport) -> T:
         async with opened(transport, job) as trainer:
             return await work(trainer)
 
     async def everyone() -> list[T]:
-        return await asyncio.gather(*map(rank, world(job.plan.world_size)))
+        return await asyncio.gather(*map(rank, ends or world(job.plan.world_size)))
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(everyone())

@@ -60,8 +60,12 @@ class PhaseRecord:
     @property
     def nbytes(self) -> int:
         """The bytes that the rank sends."""
-        moves = (step for step in self.steps if isinstance(step, MoveStep))
-        return sum(step.itemsize * step.path.elements(self.rank) for step in moves)
+        return sum(move.itemsize * move.path.elements(self.rank) for move in self.moves)
+
+    @property
+    def moves(self) -> list[MoveStep]:
+        """The paths among the steps, in order."""
+        return [step for step in self.steps if isinstance(step, MoveStep)]
 
     def seconds(self, links: Links, speed: float, node: int = 0) -> float:
         """How long it takes, one step after another.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from collectives import Group, ProblemSize, all_reduce, allocate
-from collectives.algorithms import ALL_REDUCE, AUTO, ClosedForms, algorithm_for, names_in
+from collectives.algorithms import ALL_REDUCE, AUTO, ClosedForms, algorithm_for, may_share_memory, names_in
 from pipelined.actors.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
@@ -70,16 +70,17 @@ class GradientSums:
         return sum(sent) + await _sent(world, 8 * agreed, 8, AUTO)
 
     async def _bytes_of(self, bucket: Bucket) -> int:
-        """Bytes that this rank sends to sum a bucket once."""
+        """Bytes that this rank sends to sum a bucket once, in its team too."""
         group, summed = self._groups[bucket.stages], bucket.summed
-        return await _sent(group, summed.nbytes, summed.element_size(), self._algorithm)
+        inside = 0 if self._team is None else await self._team.planned_bytes(bucket.stages, bucket.parameters)
+        return inside + await _sent(group, summed.nbytes, summed.element_size(), self._algorithm)
 
     async def allocate_shared(self, buckets: Iterable[Bucket]) -> None:
         """Move gradients into memory that all holders map, if they are summed through shared memory.
 
         All ranks call this before the first backward, while nothing else runs on the groups.
         """
-        if not {"auto", "shared"} & names_in(self._algorithm):
+        if not may_share_memory(self._algorithm):
             return
         for bucket in sorted(buckets, key=lambda bucket: self._groups[bucket.stages].channel):
             group, summed = self._groups[bucket.stages], bucket.summed

@@ -25,7 +25,7 @@ class MoveTimer:
     """
 
     def __init__(self, stages: Stages, network: MeshGroups, clock: Clock):
-        self.stages, self.rank, self._network, self._clock, self._phase = stages, network.rank, network, clock, ""
+        self.stages, self.rank, self.network, self._clock, self._phase = stages, network.rank, network, clock, ""
         self._passes = defaultdict[str, deque[float]](partial(deque, maxlen=PASSES))
 
     def begin(self, phase: str) -> None:
@@ -40,7 +40,7 @@ class MoveTimer:
     async def carry(self, path: Path, array: torch.Tensor) -> torch.Tensor:
         """See `MeshGroups.carry`."""
         start, phase = self._clock.now(), self._phase
-        carried: torch.Tensor = await self._network.carry(path, array)
+        carried: torch.Tensor = await self.network.carry(path, array)
         self._passes[phase][-1] += self._clock.now() - start
         return carried
 

@@ -10,7 +10,7 @@ from pipelined.programs.bucket_names import Stages
 from pipelined.programs.channels import Channels
 from pipelined.sharding import Shards
 from pipelined.sharding.groups import MeshGroups
-from pipelined.sharding.operators.tape import sum_gradients
+from pipelined.sharding.operators.tape import sum_gradients, sum_path
 from pipelined.sharding.shards import TensorPart, merged, take
 from pipelined.training.sums.division import Copies
 from pipelined.training.teams.move_timer import MoveTimer
@@ -90,6 +90,7 @@ class TeamSums:
         ranks: the members.
         channels: of the job; several buckets may be summed at a time.
         clock: times the sums.
+        through_memory: as of `MeshGroups`.
 
     Attributes:
         timers: of each bucket's sum, by its stages.
@@ -102,15 +103,24 @@ class TeamSums:
         ranks: Sequence[int],
         channels: Channels,
         clock: Clock,
+        *,
+        through_memory: bool,
     ):
         self._lie = lie
-        self.timers = {
-            stages: MoveTimer(stages, MeshGroups(transport, channels.team_sum(stages), ranks=ranks), clock)
+        networks = {
+            stages: MeshGroups(transport, channels.team_sum(stages), ranks=ranks, through_memory=through_memory)
             for stages in channels.buckets
         }
+        self.timers = {stages: MoveTimer(stages, network, clock) for stages, network in networks.items()}
 
     async def sum(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> None:
         """Add up, in place, the gradients of a bucket's pieces; every member calls this once a step."""
         pieces = [(piece, self._lie[name]) for name, piece in parameters.items()]
         self.timers[stages].begin("update")
         await sum_gradients(self.timers[stages], pieces)
+
+    async def planned_bytes(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> int:
+        """Payload bytes that this rank sends in one `sum`; every member calls this."""
+        network = self.timers[stages].network
+        each = [(piece.element_size(), sum_path(self._lie[name])) for name, piece in parameters.items()]
+        return sum([itemsize * await network.elements(path) for itemsize, path in each])

@@ -15,7 +15,7 @@ from pipelined.sharding import Mesh, MeshGroups, Shards, path
 from pipelined.sharding.path import lower_bound_elements
 from tests.unit.pipelined.sharding.worlds import layouts, meshes, pieces_of, run_on_all, shapes, whole
 from transports.local import world
-from transports.testing import tcp_world
+from transports.testing import local_world, tcp_world
 
 N, P = 64 * 96, 4
 TABLE = [
@@ -246,21 +246,39 @@ async def test_groups_of_all_axes_share_one_channel_over_tcp():
     await asyncio.gather(*(end.close() for end in ends))
 
 
-@pytest.mark.parametrize(("target", "named"), [("S0:b S0:a", "pairwise"), ("B", "ring")])
-def test_the_algorithm_of_all_moves_may_be_chosen(target, named):
-    """`auto` gives the same; a name that one of the collectives lacks is refused by it."""
-    mesh, tensor = Mesh("a=2 b=2"), np.arange(35.0).reshape(5, 7)
-    found = between(mesh, (5, 7), "S0:a S0:b", target)
-    own = [found.source.local(tensor, rank) for rank in range(4)]
+WAYS = [("S0:a S0:b", "S1:b S1:a"), ("S0:a S1:b", "B"), ("P:a P:b", "S0:a S1:b"), ("P:a P:b", "B"), ("S1:a", "S1:b")]
 
-    def under(algorithm):
-        on = lambda groups: MeshGroups(groups.transport, 4, algorithm=algorithm)  # noqa: E731
-        return run_on_all(mesh, lambda groups: found.run(on(groups), own[groups.rank]))[0]
 
-    for rank, pieces in enumerate(zip(under(None), under("auto"), under(named), strict=True)):
-        assert all((piece == found.target.local(tensor, rank)).all() for piece in pieces)
-    with pytest.raises(ValueError, match=r"unknown .* algorithm 'rings'"):
-        under("rings")
+@pytest.mark.parametrize("nodes", [(0, 0, 0, 0), (0, 0, 2, 2)])
+@pytest.mark.parametrize(("source", "target"), WAYS)
+def test_moves_go_through_the_memory_that_the_ranks_of_a_group_share(source, target, nodes):
+    """Ranks of one node send nothing, those of two what `elements` counts. Integers, so that all sums are equal."""
+    mesh, tensor, random = Mesh("a=2 b=2"), np.arange(35.0).reshape(5, 7), np.random.default_rng(1)
+    found = between(mesh, (5, 7), source, target)
+    own, ends = pieces_of(found.source, tensor, random), local_world(4, nodes, shared_memory=True)
+
+    async def on_all(through_memory):
+        before = [end.traffic.bytes_sent for end in ends]
+        groups = [MeshGroups(end, 3 + through_memory, through_memory=through_memory) for end in ends]
+        counted = await asyncio.gather(*(each.elements(found) for each in groups))
+        moved = await asyncio.gather(*(found.run(each, own[each.rank]) for each in groups))
+        assert [end.traffic.bytes_sent - low for end, low in zip(ends, before, strict=True)] == [8 * n for n in counted]
+        return moved, counted
+
+    async def both():
+        return await on_all(True), await on_all(False)
+
+    (moved, counted), (by_rings, sent) = asyncio.run(asyncio.wait_for(both(), 30))
+    assert all((one == two).all() for one, two in zip(moved, by_rings, strict=True))
+    assert sent == [found.elements(rank) for rank in range(4)]
+    assert counted == [0] * 4 if not any(nodes) else sum(counted) <= sum(sent)
+
+
+def test_meshes_on_which_the_same_ranks_lie_together_have_one_group():
+    groups = MeshGroups(world(4)[1], 0)
+    assert groups.along(Mesh("a=2 b=2"), ("b",)) is groups.along(Mesh("c=2 d=2"), ("d",))
+    assert groups.along(Mesh("a=2 b=2"), ("a", "b")) is groups.along(Mesh("c=4"), ("c",))
+    assert groups.along(Mesh("a=2 b=2"), ("b", "a")) is not groups.along(Mesh("c=4"), ("c",))
 
 
 def test_a_mesh_of_another_size_is_refused():
