@@ -6,7 +6,7 @@ off from the directory (`cut_off`) continues to compute, and commits nothing.
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
@@ -54,14 +54,22 @@ class Table(dict[str, R]):
 
     Args:
         keeps_last_valid: whether a record that cannot be read leaves the former one in place.
+
+    Attributes:
+        revisions: of the keys, also of records that cannot be read, for transactions; 0: no such key.
     """
 
     def __init__(self, kind: type[R], keeps_last_valid: bool = True):
         super().__init__()
         self._kind, self._keeps_last_valid = kind, keeps_last_valid
+        self.revisions = Counter[str]()
 
     def apply(self, name: str, entry: Entry | None) -> None:
         """See `Apply`."""
+        if entry is None:
+            self.revisions.pop(name, None)
+        else:
+            self.revisions[name] = entry.revision
         if not self._keeps_last_valid:
             self.pop(name, None)
         record = self._kind.unpack(entry.value) if entry else None

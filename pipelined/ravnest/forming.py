@@ -122,16 +122,21 @@ class ClusterFormer:
         await view.wait_for(lambda: view.ends(clusters) or view.clusters != clusters)
 
     async def _go_on(self, view: RavnestView, clusters: Clusters, late: list[list[StagePlace]]) -> None:
-        """Write the clusters that follow these: those that are left, and late ones."""
+        """Write the clusters that follow these: those that are left, and late ones.
+
+        Not if one that was not done has written progress meanwhile: then all of them may have trained their last step.
+        """
         left, revision = view.left(clusters), view.clusters_revision
         stops = {number: stopped for number, stopped in view.stops(clusters).items() if number in left}
         next_ = following(clusters, self._next_number(view), view.rounds_of(clusters), stops, late)
         if lost := view.missing(clusters):
             fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
             self.say(f"{fact}, steps to train again: {len(next_.going.again)}")
+        undone = next(f"{number}" for number in range(len(clusters.rows)) if number not in view.digests(clusters))
+        expected = {CLUSTERS: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
         with suppress(Conflict):
-            await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: next_.pack()})
-        await view.wait_for(lambda: view.clusters_revision != revision)
+            await view.directory.transact(expected, {CLUSTERS: next_.pack()})
+            await view.wait_for(lambda: view.clusters_revision != revision)
 
     async def _late_rows(self, view: RavnestView, clusters: Clusters) -> list[list[StagePlace]]:
         """The rows of clusters that nodes which wait can form beside these; none: they cannot, or it is too late."""
