@@ -23,7 +23,7 @@ from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import StageRules
-from pipelined.ravnest.records import ClusterProgress
+from pipelined.ravnest.records import UPDATES, ClusterProgress
 from pipelined.state.versions import common_step, saved_steps
 from pipelined.training.step_report import StepReport
 
@@ -143,18 +143,22 @@ def show_steps(
 
 
 def resumed_run(directory: Path, task: RavnestTask) -> str:
-    """The name of the run whose latest step lies whole in a directory.
+    """The name of the run that saved the latest step in a directory: if there is one, of a step that lies there whole.
 
     Raises:
-        UsageError: there is no such step, or it is of another model or text.
+        UsageError: nothing is saved there, or it is of a swarm, or of another model or text.
     """
     from pipelined.state.saved import other_text, saved_of
+    from pipelined.state.store import fields_of
 
     saved = saved_of(directory, task.subject.model(task.vocabulary).identity())
-    at = common_step(saved)
+    at = common_step(saved) or max(saved, default=None)
     if at is None:
-        fact = f"no step that all stages saved lies in {directory} (saved: {saved_steps(saved) or 'nothing'})"
-        raise UsageError(f"{fact}; leave --resume out, or name another --checkpoint")
+        fact = f"no node saved in {directory}"
+        raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
+    if UPDATES not in fields_of(directory, at):
+        fact = f"{directory} holds stages of a swarm (the latest: step {at.step})"
+        raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
     if text := other_text(directory, saved, task.text):
         raise UsageError(f"{text}; give the --data and --tokenizer of that run")
     return at.version.run

@@ -167,9 +167,9 @@ class Train:
     forming: FormingFlags = field(default_factory=FormingFlags)
     text: TextFlags = field(default_factory=TextFlags)
     checkpoint: Path | None = None
-    """With --resume: a directory in which the nodes of an earlier run saved all stages of a step."""
+    """With --resume: a directory in which nodes, or one of them, saved; it names the run."""
     resume: bool = False
-    """Go on from the latest step of which --checkpoint has all stages; give the nodes the same --checkpoint."""
+    """Go on from the latest step of which the nodes hold all stages; start each with the --checkpoint that it had."""
     metrics: Path | None = None
     """Append one JSON object for each step to this file."""
     log: Level = "warning"

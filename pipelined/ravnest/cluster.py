@@ -17,16 +17,16 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
-from pipelined.errors import UsageError
 from pipelined.ravnest.cluster_run import WHOLE, ClusterRun, ReplayedPart
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.late import LateState
 from pipelined.ravnest.orders import KeptOrder, NodeOrder, OrderDirectory
 from pipelined.ravnest.records import Clusters, ClusterStop
 from pipelined.ravnest.rounds import RoundLog, Rounds, state_by_layer
-from pipelined.ravnest.saving import Saving, StageSaver
+from pipelined.ravnest.saving import ReadsSaved, Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
-from pipelined.state.versions import SavedStage
+from pipelined.state.manifest import layout_of
+from pipelined.state.versions import SavedStage, Version
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
@@ -86,6 +86,7 @@ class ClusterMember:
         on_step: Callable[[StepReport], None],
         log: RoundLog,
         before: HeldStage | None = None,
+        saved: ReadsSaved | None = None,
         part: ReplayedPart = WHOLE,
     ) -> ClusterOutcome:
         """Train the steps of this node's cluster with rounds between or beside them, until these clusters end.
@@ -94,6 +95,7 @@ class ClusterMember:
             place: the number of this node's cluster, and its stage.
             on_step: called with each step that the cluster completed, in order.
             before: the state of this stage in the clusters before; None: it was not in them.
+            saved: what the clusters may begin with; None: what is saved where this node saves.
         Raises:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.
@@ -125,7 +127,7 @@ class ClusterMember:
                 if before is not None:
                     await held.take_over(before)
                 elif clusters.begun.lineage:
-                    await _required(saver).restore(clusters.begun)
+                    await _load(held, clusters.begun, saved or self.saving)
                 done, completed = await self._run(run, everyone, layers, held, saver=saver, kept=kept)
             digest = await model_digest(world, trainer.local) if completed else ""
             await kept.write()
@@ -166,7 +168,7 @@ class ClusterMember:
         return await run.between(rounds)
 
     def _saver(self, writes: Nursery, training: ClusterTraining, held: HeldStage, kept: KeptOrder) -> StageSaver | None:
-        """Saves this node's stage, or only restores it; None: this node keeps nothing."""
+        """Saves this node's stage; None: this node keeps nothing."""
         clusters, (number, stage), saving = kept.clusters, kept.place, self.saving
         if saving is None:
             return None
@@ -175,11 +177,10 @@ class ClusterMember:
         return StageSaver(writes, saving, at, steps=steps, stage=held, writes=number == 0)
 
 
-def _required(saver: StageSaver | None) -> StageSaver:
-    """Raises UsageError: clusters that begin with a save have a node that cannot read it."""
-    if saver is None:
-        raise UsageError("the clusters begin with what was saved; start this node with --checkpoint")
-    return saver
+async def _load(held: HeldStage, version: Version, saved: ReadsSaved | None) -> None:
+    assert saved is not None, "clusters that begin with a save need to know where to read it"
+    state = await saved.load(version, layout_of(await held.copied()))
+    await held.restore({key: block.torch() for key, block in state.items()})
 
 
 @asynccontextmanager

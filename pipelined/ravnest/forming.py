@@ -31,7 +31,7 @@ from pipelined.ravnest.records import (
     StagePlace,
 )
 from pipelined.ravnest.view import RavnestView
-from pipelined.state.versions import Version
+from pipelined.state.versions import Version, saved_steps
 
 RETURN_S = 10.0
 """Seconds without a node that comes or leaves, after which clusters are formed of fewer nodes than requested."""
@@ -166,16 +166,16 @@ class ClusterFormer:
         while plan is None:
             if view.standing:
                 return
-            nodes, revision = {**view.nodes}, view.clusters_revision
+            nodes, revision, waiting = {**view.nodes}, view.clusters_revision, view.free[: self.nodes]
             try:
-                begun, found = self._begun(view)
-                plan = await asyncio.to_thread(self._planned, self.request, found, view.clusters is not None)
+                begun = self._begun(view)
+                plan = await asyncio.to_thread(self._planned, self.request, waiting, view.clusters is not None)
             except UsageError as error:
                 if view.clusters is None:
                     raise
                 self.say(f"{self.node.name}: waits for nodes; those that are left form no cluster ({error})")
                 await view.wait_for(partial(self._has_changed, view, nodes))
-        clusters = Clusters.of(self._next_number(view), plan, found, begun)
+        clusters = Clusters.of(self._next_number(view), plan, waiting, begun)
         with suppress(Conflict):
             await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})
         await view.wait_for(lambda: view.clusters_revision != revision)
@@ -183,12 +183,12 @@ class ClusterFormer:
     async def _wait_for_nodes(self, view: RavnestView) -> None:
         """Wait until enough nodes wait for a cluster; after clusters were lost, until no node comes or leaves any more.
 
-        A node that is left leaves its lost cluster first, and joins again.
+        A node that is left leaves its lost cluster first, and joins again: then it lists all that it has saved.
         """
         if (missing := self.nodes - len(view.free)) > 0:
             again = f", until none has come for {self.return_s:g} s" if view.clusters else ""
             self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes{again}")
-        while not view.standing and len(view.free) < self.nodes:
+        while not view.standing and len(view.free) < max(self.nodes, len(view.nodes)):
             change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
             try:
                 await (with_timeout(self.node.clock, self.return_s, change) if view.clusters else change)
@@ -200,20 +200,19 @@ class ClusterFormer:
     def _has_changed(view: RavnestView, nodes: Mapping[str, NodeRecord]) -> bool:
         return view.standing is not None or view.nodes != nodes
 
-    def _begun(self, view: RavnestView) -> tuple[Version, list[NodeRecord]]:
-        """What the next clusters begin with, and the nodes that they can be formed of.
+    def _begun(self, view: RavnestView) -> Version:
+        """What the next clusters begin with.
 
         Raises:
-            UsageError: no node can read what training is to go on from.
+            UsageError: the nodes hold no step that training can go on from.
         """
-        waiting = view.free[: self.nodes]
-        begun, found = view.begun_by(waiting)
-        if self.resume and not begun.step:
-            fact = "no node can read a step that all stages saved"
-            raise UsageError(f"{fact}; start each with the --checkpoint of --resume, which all of them can read")
-        if others := [node.name for node in waiting if node not in found]:
-            self.say(f"{', '.join(others)} cannot read step {begun.step} in --checkpoint, and wait")
-        return begun, found
+        begun, held = view.begun, saved_steps(view.all_saved) or "nothing"
+        if not begun.step and (self.resume or view.all_saved):
+            fact = f"the nodes hold no step that all stages saved (held: {held})"
+            if self.resume:
+                raise UsageError(f"{fact}; start all that saved, each with the --checkpoint that it had")
+            self.say(f"{fact}; training begins at step 0")
+        return begun
 
     @staticmethod
     def _planned(request: PoolRequest, nodes: list[NodeRecord], fewer: bool) -> RavnestPlan:

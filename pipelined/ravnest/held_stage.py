@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from pipelined.actors.executor import Executor
+from pipelined.ravnest.records import UPDATES
 from pipelined.training.optimizer.state import VALUE, OptimizerState
-
-UPDATES = "updates"
-"""The field of the number of updates that a parameter has had."""
 
 
 def averaged(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

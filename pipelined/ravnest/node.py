@@ -19,6 +19,7 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
 from pipelined.ravnest.cluster_log import ClusterLog
 from pipelined.ravnest.records import NODES, Clusters, NodeRecord
+from pipelined.ravnest.saved_layers import SavedLayers
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.step_report import StepReport
 from transports import TransportError
@@ -46,6 +47,7 @@ class RavnestNode:
     def __init__(self, node: Node, member: ClusterMember, capacity: Capacity, lease_s: float, say: Say):
         self._node, self._member, self._capacity, self._lease_s, self._say = node, member, capacity, lease_s, say
         self.view = RavnestView(node.directory, node.clock)
+        self._saves = SavedLayers(node, self.view, member.saving)
 
     async def run(self) -> None:
         """Take part until cancelled.
@@ -60,8 +62,7 @@ class RavnestNode:
         name, offered = self._node.name, self._capacity
         address, incarnation = self._node.endpoint.address, registration.incarnation
         record = NodeRecord(name, address, incarnation, offered.ram, offered.bandwidth, offered.flops)
-        if self._member.saving is not None:
-            await self._member.saving.publish(registration)
+        await self._saves.publish(registration)
         await registration.put(record)
         self._say(f"{name}: waits for a cluster")
         before, done = None, False
@@ -111,7 +112,9 @@ class RavnestNode:
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
             on_step, state = log.report if stage == 0 else _ignore, before.state if before else None
-            outcome = await self._member.train(clusters, (cluster, stage), on_step=on_step, log=log, before=state)
+            outcome = await self._member.train(
+                clusters, (cluster, stage), on_step=on_step, log=log, before=state, saved=self._saves
+            )
             log.end(outcome.digest)
         await self.view.wait_for(lambda: self.view.is_done(clusters) or log.ends())
         if stage == 0 and not self.view.is_done(clusters):

@@ -23,6 +23,8 @@ from pipelined.state.versions import Version
 
 NODES, CLUSTERS, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
 ENDING, STOPPED = "ending", "stopped/"
+UPDATES = "updates"
+"""The field, in what a node saves, of the number of updates that a parameter has had; a swarm's peers save none."""
 MAX_PLACES = 4096
 MAX_ALIVE = 4096
 MAX_STEP = 1 << 53

@@ -5,20 +5,44 @@ their cluster, moments and the counters of norms. One cluster alone saves its ow
 any way, begin with what was saved. Imports torch.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 
 from pipelined.aio.nursery import Nursery
-from pipelined.directory.registration import Registration
 from pipelined.errors import UsageError
 from pipelined.ravnest.held_stage import HeldStage
-from pipelined.state.manifest import layout_of
+from pipelined.state.manifest import Layout, layout_of
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import SavedStage, Version
+from transports import Block
+
+
+class ParameterStore(CheckpointStore, Protocol):
+    """A store from which parameters are read by name, whatever the stages were."""
+
+    def read(self, version: Version, name: str) -> Mapping[str, Block]:
+        """The tensors of one parameter at a version; none: no stage that is saved here has it.
+
+        Raises:
+            StoreError: a tensor is damaged.
+        """
+
+
+class ReadsSaved(Protocol):
+    """Reads what was saved."""
+
+    async def load(self, version: Version, layout: Layout) -> Mapping[str, Block]:
+        """The tensors of this layout at a version, whatever the stages were then.
+
+        Raises:
+            UsageError: they were saved with other dtypes or fields.
+        """
 
 
 @dataclass(frozen=True)
@@ -30,15 +54,20 @@ class Saving:
         run: unique name of the run, so that stages of two runs are not taken for one model.
     """
 
-    store: CheckpointStore
+    store: ParameterStore
     every: int
     run: str
 
-    async def publish(self, registration: Registration) -> None:
-        """List for the others what this node can read. Raises: as `Registration.put`."""
-        saver = self.saver()
-        await saver.list_saved()
-        await saver.publish(registration)
+    async def read(self, version: Version, name: str) -> Mapping[str, Block]:
+        """See `ParameterStore.read`."""
+        return await asyncio.to_thread(self.store.read, version, name)
+
+    async def load(self, version: Version, layout: Layout) -> Mapping[str, Block]:
+        """See `ReadsSaved`. Raises StoreError: a tensor is damaged."""
+        state = dict[str, Block]()
+        for name in dict.fromkeys(key.rpartition("/")[0] for key in layout):
+            state |= await self.read(version, name)
+        return fitting(state, layout, version)
 
     def saver(self) -> Saver:
         """A saver of one stage."""
@@ -46,7 +75,7 @@ class Saving:
 
 
 class StageSaver:
-    """Saves one stage of one cluster, and restores it.
+    """Saves one stage of one cluster.
 
     Args:
         tasks: the parent of writes; its end waits for them.
@@ -91,19 +120,6 @@ class StageSaver:
             at = self._at._replace(step=self._steps[number - 1])
             await self._saver.save(self._tasks, at, partial(self._whole, average))
 
-    async def restore(self, version: Version) -> None:
-        """Load what was saved, whatever the stages were then.
-
-        Raises:
-            UsageError: it is missing or damaged.
-        """
-        layout = layout_of(await self._stage.copied())
-        state = await self._saver.find(version, layout)
-        if state is None:
-            fact = f"step {version.step} of {version.lineage} cannot be read in --checkpoint"
-            raise UsageError(f"{fact}; give the directory that holds all its stages, or remove that step from each")
-        await self._stage.restore({key: block.torch() for key, block in state.items()})
-
     def _is_due(self, number: int) -> bool:
         last = number == len(self._steps)
         return last or (number % self._saving.every == 0 and self._steps[number - 1] > 0)
@@ -113,3 +129,13 @@ class StageSaver:
         state, self._state = self._state, {}
         await self._stage.fill(state, average)
         return state
+
+
+def fitting(state: Mapping[str, Block], layout: Layout, version: Version) -> Mapping[str, Block]:
+    """The tensors of a layout out of a state. Raises UsageError: see `ReadsSaved.load`."""
+    found = layout_of(state)
+    for key, expected in layout.items():
+        if found.get(key) != expected:
+            fact = f"step {version.step} does not hold {key} (saved: {found.get(key)}, expected: {expected})"
+            raise UsageError(f"{fact}; give the --dtype of the run that saved it")
+    return {key: state[key] for key in layout}

@@ -1,8 +1,5 @@
 """Nodes, clusters, progress and rounds, as this process last read them from the directory."""
 
-from collections import Counter
-from collections.abc import Sequence
-
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory
 from pipelined.membership.view import MembershipView, Single, Table
@@ -118,17 +115,19 @@ class RavnestView(MembershipView):
             return []
         return [place.name for row in clusters.rows for place in row if not self._is_here(place)]
 
-    def begun_by(self, nodes: Sequence[NodeRecord]) -> tuple[Version, list[NodeRecord]]:
-        """What clusters of these nodes begin with, and the nodes that can read it: all, if nothing is saved.
+    @property
+    def begun(self) -> Version:
+        """What new clusters begin with: the latest step of which every stage is saved by some node that is here."""
+        return max((each.version for each in whole_steps(self.all_saved)), default=Version(0, ""))
 
-        It is the save of which most of them can read all stages, of several the latest.
-        """
-        read = {node.name: {each.version for each in whole_steps(self._saved(node.name))} for node in nodes}
-        readers = Counter(version for versions in read.values() for version in versions)
-        if not readers:
-            return Version(0, ""), [*nodes]
-        begun = max(readers, key=lambda version: (readers[version], version))
-        return begun, [node for node in nodes if begun in read[node.name]]
+    @property
+    def all_saved(self) -> list[SavedStage]:
+        """What the nodes that are here can read."""
+        return [each for name in self.nodes for each in self._saved(name)]
+
+    def holders(self, version: Version) -> list[str]:
+        """The nodes that offer stages of a version."""
+        return [name for name in self.nodes if any(each.version == version for each in self._saved(name))]
 
     @property
     def last_saved(self) -> int:

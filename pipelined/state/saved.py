@@ -23,13 +23,14 @@ def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
 
 
 def other_text(directory: Path, saved: Iterable[SavedStage], text: str) -> str:
-    """A message if the latest whole step was trained on another text, with both digests; else "".
+    """A message if the latest whole step, or latest stage, was trained on another text, with both digests; else "".
 
     Args:
         saved: the stages in the directory.
         text: digest of the tokenizer and text that are trained on now.
     """
-    at = common_step(saved)
+    saved = [*saved]
+    at = common_step(saved) or max(saved, default=None)
     if at is None or (before := text_of(directory, at)) in ("", text):
         return ""
     digests = f"{before[:16]} saved, {text[:16]} here"

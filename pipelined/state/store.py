@@ -12,7 +12,7 @@ written.
 
 import fcntl
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.state.checkpoints.directory import found
 from pipelined.state.manifest import Layout, describe
-from pipelined.state.versions import SavedStage, common_step, saved_steps
+from pipelined.state.versions import SavedStage, Version, common_step, saved_steps
 from transports import Block
 
 if TYPE_CHECKING:
@@ -93,6 +93,17 @@ class DiskStore:
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
 
+    def read(self, version: Version, name: str) -> Mapping[str, Block]:
+        """The tensors of one parameter at a version; none: no stage that is saved here has it.
+
+        Raises:
+            StoreError: a tensor is damaged.
+        """
+        try:
+            return _tensors(_shards(self.directory, version), {name}, self.identity)
+        except (CheckpointError, OSError) as error:
+            raise StoreError(str(error)) from error
+
 
 def save(
     directory: str | Path,
@@ -151,8 +162,14 @@ def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = Non
 
 def text_of(directory: str | Path, at: SavedStage) -> str:
     """Digest of the text that a saved step was trained on; "" if no stage of it recorded one."""
-    texts = (shard.meta.config.get("text") for shard in _shards(directory, at))
+    texts = (shard.meta.config.get("text") for shard in _shards(directory, at.version))
     return next((text for text in texts if isinstance(text, str) and text), "")
+
+
+def fields_of(directory: str | Path, at: SavedStage) -> set[str]:
+    """The fields that a saved step has, of any parameter: value, and what its optimizer keeps."""
+    records = (record for opened in _shards(directory, at.version) for record in opened.shards)
+    return {field for record in records for fields in record["tensors"].values() for field in fields}
 
 
 def load(directory: str | Path, at: SavedStage, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:
@@ -162,18 +179,22 @@ def load(directory: str | Path, at: SavedStage, layout: Layout, identity: Mappin
         CheckpointError: a tensor is missing, has another dtype or shape, is damaged, or is from another model.
     Cost: reads the bytes of these tensors only.
     """
-    wanted = {key.rpartition("/")[0] for key in layout}
-    tensors: dict[str, Mapping[str, Any]] = {}
-    for shard in _shards(directory, at):
-        mine = [name for name in shard.require(identity).names if name in wanted and name not in tensors]
-        tensors |= shard.load(mine)
-    state = {f"{name}/{field}": Block.of(value) for name, fs in tensors.items() for field, value in fs.items()}
+    state = _tensors(_shards(directory, at.version), {key.rpartition("/")[0] for key in layout}, identity)
     for key, expected in layout.items():
         got = (state[key].dtype, state[key].shape) if key in state else "nothing"
         if got != expected:
             fact = f"step {at.step} in {directory} does not hold {key} (saved: {got}, expected: {expected})"
             raise CheckpointError(f"{fact}; start from a swarm of this model")
     return {key: state[key] for key in layout}
+
+
+def _tensors(shards: Iterable[Checkpoint], wanted: Set[str], identity: Mapping[str, Any]) -> dict[str, Block]:
+    """All fields of these parameters, as far as the shards have them. Raises CheckpointError: as `Checkpoint.load`."""
+    tensors: dict[str, Mapping[str, Any]] = {}
+    for shard in shards:
+        mine = [name for name in shard.require(identity).names if name in wanted and name not in tensors]
+        tensors |= shard.load(mine)
+    return {f"{name}/{field}": Block.of(value) for name, fs in tensors.items() for field, value in fs.items()}
 
 
 class Whole(NamedTuple):
@@ -205,17 +226,17 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
         raise CheckpointError(f"{fact}; name every directory of its peers")
     identity = dict[str, Any]()
     values: dict[str, torch.Tensor] = {}
-    for shard in (shard for directory in directories for shard in _shards(directory, at)):
+    for shard in (shard for directory in directories for shard in _shards(directory, at.version)):
         identity = dict(shard.require(identity or shard.meta.identity).meta.identity)
         new = [name for name in shard.names if name not in values]
         values |= {name: fields["value"] for name, fields in shard.load(new).items() if "value" in fields}
     return Whole(at, identity, values)
 
 
-def _shards(directory: str | Path, at: SavedStage) -> Iterator[Checkpoint]:
+def _shards(directory: str | Path, version: Version) -> Iterator[Checkpoint]:
     for place in sorted(Path(directory).glob("stage-*")):
-        path = found(place).get(at.step)
-        if path is not None and (entry := _entry(path)) and entry[0]._replace(stage=at.stage) == at:
+        path = found(place).get(version.step)
+        if path is not None and (entry := _entry(path)) and entry[0].version == version:
             yield checkpoint.open(path)
 
 

@@ -73,7 +73,7 @@ class Story:
         steps: where no other training is given.
         delay: seconds of a frame from one party to another.
         resume: whether `train` goes on from what another run saved.
-        kept: where nodes keep what they do; see `ClusterMember`.
+        kept: where nodes keep what they do, for all or by name; see `ClusterMember`.
 
     Attributes:
         shown: by (step, cluster) its losses, once for each time that it was trained.
@@ -114,7 +114,7 @@ class Story:
         """
         torch.set_num_threads(1)
         loop = asyncio.get_running_loop()
-        loop.run_in_executor = _at_once
+        loop.run_in_executor = at_once
         self._start(DIRECTORY)
         for name in [*self.names, WATCHER, TRAIN]:
             self._start(name)
@@ -271,7 +271,8 @@ class Story:
         if name == TRAIN:
             return self._operate(node)
         worlds, executor = Worlds(node.endpoint, 1 << 26), TimedExecutor(SECONDS, node.clock)
-        member = ClusterMember(self.training, worlds, executor, **self._kept)
+        kept = {key: of.get(name) if isinstance(of, dict) else of for key, of in self._kept.items()}
+        member = ClusterMember(self.training, worlds, executor, **kept)
         self.nodes[name] = RavnestNode(node, member, Capacity(self._ram, 1e6), LEASE_S, self._tell)
         return self.nodes[name].run()
 
@@ -292,7 +293,7 @@ class Story:
         assert self.seen.setdefault((progress.clusters, cluster, progress.step), progress.loss) == progress.loss
 
 
-async def _at_once(executor, work, *arguments):
+async def at_once(executor, work, *arguments):
     """What a thread would do, in no time: a loop on virtual time waits for none."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(work, *arguments).result()

@@ -124,7 +124,7 @@ def test_clusters_that_follow_in_a_resumed_run_have_greater_numbers_than_those_b
 
 def test_a_run_that_is_to_go_on_from_what_no_node_can_read_is_refused(tmp_path):
     story = Story(training=BLOCKING, saving=Saving(DiskStore(tmp_path, CASE.model.identity()), 1, "run"), resume=True)
-    with pytest.raises(AssertionError, match="no node can read a step that all stages saved"):
+    with pytest.raises(AssertionError, match="the nodes hold no step that all stages saved"):
         run_virtual(story.run())
 
 

@@ -35,12 +35,12 @@ from pipelined.process.stop_request import StopRequest
 from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import ParameterStore, Saving
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.manifest import Layout
-from pipelined.state.store import CheckpointStore, DiskStore, saved_stages
-from pipelined.state.versions import SavedStage, common_step
+from pipelined.state.store import DiskStore, saved_stages
+from pipelined.state.versions import SavedStage, Version, common_step
 from transports import Block, Transport
 from transports.rpc.world import Worlds
 
@@ -57,7 +57,7 @@ class LastSave:
         store: None: nothing is written.
     """
 
-    def __init__(self, store: CheckpointStore | None):
+    def __init__(self, store: ParameterStore | None):
         self._store, self.values = store, dict[str, Any]()
         self.at: SavedStage | None = None
 
@@ -74,6 +74,10 @@ class LastSave:
         """See `CheckpointStore`."""
         assert self._store is not None
         return self._store.load(at, layout)
+
+    def read(self, version: Version, name: str) -> Mapping[str, Block]:
+        """See `ParameterStore`."""
+        return self._store.read(version, name) if self._store else {}
 
 
 @dataclass(frozen=True)

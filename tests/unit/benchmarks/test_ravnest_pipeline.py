@@ -9,7 +9,7 @@ from benchmarks._ravnest_stage import trained
 from benchmarks.ravnest_pipeline import Options, plain, run_of, table
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
-from tests.ravnest.story import _at_once
+from tests.ravnest.story import at_once
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 from transports.rpc.world import Worlds
 
@@ -18,7 +18,7 @@ def measured(options, schedule):
     """What each stage measures."""
 
     async def everyone():
-        asyncio.get_running_loop().run_in_executor = _at_once
+        asyncio.get_running_loop().run_in_executor = at_once
         network, names = VirtualNetwork(delay=options.delay_ms / 1e3), [f"s{n}" for n in range(len(options.seconds))]
         runs = run_of(options, schedule, [address_of(name) for name in names])
         worlds = [Worlds(network.endpoint(name), 1 << 20) for name in names]

@@ -120,9 +120,13 @@ def test_a_node_saves_beside_stages_of_its_own_run_alone(tmp_path):
 
 def test_a_run_is_resumed_by_the_name_under_which_it_saved(tmp_path):
     flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", "--checkpoint", str(tmp_path)])
-    with pytest.raises(UsageError, match=r"no step that all stages saved .*\(saved: nothing\); leave --resume out"):
+    with pytest.raises(UsageError, match=r"no node saved in .*; leave --resume out"):
         resumed_run(tmp_path, TASK)
-    saving_of(flags, TASK, "this").store.save(SavedStage(3, 0, 1, "this-7"), {"weight/value": np.zeros(2, np.float32)})
+    store, weight = saving_of(flags, TASK, "this").store, {"weight/value": np.zeros(2, np.float32)}
+    store.save(SavedStage(2, 0, 1, "swarm-ab"), weight)
+    with pytest.raises(UsageError, match=r"holds stages of a swarm \(the latest: step 2\); leave --resume out"):
+        resumed_run(tmp_path, TASK)
+    store.save(SavedStage(3, 0, 1, "this-7"), {**weight, "weight/updates": np.array(3)})
     assert resumed_run(tmp_path, TASK) == "this"
     with pytest.raises(UsageError, match="holds stages of another model"):
         resumed_run(tmp_path, replace(TASK, vocabulary=300))
@@ -130,3 +134,12 @@ def test_a_run_is_resumed_by_the_name_under_which_it_saved(tmp_path):
         resumed_run(tmp_path, replace(TASK, text="another digest"))
     words = _training(parse(["local", "--resume", "--checkpoint", str(tmp_path)]), 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).checkpoint == tmp_path
+
+
+def test_a_run_is_resumed_by_the_name_of_a_stage_in_one_nodes_own_directory(tmp_path):
+    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", "--checkpoint", str(tmp_path)])
+    state = {"weight/value": np.zeros(2, np.float32), "weight/updates": np.array(3)}
+    saving_of(flags, TASK, "this").store.save(SavedStage(3, 1, 2, "this-7"), state)
+    assert resumed_run(tmp_path, TASK) == "this"
+    with pytest.raises(UsageError, match="trained on other data"):
+        resumed_run(tmp_path, replace(TASK, text="another digest"))

@@ -1,0 +1,123 @@
+"""A node reads what was saved from its own directory, or from the nodes that hold it; a wrong reply is not used."""
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import numpy as np
+import pytest
+
+from pipelined.aio.clock import VirtualClock
+from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.registration import registered
+from pipelined.errors import UsageError
+from pipelined.membership.node import Node
+from pipelined.membership.view import NoLongerValid
+from pipelined.ravnest.records import NODES, NodeRecord
+from pipelined.ravnest.saved_layers import TOPIC, SavedLayers
+from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.view import RavnestView
+from pipelined.state.manifest import describe, layout_of
+from pipelined.state.store import DiskStore
+from pipelined.state.versions import SavedStage, Version
+from tests.ravnest.story import at_once
+from transports.rpc import Rejected, Response
+from transports.rpc.virtual.network import VirtualNetwork, address_of
+
+pytestmark = pytest.mark.virtual
+AT = Version(6, "run-1")
+STATE = {f"{name}/value": np.full(3, at, np.float32) for at, name in enumerate("abc")}
+
+
+@asynccontextmanager
+async def nodes(path, **held):
+    """Nodes by name, of which each saved these stages of three: `SavedLayers`, and its view."""
+    async with AsyncExitStack() as stack:
+        network, clock = VirtualNetwork(), VirtualClock()
+        asyncio.get_running_loop().run_in_executor = at_once
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        running = [tasks.create_task(serve_directory(network.endpoint("directory"), clock))]
+        stack.callback(lambda: [task.cancel() for task in running])
+        found = {}
+        for name, stages in held.items():
+            store = DiskStore(path / name, {})
+            for stage in stages:
+                key = f"{'abc'[stage]}/value"
+                store.save(SavedStage(AT.step, stage, 3, AT.lineage), {key: STATE[key]})
+            endpoint = network.endpoint(name)
+            directory = EmbeddedDirectory(endpoint, address_of("directory"), clock)
+            view = RavnestView(directory, clock)
+            running.append(tasks.create_task(view.follow()))
+            saving = Saving(store, 1, "run") if stages else None
+            found[name] = SavedLayers(Node(name, endpoint, directory, clock), view, saving)
+            lease = registered(directory, NODES + name, 1.0, clock, endpoint.address)
+            registration = await stack.enter_async_context(lease)
+            await found[name].publish(registration)
+            await registration.put(NodeRecord(name, endpoint.address, registration.incarnation, 1, 1.0, 0.0))
+            found[name].view = view
+        for each in found.values():
+            await each.view.wait_for(lambda each=each: len(each.view.nodes) == len(held))
+        yield found
+
+
+async def load(node, state=STATE):
+    return {key: block.numpy() for key, block in (await node.load(AT, layout_of(state))).items()}
+
+
+def same(found):
+    return found.keys() == STATE.keys() and all(np.array_equal(found[key], value) for key, value in STATE.items())
+
+
+async def test_nodes_give_one_another_what_they_lack(tmp_path):
+    async with nodes(tmp_path, x=[0], y=[1, 2], z=[]) as found:
+        assert [each.view.begun for each in found.values()] == 3 * [AT]
+        assert same(await load(found["x"])) and same(await load(found["z"]))
+
+
+async def test_a_step_of_which_a_stage_is_held_by_no_node_is_not_begun_with(tmp_path):
+    async with nodes(tmp_path, x=[0], y=[2]) as found:
+        assert found["x"].view.begun == Version(0, "")
+        with pytest.raises(NoLongerValid, match=r"no node gives b of step 6 \(x, y\)"):
+            await load(found["x"])
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Response((np.zeros(3, np.float32),), [["c/value"], describe({"c/value": STATE["c/value"]}).root]),
+        Response((), [["c/value"], b""]),
+        Response((), ["c/value"]),
+        Response((), None),
+        Rejected("failed"),
+    ],
+)
+async def test_after_a_wrong_reply_the_next_node_is_asked(tmp_path, reply):
+    async def give(request):
+        if isinstance(reply, Rejected):
+            raise reply
+        return reply
+
+    async with nodes(tmp_path, x=[0], y=[1, 2], z=[2]) as found:
+        found["y"]._node.endpoint.handle(TOPIC, give)
+        assert list(await load(found["x"], {"c/value": STATE["c/value"]})) == ["c/value"]
+
+
+@pytest.mark.parametrize("note", [None, [6, "run-1"], ["6", "run-1", "a"], [6, "run-1", b"a"], [6, "run-1", "a", 0]])
+async def test_a_malformed_request_is_rejected(tmp_path, note):
+    async with nodes(tmp_path, x=[0], y=[]) as found:
+        with pytest.raises(Rejected, match="malformed"):
+            await found["y"]._node.endpoint.request(address_of("x"), TOPIC, note=note)
+
+
+async def test_a_damaged_tensor_is_not_given_and_its_step_not_offered_any_more(tmp_path):
+    async with nodes(tmp_path, x=[0, 1], y=[2]) as found:
+        file = next((tmp_path / "x").glob("stage-01/*/*.safetensors"))
+        file.write_bytes(file.read_bytes()[:-4] + b"\7" * 4)
+        with pytest.raises(NoLongerValid, match="no node gives b"):
+            await load(found["y"])
+        await found["y"].view.wait_for(lambda: found["y"].view.begun == Version(0, ""))
+
+
+async def test_other_dtypes_are_refused_with_both(tmp_path):
+    async with nodes(tmp_path, x=[0]) as found:
+        with pytest.raises(UsageError, match=r"does not hold a/value \(saved: .*float32.*expected: .*float64.*--dtype"):
+            await load(found["x"], {"a/value": np.zeros(3)})
