@@ -1,10 +1,13 @@
 """What lies where a swarm's job is to save: what it cannot go on from is refused before anything is started."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from apps.gpt2.config import parse
-from apps.gpt2.swarm.checks import check_swarm_job, read_swarm_text
+from apps.gpt2.job import model_of
+from apps.gpt2.swarm.checks import check_saved_stages, check_swarm_job, read_swarm_text
 from apps.gpt2.swarm.job import resolve_swarm
 from pipelined.errors import UsageError
 from pipelined.state.saved import other_text
@@ -22,6 +25,20 @@ def test_a_directory_in_which_a_stage_lacks_every_step_is_refused_with_the_steps
         save(tmp_path, SavedStage(step, 0, 2, "run"), state, job.model.identity())
     with pytest.raises(UsageError, match=r"no step that all stages saved.*\(steps 5, 10: stage 0; no step: stage 1\)"):
         check_swarm_job(job)
+
+
+@pytest.mark.parametrize("resume", ["", " --resume auto"])
+@pytest.mark.parametrize("schedule, other", [("swarm", "ravnest"), ("ravnest", "swarm")])
+def test_stages_of_a_swarm_and_of_clusters_are_refused_to_one_another(tmp_path, schedule, other, resume):
+    config = parse(f"--schedule {schedule} --checkpoint {tmp_path}{resume}".split())
+    model = replace(model_of(config), tied=False)
+    state = {"weight/value": np.zeros(3, np.float32)}
+    if other == "ravnest":
+        state["weight/updates"] = np.array(5)
+    save(tmp_path, SavedStage(5, 0, 1, "run-1"), state, model.identity())
+    told = rf"holds stages of --schedule {other} \(the latest: step 5\); .* go on from it with --schedule {other}"
+    with pytest.raises(UsageError, match=told):
+        check_saved_stages(config, model)
 
 
 def test_another_text_than_was_saved_is_refused_with_both_digests_unless_it_is_meant(tmp_path):
