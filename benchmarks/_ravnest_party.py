@@ -1,0 +1,127 @@
+"""Ravnest in one process on the virtual clock, and nothing befalls it: the real actors, with what was seen and when.
+
+What is computed is real and only time is not: devices take given times, lines have given rates and delays. So the
+figures are the same on any machine.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.clock import run_virtual
+from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
+from pipelined.membership.node import Node
+from pipelined.ravnest.cluster import ClusterMember
+from pipelined.ravnest.forming import ClusterFormer
+from pipelined.ravnest.node import Capacity, RavnestNode
+from pipelined.ravnest.planning.plan import PoolRequest
+from pipelined.ravnest.planning.stage import LayerSize, StageRules
+from pipelined.ravnest.records import ClusterProgress, Clusters
+from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.view import RavnestView
+from tests.ravnest.story import _at_once
+from transports.rpc.virtual.network import VirtualNetwork, address_of
+from transports.rpc.world import Worlds
+
+DIRECTORY, TRAIN = "directory", "train"
+LEASE_S = 600.0
+MAX_BYTES = 1 << 28
+
+
+class Seen(NamedTuple):
+    """A step that `train` saw; the time is virtual."""
+
+    time_s: float
+    cluster: int
+    progress: ClusterProgress
+
+
+@dataclass
+class Party:
+    """A directory, nodes, and what forms clusters of them.
+
+    Args:
+        nodes: that come at the beginning.
+        ahead: microbatches alive in a first stage.
+        seconds: of each kind of a device's work.
+        rate: bytes a second of each node's line, each way; 0: no limit.
+        delay_s: of a frame; `directory_s` more to and from the directory.
+        keeps: what else a `ClusterMember` takes: where to save, where to keep orders.
+
+    Attributes:
+        seen: the steps, in order.
+        formed: when clusters were written, by their number, and which.
+    """
+
+    training: ClusterTraining
+    nodes: Sequence[str]
+    clusters: int | None
+    ahead: int
+    seconds: Mapping[str, float]
+    rate: float = 0.0
+    delay_s: float = 1e-3
+    directory_s: float = 0.0
+    keeps: Mapping[str, Any] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
+    formed: dict[int, tuple[float, Clusters]] = field(default_factory=dict)
+
+    def run(self, *beside: "Coroutine[Any, Any, None]") -> "Party":
+        """Train to the last step, while these run."""
+        run_virtual(self._run(*beside))
+        return self
+
+    async def _run(self, *beside: "Coroutine[Any, Any, None]") -> None:
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor = _at_once
+        self.network = VirtualNetwork(delay=self.delay_s)
+        if self.directory_s:
+            self.network.add_delay(DIRECTORY, self.directory_s)
+        disk = MemoryDisk(partial(asyncio.sleep, 0))
+        endpoint = self.network.endpoint(DIRECTORY)
+        self._tasks = [self.network.run(DIRECTORY, serve_directory(endpoint, self.network.clock(DIRECTORY), disk))]
+        for name in self.nodes:
+            self.join(name)
+        node = self._node(TRAIN)
+        self.view = RavnestView(node.directory, node.clock)
+        self._tasks += [asyncio.ensure_future(work) for work in (self.view.follow(), self._watch(), *beside)]
+        sizes = LayerSize(100, 8, 8, 1.0)
+        layers = (sizes,) * self.training.model.layers
+        request = PoolRequest((), layers, clusters=self.clusters, rules=StageRules(ahead=self.ahead))
+        former = ClusterFormer(node, len(self.nodes), request, self._show, lambda _: None)
+        running = asyncio.ensure_future(former.run())
+        await asyncio.wait([running, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await running
+        finally:
+            for task in reversed(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def join(self, name: str) -> None:
+        """Start one more node."""
+        if self.rate:
+            self.network.set_access_rate(name, self.rate)
+        node = self._node(name)
+        worlds, executor = Worlds(node.endpoint, MAX_BYTES), TimedExecutor(self.seconds, node.clock)
+        member = ClusterMember(self.training, worlds, executor, **self.keeps)
+        capacity = Capacity(1 << 20, self.rate or 1e9, 1e6)
+        work = RavnestNode(node, member, capacity, LEASE_S, lambda _: None).run()
+        self._tasks.append(self.network.run(name, work))
+
+    def _node(self, name: str) -> Node:
+        endpoint, clock = self.network.endpoint(name), self.network.clock(name)
+        return Node(name, endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, LEASE_S), clock)
+
+    async def _watch(self) -> None:
+        """Note the clusters that are written."""
+        while True:
+            await self.view.wait_for(lambda: self.view.clusters and self.view.clusters.number not in self.formed)
+            clusters = self.view.clusters
+            assert clusters is not None
+            self.formed[clusters.number] = asyncio.get_running_loop().time(), clusters
+
+    def _show(self, cluster: int, progress: ClusterProgress) -> None:
+        self.seen.append(Seen(asyncio.get_running_loop().time(), cluster, progress))
