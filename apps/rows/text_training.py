@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from apps.common.report import Report
-from apps.lm.data.batches import Batches
+from apps.lm.data.batches import Batches, validation_windows
 from apps.lm.data.text import Text, share_text
 from apps.lm.data.tokens import windows_of
 from apps.lm.huggingface.initial import load_initial
@@ -61,14 +61,18 @@ class TextTraining(Training):
 
     async def read(self, transport: Transport) -> str:
         self.text = await share_text(transport, self._read)
-        rows, count = self.plan.rows, self.plan.total_microbatches
-        self.batches = Batches(self.text.train, self.sequence, rows, count, self.config.seed)
+        self.batches = self._batches(self.text)
         return self.text.describe(self.plan.batch * self.sequence * self.config.steps, self.config.steps)
 
     def _read(self) -> Text:
         text = self.task.read()
         text.require_countable(self.plan)
+        self._batches(text)
+        validation_windows(text.validation, self.sequence, text.windows)
         return text
+
+    def _batches(self, text: Text) -> Batches:
+        return Batches(text.train, self.sequence, self.plan.rows, self.plan.total_microbatches, self.config.seed)
 
     def microbatch(self, step: int, number: int) -> Batch:
         inputs, targets = map(torch.from_numpy, self.batches.rows(step, number))

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from apps.llama.__main__ import LlamaFlags
 from apps.rows.program import main
 
@@ -36,6 +38,19 @@ def test_another_text_is_refused_on_resume_unless_it_is_meant(tmp_path, capsys):
     assert "was trained on other data (data: " in capsys.readouterr().err
     assert run("first", 2) == 0
     assert run("other", 3, "--new-data") == 0
+
+
+@pytest.mark.parametrize(("flag", "part"), [("--data", ""), ("--val-data", "validation ")])
+def test_too_little_text_is_refused_before_it_is_shared_among_the_ranks(flag, part, tmp_path, capsys, monkeypatch):
+    """Later each rank would raise by itself, and a launcher would report an abort beside the message."""
+    monkeypatch.setattr("apps.lm.data.text.broadcast", None)
+    for name, text in (("long", "enough for a sequence, " * 60), ("short", "not enough")):
+        (tmp_path / name).write_text(text)
+    data = {"--data": "long", "--val-data": "long", flag: "short"}
+    files = [word for each, name in data.items() for word in (each, str(tmp_path / name))]
+    assert main("apps.llama", LlamaFlags(), [*SMALL, *files, "--depth", "2", "--steps", "1"]) == 2
+    said = capsys.readouterr()
+    assert f"too little {part}text" in said.err and "step" not in said.out
 
 
 def test_a_run_that_goes_on_needs_no_flag_again_and_has_the_losses_of_one_that_was_not_stopped(tmp_path):
