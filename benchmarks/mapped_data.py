@@ -2,7 +2,7 @@
 
 A GPT-2 on bytes trains some steps on a sparse file of 10 GB and on one of a megabyte: over ranks by this project, and
 in one process by a plain loop that maps the same file. What the large file adds to a rank's memory is what its data
-takes.
+takes. With `--prepared DIR` both also train on what `python -m pipelined tokens` wrote.
 """
 
 import os
@@ -19,6 +19,7 @@ import tyro
 
 from benchmarks._results import ROOT, Reported, tell
 
+FILES = "small", "large", "prepared"
 SMALL = 10**6
 """Bytes of the file beside which the large one is seen."""
 PROMISED_S, PROMISED_MIB = 10.0, 300
@@ -30,12 +31,14 @@ class Options(Reported):
 
     gigabytes: float = 10.0
     """Size of the large file, which is sparse: it takes no room on the disk."""
+    prepared: Path | None = None
+    """A directory of tokens, on which both train, too; the plain loop maps its first shard."""
     ranks: int = 2
     """Ranks of our run; each of them is a stage."""
     layers: int = 4
     heads: int = 4
     vocab: int = 256
-    """Symbols of the model; text is bytes all the same."""
+    """Symbols of the model; sparse files are read as bytes all the same."""
     width: int = 256
     seq: int = 256
     batch: int = 8
@@ -45,10 +48,10 @@ class Options(Reported):
     def ours(self) -> list[str]:
         """The command of our run, but for its data."""
         sizes = f"--layers {self.layers} --d-model {self.width} --heads {self.heads} --vocab {self.vocab}"
-        data = f"--tokenizer bytes --seq {self.seq} --eval-windows 1 --dropout 0"
+        data = f"--seq {self.seq} --eval-windows 1 --dropout 0"
         run = f"--schedule gpipe --depth {self.ranks} --batch {self.batch} --steps {self.steps} --sample 0"
         command = f"mpirun -n {self.ranks} {sys.executable} -m apps.gpt2 {sizes} {data} {run}"
-        return [*command.split(), "--data"]
+        return command.split()
 
     @property
     def plain(self) -> list[str]:
@@ -72,15 +75,20 @@ def measure(command: list[str], file: Path) -> dict[str, float]:
 
 
 def compare(options: Options, folder: Path) -> dict[str, Any]:
-    """Both programs on both files, and what the large one adds."""
+    """Both programs on each file, and what the large one adds to the small one."""
     found: dict[str, Any] = {}
     for name, size in (("small", SMALL), ("large", round(options.gigabytes * 1e9))):
         file = folder / f"{name}.bin"
         with file.open("wb") as sparse:
             sparse.truncate(size)
         found[name] = {"bytes": size}
-        for program in ("ours", "plain"):
-            found[name][program] = measure(getattr(options, program), file)
+        found[name]["ours"] = measure([*options.ours, "--tokenizer", "bytes", "--data"], file)
+        found[name]["plain"] = measure(options.plain, file)
+    if options.prepared:
+        shard = options.prepared / "tokens-00000.bin"
+        found["prepared"] = {"bytes": shard.stat().st_size}
+        found["prepared"]["ours"] = measure([*options.ours, "--data"], options.prepared)
+        found["prepared"]["plain"] = measure(options.plain, shard)
     for program in ("ours", "plain"):
         added = found["large"][program]["largest_mib"] - found["small"][program]["largest_mib"]
         found[f"{program}_added_mib"] = added
@@ -91,11 +99,12 @@ def compare(options: Options, folder: Path) -> dict[str, Any]:
 
 def table(found: dict[str, Any]) -> str:
     """The figures as text."""
-    lines = ["file           ours: first step   largest rank   plain: first step   largest"]
-    for name in ("small", "large"):
+    lines = ["file               ours: first step   largest rank   plain: first step   largest"]
+    for name in [name for name in FILES if name in found]:
         ours, plain = found[name]["ours"], found[name]["plain"]
         lines.append(
-            f"{found[name]['bytes'] / 1e9:6.3f} GB {ours['first_step_s']:19.1f} s {ours['largest_mib']:10.0f} MiB "
+            f"{name:8} {found[name]['bytes'] / 1e9:6.3f} GB "
+            f"{ours['first_step_s']:14.1f} s {ours['largest_mib']:10.0f} MiB "
             f"{plain['first_step_s']:17.1f} s {plain['largest_mib']:5.0f} MiB"
         )
     added = (
