@@ -22,7 +22,7 @@ from pipelined.ravnest.planning.stage import LayerSize, StageRules
 from pipelined.ravnest.records import ClusterProgress, Clusters
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.ravnest.view import RavnestView
-from tests.ravnest.story import _at_once
+from tests.ravnest.story import at_once
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 from transports.rpc.world import Worlds
 
@@ -75,7 +75,7 @@ class Party:
 
     async def _run(self, *beside: "Coroutine[Any, Any, None]") -> None:
         loop = asyncio.get_running_loop()
-        loop.run_in_executor = _at_once
+        loop.run_in_executor = at_once
         self.network = VirtualNetwork(delay=self.delay_s)
         if self.directory_s:
             self.network.add_delay(DIRECTORY, self.directory_s)
