@@ -17,6 +17,7 @@ from torch.autograd.graph import Node
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.operators.tape import Computed, Tape
 from pipelined.training.exchange.stream import Parcel, tensors_of
+from pipelined.training.graph.recompute import Ticket
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.stage import MicrobatchKey, Stage
 from pipelined.training.teams.stage import TeamStage
@@ -228,7 +229,8 @@ def saved(root: Node | None) -> Iterator[torch.Tensor]:
         waiting += [used for used, _ in node.next_functions]
         for name in dir(node):
             if name.startswith("_saved_") or name == "saved_tensors":
-                value = getattr(node, name)
+                ticket = getattr(getattr(node, f"_raw{name}", None), "data", None)
+                value = ticket.run.inputs.saved_tensors if isinstance(ticket, Ticket) else getattr(node, name)
                 yield from filter(torch.is_tensor, value if isinstance(value, tuple) else (value,))
 
 

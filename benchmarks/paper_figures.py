@@ -8,7 +8,7 @@ not stated, so here it is not at all. Source: Li and Hoefler, Chimera (2021), se
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import tyro
 
@@ -158,7 +158,7 @@ def priced(figure: Figure, approach: Approach, depth: int, nodes: int, moved: fl
 
 def stages(figure: Figure, depth: int, microbatch: int) -> Workload:
     """As many blocks in every stage, embedding and head spread evenly: the paper has one cost for all stages."""
-    model, layers = figure.model, figure.model.layers // depth
+    model, layers = replace(figure.model, dropout=0.0), figure.model.layers // depth
     block, tokens, share = layer_costs(model, figure.sequence)[1], microbatch * figure.sequence, range(1, 1 + layers)
     size = (model, share, microbatch, figure.sequence)
     forward = layers * block * tokens

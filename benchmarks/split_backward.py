@@ -16,7 +16,7 @@ from torch import nn
 from apps.lm.models.gpt2 import Block
 from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._results import Reported, tell
-from pipelined.training.split_backward import backward_input
+from pipelined.training.graph.split_backward import backward_input
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pipelined.api.laboratory.planning import Planned
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
-    from pipelined.api.model.layer_builders import LayerBuilder, initial_seed, tied
+    from pipelined.api.model.layer_builders import LayerBuilder, initial_seed, recomputed, tied
     from pipelined.api.model.sequential import Sequential
     from pipelined.api.model.trace import trace
     from pipelined.api.split.own import Layouts
@@ -48,6 +48,7 @@ __all__ = [
     "layer_seed",
     "plan",
     "prove",
+    "recomputed",
     "simulate",
     "swarm",
     "tied",
@@ -78,6 +79,7 @@ _HOMES = {
     "layer_seed": "pipelined.random.keyed_random",
     "plan": "pipelined.api.laboratory.plan",
     "prove": "pipelined.api.laboratory.proof",
+    "recomputed": "pipelined.api.model.layer_builders",
     "simulate": "pipelined.api.laboratory.simulation",
     "tied": "pipelined.api.model.layer_builders",
     "trace": "pipelined.api.model.trace",

@@ -118,7 +118,8 @@ class _Probe:
         index = 0 if first else 1
         module = rank.model.build(layers, numerics.dtype, device, seed=0)
         depth = index + (1 if last else 2)
-        self._stage = Stage(rank.model, module, index, depth, device, numerics.autocast)
+        again = numerics.recompute_attention
+        self._stage = Stage(rank.model, module, index, depth, device, numerics.autocast, recompute_attention=again)
         self._parameters = dict(module.named_parameters())
         settings = rank.source.optimizer()
         self._optimizer, self._rate = settings.build(self._parameters), settings.rate(0)

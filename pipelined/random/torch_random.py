@@ -13,8 +13,9 @@ same numbers after a resume.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -53,9 +54,9 @@ class TorchRandom:
         with drawing_from(random):
             if self._draws is False:
                 with _TURNS.shared():
-                    before = self._states()
+                    before = self.states()
                     result = forward()
-                    if _same(before, self._states()):
+                    if _same(before, self.states()):
                         return result
             with _TURNS.alone(), _running(self):
                 result = self.seeded(forward, place)
@@ -64,20 +65,33 @@ class TorchRandom:
 
     def seeded(self, forward: Callable[[], T], place: str) -> T:
         """Run a forward with the generators seeded by the current microbatch and a place; note whether it draws."""
-        random, before = current_random(), self._states()
+        random = current_random()
         assert random is not None
-        try:
+        with self.beginning(()):
             for generator in self._generators():
                 generator.manual_seed(seed_of(random.seed, random.step, random.microbatch, place))
-            begun = self._states()
+            begun = self.states()
             result = forward()
-            self._draws = self._draws or not _same(begun, self._states())
+            self._draws = self._draws or not _same(begun, self.states())
             return result
-        finally:
-            for generator, state in zip(self._generators(), before, strict=True):
-                generator.set_state(state)
 
-    def _states(self) -> list[torch.Tensor]:
+    @contextmanager
+    def beginning(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Run alone and begin with these states, if any; afterwards the generators have those of before."""
+        with _TURNS.alone():
+            before = self.states()
+            try:
+                self._set(states or before)
+                yield
+            finally:
+                self._set(before)
+
+    def _set(self, states: Sequence[torch.Tensor]) -> None:
+        for generator, state in zip(self._generators(), states, strict=True):
+            generator.set_state(state)
+
+    def states(self) -> list[torch.Tensor]:
+        """The states of the generators."""
         return [generator.get_state() for generator in self._generators()]
 
     def _generators(self) -> list[torch.Generator]:
@@ -106,6 +120,12 @@ def run_layer(layer: Callable[[], T], place: str) -> T:
     """
     running = _RUNNING.get()
     return layer() if running is None else running.seeded(layer, place)
+
+
+def drawing_again() -> Callable[[], AbstractContextManager[None]]:
+    """Contexts, for later and any thread, in which a piece of this forward draws what it draws from here on."""
+    running = _RUNNING.get()
+    return partial(running.beginning, running.states()) if running else nullcontext
 
 
 def _same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:

@@ -154,6 +154,7 @@ def _stage(
         autocast=job.numerics.autocast,
         recompute=job.numerics.recompute or job.numerics.newest,
         input_only=job.numerics.newest,
+        recompute_attention=job.numerics.recompute_attention,
         replicas=len(job.plan.holders(index)),
         accumulation=accumulation,
     )

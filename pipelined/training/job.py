@@ -14,6 +14,9 @@ from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
 
+OF_RECOMPUTATION = ("recompute", "recompute_attention", "newest")
+"""Fields of `Numerics` that the public calls have otherwise: as the plan's, as marks of layers, or not at all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
@@ -24,6 +27,8 @@ class Numerics:
         autocast: the dtype of matrix products inside the forward, bfloat16 or float16; None: `dtype`. With float16 the
             loss is scaled, see `loss_scale`.
         recompute: keep only the inputs and run each forward again before its backward.
+        recompute_attention: keep only the inputs of each attention's core, and run it again in the backward: of models
+            that mark it (`attention_core`).
         newest: without a flush, as `recompute`, and both forward and backward compute with the newest weights of their
             stage at that time: no older version is kept.
         all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
@@ -41,6 +46,7 @@ class Numerics:
     dtype: torch.dtype = torch.float32
     autocast: torch.dtype | None = None
     recompute: bool = False
+    recompute_attention: bool = False
     newest: bool = False
     all_reduce: str = "auto"
     compress: str = NONE
@@ -62,14 +68,17 @@ class Numerics:
 
     @classmethod
     def of_call(cls, arguments: Mapping[str, Any]) -> "Numerics":
-        """Those among the arguments of a public call, which has a keyword of each name but `recompute` and `newest`.
+        """Those among the arguments of a public call, which has a keyword of each name but those of recomputation.
 
         Args:
             arguments: by name. With autocast True products are in bfloat16, with False in `dtype`.
         Raises:
-            UsageError: autocast in another dtype than bfloat16 and float16.
+            UsageError: autocast in another dtype than bfloat16 and float16; `recompute` is no bool.
         """
-        given = {each.name: arguments[each.name] for each in fields(cls) if each.name not in ("recompute", "newest")}
+        if (again := arguments["recompute"]) not in (None, False, True):
+            fact = f"recompute={again!r} is neither True nor False"
+            raise UsageError(f"{fact}; mark layers that are recomputed with pp.recomputed(layer)")
+        given = {each.name: arguments[each.name] for each in fields(cls) if each.name not in OF_RECOMPUTATION}
         return cls(**given | {"autocast": _autocast_dtype(given["autocast"])})
 
     @property

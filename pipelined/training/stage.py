@@ -27,9 +27,10 @@ from pipelined.training.exchange.stream import (
     pack_tree,
     tensors_of,
 )
+from pipelined.training.graph.recompute import SELECTS_ATTENTION
+from pipelined.training.graph.split_backward import WeightHalf, backward_input
 from pipelined.training.model import CountedLoss, Model, Past
 from pipelined.training.running_statistics import RunningStatistics
-from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.sums.accumulation import Accumulation
 
 MicrobatchKey = tuple[int, int]
@@ -49,6 +50,7 @@ class Stage:
         autocast: the dtype of matrix products in the forward; parameters and sums keep theirs. None: theirs.
         recompute: keep only input and output of a microbatch, and run the forward again before its backward.
         input_only: with `recompute`: keep no output either.
+        recompute_attention: keep only the inputs of each attention's core, and run it again in the backward.
         replicas: the ranks that hold the stage.
         accumulation: of the gradients of its parameters.
     Raises:
@@ -63,6 +65,7 @@ class Stage:
     autocast: torch.dtype | None = None
     recompute: bool = False
     input_only: bool = False
+    recompute_attention: bool = False
     replicas: int = 1
     accumulation: Accumulation = field(default_factory=Accumulation)
     alive: dict[MicrobatchKey, tuple[Tree, Tree]] = field(default_factory=dict)
@@ -185,6 +188,7 @@ class Stage:
         forward = partial(self.module, x)
         if noting:
             forward = partial(self.statistics.noting, forward, random.step, random.microbatch)
+        SELECTS_ATTENTION.set(self.recompute_attention)
         with self._precision():
             output = self._random.run(forward, random, f"stage {self.index}")
         if not self.last:

@@ -202,6 +202,29 @@ def test_recomputed_activations_have_the_same_dropout(schedule):
     require_equal(trained(schedule=schedule, depth=2, microbatches=4, recompute=True), plain(4))
 
 
+def marked(layers):
+    """The row of which every second layer is recomputed; one that is used twice, or tied, too."""
+    return lambda: [pp.recomputed(layer) if number % 2 == 0 else layer for number, layer in enumerate(layers())]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "layers"),
+    [
+        ("one_f_one_b", row),
+        ("zb_h1", row),
+        ("chimera_w", tied_row),
+        ("zb_h1", norms),
+        ("gpipe", u_net),
+        ("pipedream_2bw", row),
+    ],
+)
+def test_marked_layers_are_recomputed_with_the_bits_of_those_that_are_not(schedule, layers):
+    done, kept = (trained(each, schedule=schedule, depth=2, microbatches=4) for each in (marked(layers), layers))
+    assert done.losses == kept.losses
+    for name, value in kept.state_dict().items():
+        assert torch.equal(value, done.state_dict()[name]), name
+
+
 @pytest.mark.parametrize(
     ("schedule", "more"),
     [("gpipe", {}), ("chimera", {"recompute": True}), ("zb_h1", {}), ("zb_h1", {"recompute": True}), ("chimera_w", {})],

@@ -18,6 +18,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import MASTERS, Parameters, StageCosts, Workload
 from pipelined.training.check_model import ModelError
+from pipelined.training.graph.recompute import SELECTS_ATTENTION
 from pipelined.training.job import Numerics
 
 IMPOSSIBLE = 1 << 60
@@ -126,6 +127,7 @@ class PlannedLayers:
         step = feed.inputs(0, 0), feed.targets(0, 0)
         inputs, targets = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), step)
         parts = [self.model.build(range(n, n + 1), dtype, device, seed=0) for n in range(self.model.layers)]
+        SELECTS_ATTENTION.set(self.precision.recompute_attention)
         with torch.random.fork_rng(devices=[]):
             return measured_sizes(parts, inputs, lambda output: self.model.loss(output, targets))
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -10,6 +12,8 @@ from pipelined.random.keyed_random import seed_of
 from pipelined.training.check_model import ModelError
 from pipelined.training.parameters import replace_tensor
 
+RECOMPUTED = "pipelined_recomputed"
+"""The attribute of a layer that runs again in the backward."""
 LayerBuilder = Callable[[], nn.Module]
 
 
@@ -35,6 +39,30 @@ def tied(name: str, layer: LayerBuilder) -> TiedBuilder:
         layer: a callable that builds the layer.
     """
     return TiedBuilder(name, layer)
+
+
+L = TypeVar("L", nn.Module, LayerBuilder)
+
+
+def recomputed(layer: L) -> L:
+    """Let a layer of a row keep only its inputs, and run again in the backward, as by `torch.utils.checkpoint`.
+
+    Its random numbers are the same again, and its buffers are written by the first run alone. The gradients have the
+    bits of a layer that keeps everything. Workers of several ranks do not look at the mark.
+
+    Args:
+        layer: a callable that builds it, or a module, as a child of an `nn.Sequential`.
+    """
+    if isinstance(layer, nn.Module):
+        setattr(layer, RECOMPUTED, True)
+        return layer
+    if isinstance(layer, TiedBuilder):
+        return TiedBuilder(layer.name, recomputed(layer.build))
+    return partial(_marked, layer)
+
+
+def _marked(build: LayerBuilder) -> nn.Module:
+    return recomputed(build())
 
 
 def initial_seed(seed: int, layer: str) -> int:

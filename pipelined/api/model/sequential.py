@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.api.model.layer_builders import (
+    RECOMPUTED,
     LayerBuilder,
     build_layer,
     build_on_meta,
@@ -29,6 +30,7 @@ from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer, seeded_alone
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, describe_tree, tensors_of
+from pipelined.training.graph.recompute import recomputed
 from pipelined.training.parameters import register_tensor, replace_tensor
 from pipelined.training.stage import with_copied_buffers
 
@@ -228,7 +230,8 @@ class LayerRow(nn.Module):
 
     def forward(self, x: Tree) -> Tree:
         for name, layer in self._row:
-            x = run_layer(partial(layer, x), place_of_layer(name))
+            run = partial(recomputed, layer) if hasattr(layer, RECOMPUTED) else layer
+            x = run_layer(partial(run, x), place_of_layer(name))
         return x
 
 

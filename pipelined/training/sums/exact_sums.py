@@ -18,8 +18,8 @@ from collectives import Group, all_reduce
 from pipelined.actors.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import Grid
+from pipelined.training.graph.split_backward import nodes_below
 from pipelined.training.optimizer.state import GRID
-from pipelined.training.split_backward import nodes_below
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.grids import Grids

@@ -21,9 +21,9 @@ from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.tape import Computed, Tape, WeightWork, compute_back
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.stream import Arrived, Parcel, Tree, differentiable, open_tree
+from pipelined.training.graph.split_backward import WeightHalf, backward_input
 from pipelined.training.model import Past
 from pipelined.training.running_statistics import RunningStatistics
-from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.stage import MicrobatchKey
 from pipelined.training.teams.model import TeamModel
 from pipelined.training.teams.move_timer import MoveTimer

@@ -10,7 +10,8 @@ import pipelined as pp
 from pipelined.errors import UsageError
 from pipelined.training.job import Numerics
 
-PLAIN = {each.name: each.default for each in fields(Numerics) if each.name != "newest"}  # that is Ravnest's alone
+OTHERS = ("newest", "recompute_attention")  # of Ravnest, and of models that mark the cores of their attentions
+PLAIN = {each.name: each.default for each in fields(Numerics) if each.name not in OTHERS}
 
 
 @pytest.mark.parametrize("call", [pp.train, pp.plan, pp.Trainer], ids=lambda call: call.__name__)
@@ -26,6 +27,11 @@ def test_every_public_call_has_a_keyword_for_each_with_the_same_default(call):
 def test_the_arguments_of_a_call_are_taken_by_name_and_others_left(given, dtype):
     arguments = PLAIN | {"autocast": given, "recompute": True, "exact_sums": True, "schedule": "gpipe"}
     assert Numerics.of_call(arguments) == Numerics(autocast=dtype, exact_sums=True)
+
+
+def test_recomputation_of_a_part_is_a_mark_and_no_keyword():
+    with pytest.raises(UsageError, match=r"recompute='attention' is neither .* pp.recomputed\(layer\)"):
+        Numerics.of_call(PLAIN | {"autocast": False, "recompute": "attention"})
 
 
 def test_a_dtype_without_products_is_refused():

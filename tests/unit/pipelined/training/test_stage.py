@@ -14,12 +14,12 @@ MICROBATCHES = [(0, 4), (0, 5), (1, 6)]
 """Names of live microbatches: (pipe, microbatch)."""
 
 
-def stage_of(cut, recompute):
+def stage_of(cut, **recompute):
     index, depth, layers = CUTS[cut]
     module = MODEL.build(layers, torch.float64, "cpu", seed=1)
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    return Stage(MODEL, module, index, depth, torch.device("cpu"), recompute=recompute)
+    return Stage(MODEL, module, index, depth, torch.device("cpu"), **recompute)
 
 
 def given(stage, number):
@@ -46,11 +46,15 @@ def trained(stage, halves):
     return seen, {name: parameter.grad for name, parameter in stage.module.named_parameters()}
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+RECOMPUTED = [{"recompute": True}, {"recompute_attention": True}, {"recompute": True, "recompute_attention": True}]
+WAYS = [({}, True), *((recompute, halves) for recompute in RECOMPUTED for halves in (False, True))]
+
+
+@pytest.mark.parametrize(("recompute", "halves"), WAYS, ids=str)
 @pytest.mark.parametrize("cut", CUTS)
-def test_halves_give_what_the_whole_backward_gives(cut, recompute):
-    (expected, gradients), stage = trained(stage_of(cut, False), halves=False), stage_of(cut, recompute)
-    got, others = trained(stage, halves=True)
+def test_halves_and_recomputed_forwards_give_what_the_whole_backward_gives(cut, recompute, halves):
+    (expected, gradients), stage = trained(stage_of(cut), halves=False), stage_of(cut, **recompute)
+    got, others = trained(stage, halves)
     for one, other in zip(expected, got, strict=True):
         assert other is None if one is None else torch.equal(one.tensors[0], other.tensors[0])
     for name, gradient in gradients.items():
@@ -59,7 +63,7 @@ def test_halves_give_what_the_whole_backward_gives(cut, recompute):
 
 
 def test_the_first_stage_sends_nothing_back():
-    stage = stage_of("first", False)
+    stage = stage_of("first")
     x, gradient, _ = given(stage, 0)
     stage.forward((0, 0), x, KeyedRandom(1, 0, 0))
     assert stage.backward_input((0, 0), gradient, 1.0, KeyedRandom(1, 0, 0)) is None

@@ -11,7 +11,7 @@ from torch import nn
 from apps.lm.models.gpt2 import Block
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from pipelined.training.split_backward import backward_input
+from pipelined.training.graph.split_backward import backward_input
 
 B, T, C = 2, 5, 8
 

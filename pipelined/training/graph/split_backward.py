@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from pipelined.training.graph.recompute import Ticket
+
 Gradients = tuple[torch.Tensor | None, ...]
 """The gradients that arrive at a node: one for each of its outputs, or None."""
 Seed = tuple[GradientEdge, torch.Tensor]
@@ -204,8 +206,9 @@ def _drop(saved: Any) -> None:
     """Free a saved tensor: autograd allows this through its hooks for packing."""
     try:
         saved.register_hooks(lambda tensor: None, lambda nothing: None)
-    except RuntimeError:
-        return  # nothing is saved there, or the module's own hooks have packed it
+    except RuntimeError:  # nothing is saved there, or hooks have packed it: those of the module, or `recomputed`
+        if isinstance(ticket := saved.data, Ticket):
+            ticket.run = ticket.tensor = None
 
 
 @cache

@@ -1,0 +1,126 @@
+"""A recomputed part keeps its inputs alone, runs once more, and gives the gradients of a part that keeps everything."""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
+
+from pipelined.random.keyed_random import KeyedRandom, dropout
+from pipelined.random.torch_random import TorchRandom
+from pipelined.training.graph.recompute import SELECTS_ATTENTION, attention_core, recomputed
+from pipelined.training.graph.split_backward import backward_input
+
+WIDTH = 4
+
+
+class Part(nn.Module):
+    """Two maps with both kinds of dropout, a norm with running statistics and a count of its runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+        self.runs = 0
+
+    def forward(self, given):
+        self.runs += 1
+        y = functional.dropout(self.norm(self.first(given["x"])).tanh(), 0.4)
+        return {"y": self.second(dropout(y, 0.3, "part")) * given["scale"], "runs": self.runs}
+
+
+def parts():
+    torch.manual_seed(1)
+    model = nn.ModuleList([nn.Linear(WIDTH, WIDTH), Part()]).double()
+    return model, torch.randn(6, WIDTH, dtype=torch.float64, requires_grad=True)
+
+
+def forward(again):
+    """Output, input and model of one forward with dropout of torch and of ours."""
+    (before, part), x = parts()
+    run = (lambda *given: recomputed(part, *given)) if again else part
+    work = lambda: run({"x": before(x).relu(), "scale": 2.0})["y"]  # noqa: E731
+    output = TorchRandom(torch.device("cpu")).run(work, KeyedRandom(1, 2, 3), "stage 0")
+    return output, x, nn.ModuleList([before, part])
+
+
+def state(model):
+    return {**dict(model.named_buffers()), **{name: p.grad for name, p in model.named_parameters()}}
+
+
+def test_between_the_halves_of_a_backward_a_part_without_parameters_keeps_nothing():
+    before, after, x = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), torch.randn(3, WIDTH, requires_grad=True)
+    given = before(x)
+    there = weakref.ref(given.untyped_storage())
+    output = after(recomputed(lambda y: y.softmax(1).exp(), given))
+    del given
+    assert there() is not None
+    _, weights = backward_input([output], [torch.ones_like(output)], [x])
+    assert there() is None
+    weights.run()
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_a_part_has_the_gradients_buffers_and_random_numbers_of_one_that_keeps_everything(halves):
+    found = []
+    for again in (False, True):
+        output, x, model = forward(again)
+        torch.manual_seed(7)  # the backward comes when other numbers have been drawn
+        if halves:
+            (back,), weights = backward_input([output], [torch.ones_like(output)], [x])
+            weights.run()
+        else:
+            output.sum().backward()
+            back = x.grad
+        assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(7)))
+        assert model[1].runs == 1 + again
+        found.append({"x": back, "y": output.detach(), **state(model)})
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
+
+
+def test_a_part_keeps_its_inputs_alone_and_nothing_after_the_backward():
+    x = torch.randn(3, 3, requires_grad=True)
+    seen, kept = [], []
+
+    def part(y):
+        seen.append(weakref.ref(inner := y.exp()))
+        return inner.sigmoid().exp()
+
+    with saved_tensors_hooks(lambda tensor: kept.append(tensor.shape) or tensor, lambda tensor: tensor):
+        output = recomputed(part, x)
+    assert kept == [x.shape]
+    assert seen[0]() is None
+    output.sum().backward()
+    assert [each() for each in seen] == [None, None]
+
+
+def test_a_part_within_a_part_and_autocast_run_again_as_they_ran():
+    torch.manual_seed(1)
+    model, x, found = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8), []
+
+    def part(y):
+        return attention_core(lambda z: (z @ z.T).softmax(1) @ z, model(y)).exp() * y
+
+    for run in (lambda part, x: part(x), recomputed):
+        model.zero_grad()
+        SELECTS_ATTENTION.set(run is recomputed)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = run(part, x)
+        y.float().sum().backward()
+        found.append([y, *(p.grad for p in model.parameters())])
+    SELECTS_ATTENTION.set(False)
+    assert all(map(torch.equal, *found))
+
+
+def test_a_part_that_computes_otherwise_the_second_time_is_refused():
+    shapes = iter([3, 2])
+    output = recomputed(lambda x: x[: next(shapes)].exp(), torch.ones(3, requires_grad=True))
+    with pytest.raises(RuntimeError, match=r"saved another tensor the second time \(first: \(3,\)\)"):
+        output.sum().backward()
+
+
+def test_without_a_graph_a_part_just_runs():
+    with torch.no_grad():
+        assert recomputed(torch.exp, torch.zeros(2)).tolist() == [1.0, 1.0]
