@@ -55,7 +55,17 @@ def expanded(arguments: Sequence[str], known: Callable[[Sequence[str]], Collecti
     config = {} if path is None else read_flag_file(Path(path))
     names = known([*arguments_of_file(config, config, Path()), *arguments])
     refuse_names_of_others(arguments, names)
-    return [*arguments_of_file(config, names, Path(path or "")), *arguments]
+    return _joined([*arguments_of_file(config, names, Path(path or "")), *arguments])
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """A command line with `--recompute attention` as one word: no flag has a value that may be left out."""
+    words: list[str] = []
+    for word in arguments:
+        if word == "attention" and words[-1:] == ["--recompute"]:
+            word = f"{words.pop()}={word}"
+        words.append("--recompute-attention" if word == "--recompute=attention" else word)
+    return words
 
 
 def value_of(name: str, arguments: Sequence[str]) -> str | None:

@@ -82,7 +82,10 @@ class RunFlags:
     and skips a step whose gradients overflow. bfloat16-parameters: parameters, activations and gradients in bfloat16;
     the optimizer updates float32 copies of the parameters."""
     recompute: bool = False
-    """Keep only the input and output of a stage, and run its forward again before its backward."""
+    """Keep only the input and output of a stage, and run its forward again before its backward. `--recompute attention`
+    is --recompute-attention."""
+    recompute_attention: bool = False
+    """Keep queries, keys and values alone of each attention, and compute its core again in the backward."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
     shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond."""

@@ -22,6 +22,7 @@ def numerics(config: RunFlags) -> Numerics:
         dtype=DTYPES[config.dtype],
         autocast=AUTOCAST.get(config.dtype),
         recompute=config.recompute,
+        recompute_attention=config.recompute_attention,
         all_reduce=config.all_reduce,
         compress=config.compress,
         exact_sums=config.exact_sums,

@@ -127,6 +127,12 @@ class GPT2Flags(TextDataFlags, RunFlags):
         return self.init is not None or self.preset.startswith(PUBLISHED)
 
     @property
+    def held(self) -> dict[str, Any]:
+        """What decides the bytes of a number and of a microbatch, as `apps.gpt2.workload.workload` takes it."""
+        how = {"exact": self.exact_sums, "divided": self.divides, "again": self.recompute_attention}
+        return {"itemsize": self.itemsize, "masters": self.master_itemsize, **how}
+
+    @property
     def divides(self) -> bool:
         return self.shard_optimizer or (self.layout is not None and divides(self.layout))
 

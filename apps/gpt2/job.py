@@ -105,16 +105,7 @@ class Job:
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
-        config = self.config
-        held = sizes(
-            self.model,
-            self.plan,
-            self.sequence,
-            itemsize=config.itemsize,
-            exact=config.exact_sums,
-            divided=config.divides,
-            masters=config.master_itemsize,
-        )
+        held = sizes(self.model, self.plan, self.sequence, **self.config.held)
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
         return f"{plan_table(self.plan, cut, held, self.config.recompute)}\n  activations between stages: {shape}"
 

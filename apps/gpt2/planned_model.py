@@ -91,8 +91,7 @@ class PlannedGPT2:
         return self.config.itemsize
 
     def workload(self, plan: Plan) -> Workload:
-        exact, divided, masters = self.config.exact_sums, self.config.divides, self.config.master_itemsize
-        return workload(self.model, plan, self.sequence, self._itemsize, exact=exact, divided=divided, masters=masters)
+        return workload(self.model, plan, self.sequence, **self.config.held)
 
     def splits(self, plan: Plan) -> bool:
         if self.runs and alone(self.config):
@@ -119,16 +118,7 @@ class PlannedGPT2:
 
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         costs = EVEN if is_open(plan) else costs_of(self._team(plan, machine), plan)
-        sizes = team_workload(
-            self.model,
-            plan,
-            self.sequence,
-            costs,
-            itemsize=self._itemsize,
-            exact=self.config.exact_sums,
-            divided=self.config.divides,
-            masters=self.config.master_itemsize,
-        )
+        sizes = team_workload(self.model, plan, self.sequence, costs, **self.config.held)
         return sizes, stage_moves(self.model, plan, self.sequence, costs)
 
     def _team(self, plan: Plan, machine: Machine) -> TeamChain:
@@ -161,7 +151,8 @@ class PlannedGPT2:
     def build_split(self, plan: Plan) -> Any:
         from apps.lm.sharded.gpt2 import ShardedGPT2
 
-        return ShardedGPT2(self.model, factors_of(plan.split, plan.tensor), states_of(plan.split))
+        factors, again = factors_of(plan.split, plan.tensor), self.config.recompute_attention
+        return ShardedGPT2(self.model, factors, states_of(plan.split), again=again)
 
     def numerics(self) -> Any:
         from apps.common.numerics import numerics

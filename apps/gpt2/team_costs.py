@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,25 +63,14 @@ def costs_of(team: TeamChain, plan: Plan) -> Costs:
     return team.costs(layout_of(factors_of(plan.split, plan.tensor)))
 
 
-def sizes(
-    config: ModelConfig,
-    plan: Plan,
-    sequence: int,
-    *,
-    itemsize: int = FLOAT,
-    exact: bool = False,
-    divided: bool = False,
-    masters: int = 0,
-) -> Workload:
+def sizes(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, **held: Any) -> Workload:
     """The workload of a rank, as `workload`; of a team that of its fullest member."""
     if plan.tensor == 1:
-        return workload(config, plan, sequence, itemsize, exact=exact, divided=divided, masters=masters)
+        return workload(config, plan, sequence, itemsize, **held)
     states = tuple(states_of(plan.split).values())
     team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize, states=states)
     costs = costs_of(team, plan)
-    return team_workload(
-        config, plan, sequence, costs, itemsize=itemsize, exact=exact, divided=divided, masters=masters
-    )
+    return team_workload(config, plan, sequence, costs, itemsize=itemsize, **held)
 
 
 def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) -> list[StageMoves]:
@@ -113,6 +103,7 @@ def team_workload(
     exact: bool = False,
     divided: bool = False,
     masters: int = 0,
+    again: bool = False,
 ) -> Workload:
     """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
 
@@ -135,7 +126,7 @@ def team_workload(
                 forward=stage.forward / members,
                 backward=stage.backward / members,
                 message_bytes=ceil(stage.message_bytes / members),
-                activation_bytes=ceil(_kept_by_tape(config, kinds) * tokens * itemsize / members + besides),
+                activation_bytes=ceil(_kept_by_tape(config, kinds, again) * tokens * itemsize / members + besides),
                 pending_bytes=None,
                 boundary_bytes=ceil(stage.boundary_bytes / members),
                 frozen_bytes=stage.frozen_bytes + gathered * itemsize,
@@ -160,14 +151,15 @@ def _numbers(config: ModelConfig, every: Sequence[Counter[str]], costs: Costs) -
     return found
 
 
-def _kept_by_tape(config: ModelConfig, kinds: Counter[str]) -> float:
+def _kept_by_tape(config: ModelConfig, kinds: Counter[str], again: bool) -> float:
     """Numbers a token that the tapes of all members keep of a stage, besides what moves copy; without dropout.
 
     Of a block each result that a computation leaves to the next, and what autograd saves of the norms and of GELU. A
     test holds it to the record.
     """
     width = config.d_model
-    each = {BLOCK: 37 * width + 6 + config.heads, EMBEDDING: 2 * width + 2, HEAD: 4 * width + 3 * config.vocab + 11}
+    core = 0 if again else config.heads
+    each = {BLOCK: 37 * width + 6 + core, EMBEDDING: 2 * width + 2, HEAD: 4 * width + 3 * config.vocab + 11}
     return sum(numbers * kinds[kind] for kind, numbers in each.items())
 
 

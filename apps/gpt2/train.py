@@ -158,7 +158,9 @@ def _build(
 ) -> RankTrainer:
     config = job.config
     description = JobDescription(
-        model=ShardedGPT2(job.model, job.factors, job.states) if job.factors else GPT2(job.model, text.is_packed),
+        model=ShardedGPT2(job.model, job.factors, job.states, again=config.recompute_attention)
+        if job.factors
+        else GPT2(job.model, text.is_packed),
         plan=job.plan,
         feed=TokenFeed(batches_of(job, text.train)),
         optimizer_config=optimizer_of(job),

@@ -1,6 +1,6 @@
 """GPT-2 for the simulator: what each stage of a plan costs, sends and keeps, and which parameters it holds. No torch.
 
-Sizes are exact closed forms of the float32 model without dropout. Seconds are floating-point operations at a given
+Sizes are exact closed forms of the float32 model. Seconds are floating-point operations at a given
 speed, until they are measured.
 """
 
@@ -24,6 +24,7 @@ def workload(
     exact: bool = False,
     divided: bool = False,
     masters: int = 0,
+    again: bool = False,
 ) -> Workload:
     """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
 
@@ -33,6 +34,7 @@ def workload(
         exact: whether gradients are summed exactly.
         divided: whether the ranks that hold a parameter divide its update.
         masters: bytes of a number of the copies that the optimizer updates; 0: it has none.
+        again: whether the cores of attentions are computed again in the backward.
     """
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
@@ -44,8 +46,8 @@ def workload(
                 forward=forward,
                 backward=2 * forward,
                 message_bytes=plan.microbatch * sequence * config.d_model * itemsize,
-                activation_bytes=activation_bytes(*share) * itemsize // FLOAT,
-                pending_bytes=pending_bytes(*share) * itemsize // FLOAT,
+                activation_bytes=activation_bytes(*share, again=again) * itemsize // FLOAT,
+                pending_bytes=pending_bytes(*share, again=again) * itemsize // FLOAT,
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )

@@ -33,6 +33,7 @@ class TeamCase(Case):
     tensor: int = 2
     layout: str = "megatron"
     layers: int = 2
+    again: bool = False
 
     @property
     def plan(self):
@@ -43,23 +44,23 @@ class TeamCase(Case):
         """The whole model, also for one rank a worker."""
         sizes = ModelConfig(self.layers, 16, 8, 13, SEQUENCE, self.dropout, self.tied)
         if "=" in self.layout:
-            return ShardedGPT2(sizes, factors_of(self.layout, self.tensor), states_of(self.layout))
+            return ShardedGPT2(sizes, factors_of(self.layout, self.tensor), states_of(self.layout), again=self.again)
         layout = self.layout.replace("mixed", MIXED.get(self.tensor, ""))
         layout, _, state = layout.partition("+")
-        return ShardedGPT2(sizes, factors_of(layout, self.tensor), state or "none")
+        return ShardedGPT2(sizes, factors_of(layout, self.tensor), state or "none", again=self.again)
 
     def __str__(self):
-        extras = [self.scale] * (self.scale != "direct") + ["recompute"] * self.recompute
+        extras = [self.scale] * (self.scale != "direct") + ["recompute"] * self.recompute + ["again"] * self.again
         extras += ["dropout"] * (self.dropout > 0) + ["untied"] * (not self.tied)
         sizes = f"D{self.depth}-W{self.width}-N{self.microbatches}-T{self.tensor}"
         return "-".join([self.schedule, sizes, self.layout, *extras])
 
 
 ALWAYS = [
-    TeamCase("one_f_one_b", 1, 1, 2, layers=1, dropout=0.2),
+    TeamCase("one_f_one_b", 1, 1, 2, layers=1, dropout=0.2, again=True),
     TeamCase("gpipe", 1, 2, 1, layers=1, layout="data"),
     TeamCase("gpipe", 1, 1, 1, layers=1, tensor=8, layout="mixed"),
-    TeamCase("zb_h1", 2, 1, 2, layers=1, layout="mixed", dropout=0.2),
+    TeamCase("zb_h1", 2, 1, 2, layers=1, layout="mixed", dropout=0.2, again=True),
     TeamCase("one_f_one_b", 2, 2, 1, layers=1, layout="data", recompute=True, dropout=0.2),
     TeamCase("chimera", 2, 1, 4, layers=1, layout="data", scale="forward-doubling", tied=False),
     TeamCase("zb_v", 4, 1, 2, tensor=3, layout="mixed", recompute=True),

@@ -35,7 +35,7 @@ NOT_IN_RAVNEST = {
     **dict.fromkeys(("tensor", "layout"), "each node holds its layers whole"),
     **dict.fromkeys(("lr_schedule", "min_lr", "beta1", "beta2", "eps"), "its optimizer has a cosine rate and its own"),
     "clip": "no node knows the global norm when it is updated",
-    "recompute": "a node keeps the activations of the microbatches alive",
+    **dict.fromkeys(("recompute", "recompute_attention"), "a node keeps the activations of the microbatches alive"),
     "shard_optimizer": "no two nodes of a cluster hold the same layers",
     **dict.fromkeys(("offload_optimizer", "delayed_update"), "a node updates its layers where it computes"),
     "all_reduce": "clusters are averaged by rings",

@@ -28,7 +28,9 @@ NOT_IN_SWARM = {
     **dict.fromkeys(
         ("lr_schedule", "min_lr", "beta1", "beta2", "eps"), "a swarm's optimizer has a cosine rate and its own"
     ),
-    "recompute": "a peer always runs the forward of its stage again before the backward",
+    **dict.fromkeys(
+        ("recompute", "recompute_attention"), "a peer always runs the forward of its stage again before the backward"
+    ),
     "shard_optimizer": "the peers of a stage each hold its whole state, so that any of them may leave",
     **dict.fromkeys(("offload_optimizer", "delayed_update"), "a peer updates its stage where it computes"),
     "all_reduce": "the peers of a stage sum by slices that each of them owns",

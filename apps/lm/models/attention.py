@@ -6,10 +6,12 @@ K numbers of a head.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn import functional
 
+from pipelined.training.graph.recompute import attention_core
 from pipelined.training.model import with_past
 
 Dropout = Callable[[torch.Tensor], torch.Tensor]
@@ -25,7 +27,11 @@ def causal_attention(
         key, value: (B, G, T, K); each of them serves H / G heads of queries. Those of the tokens before are added here.
         dropped: the dropout of the weights (B, H, T, S), which a fused kernel would draw from a stream of its own.
     """
-    key, value = with_past(key, value)
+    return attention_core(partial(_core, dropped=dropped), query, *with_past(key, value))
+
+
+def _core(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropped: Dropout | None = None) -> torch.Tensor:
+    """`causal_attention` of keys and values that are all there."""
     if key.shape[1] < query.shape[1]:
         groups = query.shape[1] // key.shape[1]
         key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))  # (B, H, S, K)

@@ -15,6 +15,7 @@ from torch.nn import functional
 import pipelined as pp
 from apps.lm.models.bert_presets import BertConfig
 from apps.lm.models.llama import embed, matrix
+from pipelined.training.graph.recompute import attention_core
 
 
 def builders(config: BertConfig) -> dict[str, pp.LayerBuilder]:
@@ -70,7 +71,8 @@ class Attention(nn.Module):
         apart = [each(x).unflatten(2, (self._heads, -1)) for each in (self.query, self.key, self.value)]
         query, key, value = (each.transpose(1, 2) for each in apart)  # each (B, H, T, C/H)
         dropped = self._dropout if self.training else 0.0
-        y = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropped)
+        core = partial(functional.scaled_dot_product_attention, dropout_p=dropped)
+        y = attention_core(core, query, key, value)
         return y.transpose(1, 2).flatten(2)  # (B, T, C)
 
     def extra_repr(self) -> str:

@@ -3,6 +3,7 @@
 Shapes: B sequences, T tokens of a sequence, H heads, K numbers of a head; each but T may be a rank's share.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -12,29 +13,32 @@ from pipelined.random.mask import dropout
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.shards import Shards
+from pipelined.training.graph.recompute import recomputed
 
 HEADS = 3
 """The dimension of the heads in (B, T, 3, H, K); one fewer after the attention."""
 
 
-async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None) -> Value:
+async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None, *, again: bool = False) -> Value:
     """Causal attention.
 
     Args:
         x: queries, keys and values, (B, T, 3, H, K), split by sequences and heads.
         p: probability that a weight is dropped.
         key: of the weights' mask; None: nothing is dropped.
+        again: whether the backward computes it again from x, and keeps nothing else.
     Returns: (B, T, H, K), split alike.
     """
     sequences, tokens, _, heads, numbers = x.shards.lengths
     cuts = {dimension - (dimension >= HEADS): each for dimension, each in x.shards.layout.cuts.items()}
     result = Shards(x.shards.mesh, (sequences, tokens, heads, numbers), Layout.of(cuts))
-    if key is None or p == 0.0:
-        return await run.compute("attention", attended, x, result=result)
-    rows, _, _, held, _ = x.shards.pieces(run.rank)
-    every = ((0, tokens),)
-    dropped = partial(dropout, p=p, key=key, whole=(sequences, heads, tokens, tokens), piece=(rows, held, every, every))
-    return await run.compute("attention", partial(attended, dropped=dropped), x, result=result)
+    work: Callable[..., torch.Tensor] = attended
+    if key is not None and p != 0.0:
+        rows, _, _, held, _ = x.shards.pieces(run.rank)
+        every, whole = ((0, tokens),), (sequences, heads, tokens, tokens)
+        dropped = partial(dropout, p=p, key=key, whole=whole, piece=(rows, held, every, every))
+        work = partial(attended, dropped=dropped)
+    return await run.compute("attention", partial(recomputed, work) if again else work, x, result=result)
 
 
 def attended(x: torch.Tensor, dropped: Dropout | None = None) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """What is counted as held is all that is held: to the byte what the closed form says, and able to exceed it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,14 +32,14 @@ TARGETS = IDS + 1
 class Counted:
     """One stage of the model that is counted, and how to walk microbatches through it."""
 
-    def __init__(self, layers, recompute=False):
-        model, top = GPT2(CONFIG), CONFIG.layers + 1
+    def __init__(self, layers, config=CONFIG, **recompute):
+        model, top = GPT2(config), config.layers + 1
         self.first, self.last = 0 in layers, top in layers
         depth = 3 - self.first - self.last
         module = model.build(layers, torch.float32, "cpu", seed=1)
         self.parameters = dict(module.named_parameters())
         self.kept = Kept(storages(self.parameters.values()))
-        inner = Stage(model, module, 0 if self.first else 1, depth, torch.device("cpu"), recompute=recompute)
+        inner = Stage(model, module, 0 if self.first else 1, depth, torch.device("cpu"), **recompute)
         self.stage = CountedStage(inner, self.kept)
 
     def forward(self, microbatch):
@@ -68,6 +69,23 @@ def test_a_pending_weight_half_takes_what_the_closed_form_says(layers):
     counted.backward(0, "backward_input")
     held = sum(nbytes for nbytes, _ in counted.kept.alive[counted.stage.stage.index, (0, 0)].values())
     assert held == pending_bytes(CONFIG, layers, ROWS, SEQUENCE)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "again"])
+@pytest.mark.parametrize("layers", STAGES, ids=str)
+def test_the_core_of_an_attention_keeps_what_its_form_says_or_nothing(layers, again, dropout):
+    config = replace(CONFIG, dropout=dropout)
+    counted = Counted(layers, config, recompute_attention=again)
+    counted.forward(0)
+    assert counted.kept.peak_bytes == activation_bytes(config, layers, ROWS, SEQUENCE, again=again)
+    blocks = sum(1 for layer in layers if 0 < layer <= CONFIG.layers)
+    kept, less = (activation_bytes(config, layers, ROWS, SEQUENCE, again=each) for each in (False, True))
+    pairs = 9 * ROWS * CONFIG.heads * SEQUENCE**2 + SEQUENCE**2
+    assert kept - less == blocks * (pairs if dropout else 4 * ROWS * CONFIG.heads * SEQUENCE)
+    counted.backward(0, "backward_input")
+    held = sum(nbytes for nbytes, _ in counted.kept.alive[counted.stage.stage.index, (0, 0)].values())
+    assert held == pending_bytes(config, layers, ROWS, SEQUENCE, again=again)
 
 
 @pytest.mark.parametrize("layers", STAGES, ids=str)

@@ -61,6 +61,16 @@ def test_flags_of_the_command_line_win_over_the_file_wherever_they_stand(file):
     assert without_file(parse([*again, *file(TOML)])) == vars(parse([*WORDS, *again]))
 
 
+def test_recompute_has_a_value_on_the_command_line_and_in_a_file(file):
+    given = parse(["--recompute", "attention", "--depth", "2"])
+    assert (given.recompute, given.recompute_attention) == (False, True)
+    assert parse(["--recompute=attention", "--depth", "2"]) == parse(["--depth", "2", "--recompute-attention"]) == given
+    assert without_file(parse(file('recompute = "attention"\ndepth = 2'))) == vars(given)
+    assert parse(["--recompute", "--depth", "2"]).recompute
+    with pytest.raises(SystemExit):
+        parse(["--recompute", "scores"])
+
+
 @pytest.mark.parametrize(
     ("program", "flags"),
     [

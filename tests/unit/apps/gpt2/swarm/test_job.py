@@ -92,6 +92,7 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
         ("--offload-optimizer", None, "--offload-optimizer means nothing to a swarm: a peer updates its stage"),
         ("--pipes 2", None, "--pipes 2 means nothing to a swarm"),
         ("--recompute", None, "--recompute means nothing to a swarm: a peer always runs the forward"),
+        ("--recompute attention", None, "--recompute-attention means nothing to a swarm: a peer always runs"),
         ("--chunks 2", None, "a peer holds one stage; leave it out"),
         ("--scale forward-doubling", None, "--scale"),
         ("--plan auto", None, "--plan auto means nothing"),
