@@ -44,11 +44,22 @@ class Loop:
         return float(loss.detach())
 
 
+def weights_of(loops):
+    """By the steps that each trained since its last average, all of which every loop has; equal if there are none."""
+    common = set.intersection(*(each.steps for each in loops))
+    since = [len(each.steps - common) for each in loops]
+    return [each / sum(since) for each in since] if len({*since}) > 1 else None
+
+
 @torch.no_grad()
 def average(loops, late=()):
     """Give all loops the mean of the first ones; late ones begin with it, and with the first one's optimizer."""
+    weights = weights_of(loops) if loops[0].training.by_microbatches else None
     for name in loops[0].parameters:
-        mean = sum(each.parameters[name] for each in loops) / len(loops)
+        values = [each.parameters[name] for each in loops]
+        mean = sum(values) / len(loops)
+        if weights is not None:
+            mean = sum(weight * value for weight, value in zip(weights, values, strict=True))
         for each in [*loops, *late]:
             each.parameters[name].copy_(mean)
     for each in late:

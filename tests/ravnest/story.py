@@ -70,7 +70,7 @@ class Story:
     Args:
         training: another one; what it must come to is then for the caller to check.
         ram: bytes of each node.
-        steps: where no other training is given.
+        steps, by_microbatches: where no other training is given.
         delay: seconds of a frame from one party to another.
         resume: whether `train` goes on from what another run saved.
         kept: where nodes keep what they do, for all or by name; see `ClusterMember`.
@@ -94,6 +94,7 @@ class Story:
         ram=1 << 20,
         resume=False,
         steps=STEPS,
+        by_microbatches=False,
         **kept,
     ):
         self.network, self._draw = VirtualNetwork(seed, delay=delay, jitter=delay / 2), random.Random(seed)
@@ -102,7 +103,8 @@ class Story:
         self._stack = ExitStack()
         self.disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(2e-3))
         self._is_known, self._kept, self._ram, self._resume = training is None, kept, ram, resume
-        self.training = training or training_of(CASE, steps, replace(OPTIMIZER, steps=steps), torch.float32, every=2)
+        known = training_of(CASE, steps, replace(OPTIMIZER, steps=steps), torch.float32, every=2)
+        self.training = training or replace(known, by_microbatches=by_microbatches)
         layers = tuple(LayerSize(100, 8, 8, 1.0) for _ in range(self.training.model.layers))
         self._request = PoolRequest((), layers, clusters=clusters, rules=StageRules(ahead=ahead))
 

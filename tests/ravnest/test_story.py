@@ -1,5 +1,7 @@
 """What is lost when, line by line of docs/ravnest.md, and random faults (`python -m tests.ravnest.story SEED`)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -42,6 +44,21 @@ def test_nodes_of_a_lost_cluster_form_a_late_one_and_all_steps_count_once():
     assert late and late[-1] == story.view.clusters and len(late[-1].rows) == 2
     number = late[-1].number
     assert {cluster for clusters, cluster, _ in story.seen if clusters == number} == {0, 1}
+
+
+@pytest.mark.parametrize("steps", [39, 40])
+def test_late_clusters_and_the_others_count_by_the_microbatches_that_they_trained(steps):
+    """The average at the end has the bits of plain loops weighed by hand; see `plain_loops.weights_of`."""
+    story = Story(4, steps=steps, by_microbatches=True)
+    killed = [(Phase.TRAINING, ["n0", "n1"]), (Phase.CONFIRMED, ["n2", "n3"])]
+    run_virtual(story.run(*(story.befall(Fault.KILL, phase=at, seconds=0.2, names=names) for at, names in killed)))
+    weights = [
+        {replace(story.training, begin=each.begun.step).weight(each, n, round_) for n in range(len(each.rows))}
+        for each in story.chain
+        for round_ in range(1, story.chain.rounds[each.number] + 1)
+    ]
+    assert any(each.going.late for each in story.chain) and {0.0, 1.0} in weights
+    assert any(len(each) > 1 and not each & {0.0, 1.0} for each in weights) == (steps % 2), weights
 
 
 def test_a_node_that_comes_late_forms_a_cluster_of_its_own_where_their_number_is_open():
