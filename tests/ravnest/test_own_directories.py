@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from pipelined.aio.clock import run_virtual
+from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.saving import Saving
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import common_step
-from tests.ravnest.story import CASE, Fault, Story
+from tests.ravnest.story import CASE, Fault, Story, tell
 from tests.ravnest.test_going_on import BLOCKING, FIRST, plain, went_on_as_plain_loops
-from tests.ravnest.test_overlapped import recorded, replayed
+from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
 
 NAMES = ["n0", "n1", "n2"]
 
@@ -79,3 +80,11 @@ def test_a_resume_without_the_node_that_saved_a_stage_is_refused(tmp_path):
     saving = {**own(tmp_path), "n0": None}
     with pytest.raises(AssertionError, match=r"the nodes hold no step that all stages saved \(held: .*; start all"):
         run_virtual(Story(training=BLOCKING, saving=saving, resume=True).run())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_after_random_faults_the_replay_has_the_same_bits(tmp_path, seed):
+    saving = own(tmp_path, ["n0", "n1", "n2", "n3"], every=1 + seed % 2)
+    orders = OrderDirectory(tmp_path / "orders", "task")
+    told = tell(seed, training=OVERLAPPED, ahead=1 + seed % 3, orders=orders, saving=saving)
+    assert told.ends[-1] == f"average {replayed(OVERLAPPED, read_orders(tmp_path / 'orders'))[0]}", told.told
