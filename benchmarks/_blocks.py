@@ -123,8 +123,8 @@ class SplitBlocks:
         for piece in self._pieces.values():
             piece.grad = None
         self._input, tape = Value(self._x, self._shards), Tape(self._network, self._device)
-        self._output = await self._model.part(tape, self._work.blocks, self._input, self._pieces)
-        await tape.backward(self._output, self._gradient)
+        self._output = await tape.run(self._model.part(tape, self._work.blocks, self._input, self._pieces))
+        await tape.run(tape.backward(self._output, self._gradient))
         await sum_gradients(self._network, [(piece, self._lie[name]) for name, piece in self._pieces.items()])
 
     def results(self, whole: Whole) -> Iterator[Pair]:

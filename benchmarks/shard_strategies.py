@@ -137,8 +137,8 @@ async def taken(factors: dict[str, Factors], network: Network, clock: RealClock 
 async def _step(tape: Tape, model: ShardedGPT2) -> None:
     shards, lie = model.stream((SEQUENCES, TOKENS)), _lie(model)
     pieces = {name: torch.ones(each.shape(tape.rank)).requires_grad_() for name, each in lie.items()}
-    y = await model.block(tape, 0, Value(torch.ones(shards.shape(tape.rank)), shards), pieces)
-    await tape.backward(y, torch.ones_like(y.array))
+    y = await tape.run(model.block(tape, 0, Value(torch.ones(shards.shape(tape.rank)), shards), pieces))
+    await tape.run(tape.backward(y, torch.ones_like(y.array)))
     await sum_gradients(tape.network, [(pieces[name], each) for name, each in lie.items()])
 
 

@@ -1,7 +1,7 @@
 """The record of a stage: its computations, moves and memory on one rank, and their price, from the meta device.
 
 The tape that trains also records: here its device counts operations, and its network notes the paths. So what is
-priced is what runs, in the same order, backward included.
+priced is what runs, in the same order, backward included, with a computation for each hand-over to the device.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -22,14 +22,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ComputeStep:
-    """One computation.
+    """What is computed between two moves, in one hand-over to the device.
 
     Args:
-        name: of the operator, with " back" after it in the backward.
         operations: floating-point operations of its multiplications on this rank.
     """
 
-    name: str
     operations: int
 
 
@@ -113,13 +111,13 @@ def record(
     recorder = _Recorder(rank)
     tape, kept = Tape(recorder, recorder, again=again, gathered=gathered), _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
-        result = _finished(stage(tape))
+        result = _finished(tape.run(stage(tape)))
     steps, recorder.steps = recorder.steps, []
     forward = PhaseRecord(rank, steps)
     held = kept.nbytes(tape)
-    _finished(tape.backward(result, torch.empty_like(result.array), back))
+    _finished(tape.run(tape.backward(result, torch.empty_like(result.array), back)))
     backward, recorder.steps = PhaseRecord(rank, recorder.steps), []
-    _finished(tape.backward_weights())
+    _finished(tape.run(tape.backward_weights()))
     return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), held)
 
 
@@ -148,12 +146,10 @@ class _Recorder:
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
         with FlopCounterMode(display=False) as counter:
             result = work()
-        self.steps.append(ComputeStep(op, counter.get_total_flops()))
+        self.steps.append(ComputeStep(counter.get_total_flops()))
         return result, 0.0, 0.0
 
     async def carry(self, path: Path, array: torch.Tensor) -> torch.Tensor:
-        if not path.moves:
-            return array
         self.steps.append(MoveStep(path, array.element_size()))
         return array.new_empty(path.target.shape(self.rank))
 

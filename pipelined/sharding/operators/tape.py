@@ -6,18 +6,19 @@ gradients, so each local graph is walked once, in one order on all ranks, and th
 like those of the forward: the event loop is never blocked.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import torch
 
 from pipelined.actors.executor import Device
+from pipelined.sharding.operators.hand_over import Carrier, carried, run_stage
 from pipelined.sharding.operators.verbs import Operand, StoredPiece, Value
 from pipelined.sharding.path import Path, path
 from pipelined.sharding.shards import Shards
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,20 +47,12 @@ Back = Callable[[Computed], WeightWork | None]
 """Walks one computation back, and returns what it leaves."""
 
 
-class Carrier(Protocol):
-    """What carries pieces: see `pipelined.sharding.groups.MeshGroups`."""
-
-    rank: int
-
-    async def carry(self, path: Path, array: torch.Tensor) -> torch.Tensor: ...
-
-
 class Tape:
     """Computes and moves, and walks both back.
 
     Args:
         network: carries pieces: `MeshGroups`, or what notes that it would.
-        device: computes: an executor, or what counts; on a timed one the durations are those of the names.
+        device: computes: an executor, or what counts.
         training: False: nothing is kept for a backward.
         autocast: the dtype of multiplications; None: that of the values. Results, parameters and sums keep the latter.
         again: whether what is moved again for the backward is not kept; False where the backward follows at once.
@@ -69,7 +62,8 @@ class Tape:
     Attributes:
         noted: what the layers noted beside their results, in order.
 
-    Gradients of parameters gather in their `grad`, as partial sums over the axes on which they are broadcast.
+    Gradients of parameters gather in their `grad`, as partial sums over the axes on which they are broadcast. All
+    coroutines of a tape are awaited inside one that `run` runs.
     """
 
     def __init__(
@@ -89,6 +83,10 @@ class Tape:
         self._left: list[WeightWork | Moved] = []
         self.noted: list[Any] = []
 
+    async def run(self, stage: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of this tape: see `run_stage`."""
+        return await run_stage(stage, self.device, self.network)
+
     async def compute(
         self,
         name: str,
@@ -107,11 +105,8 @@ class Tape:
         self._require_held(name, operands)
         given = [self._leaf(operand) for operand in operands]
 
-        def computed() -> torch.Tensor:
-            with torch.set_grad_enabled(self.training):
-                return self._cast(work, given) if self.autocast else work(*given)
-
-        produced, *_ = await self.device.run(name, computed)
+        with torch.set_grad_enabled(self.training):
+            produced = self._cast(work, given) if self.autocast else work(*given)
         if tuple(produced.shape) != result.shape(self.rank):
             shapes = f"rank: {self.rank}, got: {tuple(produced.shape)}, layout's: {result.shape(self.rank)}"
             raise ValueError(f"{name} gave another shape ({shapes})")
@@ -149,9 +144,9 @@ class Tape:
 
     async def _carried(self, way: Path, value: Value) -> torch.Tensor:
         if self.gathered is None or not isinstance(value, StoredPiece) or value.again:
-            return await self.network.carry(way, value.array)
+            return await carried(way, value.array)
         if value.name not in self.gathered:
-            self.gathered[value.name] = await self.network.carry(way, value.array)
+            self.gathered[value.name] = await carried(way, value.array)
         return self.gathered[value.name]
 
     def _require_held(self, name: str, operands: Iterable[Operand]) -> None:
@@ -170,7 +165,7 @@ class Tape:
         """Move those values again whose memory was freed, into the same memory; autograd counts no change of them."""
         for value in values:
             if moved := self._freed.get(value):
-                again = await self.network.carry(moved.path, moved.value.array)
+                again = await carried(moved.path, moved.value.array)
                 value.array.untyped_storage().resize_(value.array.numel() * value.array.element_size())
                 value.array.data.copy_(again)
                 del again  # before the next one comes
@@ -211,8 +206,7 @@ class Tape:
             if not isinstance(entry, Moved):
                 inputs = [given for given, _ in entry.inputs]
                 await self._restore(inputs)
-                left, *_ = await self.device.run(f"{entry.name} back", partial(back or compute_back, entry))
-                if left is not None:
+                if (left := (back or compute_back)(entry)) is not None:
                     self._left.append(left)
                 self._free(given for given in inputs if given.weight or left is None)
             elif entry.value.weight and entry.moved.gradient is None:
@@ -226,22 +220,15 @@ class Tape:
         Cost: until then it keeps the other inputs of these computations, gathered ones too.
         """
         work, self._left = self._left, []
-        for _, some in groupby(work, lambda each: isinstance(each, Moved)):
-            each = list(some)
-            if halves := [half for half in each if not isinstance(half, Moved)]:
-                await self.device.run("weights back", partial(_run_all, halves))
-            for entry in each:
-                if isinstance(entry, Moved):
-                    await self._move_back(entry)
+        for each in work:
+            if isinstance(each, Moved):
+                await self._move_back(each)
+            else:
+                each()
 
     async def _move_back(self, entry: Moved) -> None:
         if entry.moved.gradient is not None:
-            entry.value.add(await self.network.carry(entry.path.backward, entry.moved.gradient))
-
-
-def _run_all(work: Iterable[WeightWork]) -> None:
-    for each in work:
-        each()
+            entry.value.add(await carried(entry.path.backward, entry.moved.gradient))
 
 
 def _is_freed(array: torch.Tensor) -> bool:

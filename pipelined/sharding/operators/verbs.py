@@ -1,7 +1,8 @@
 """The two verbs of a sharded stage: compute, on what this rank holds, and move, from one layout to another.
 
 A stage is a coroutine over them, and each rank runs it for its own pieces. A reader gives the verbs their meaning:
-`tape.Tape` runs it and walks it back; `record.record` reads it for its steps alone.
+`tape.Tape` runs it and walks it back; `record.record` reads it for its steps alone. The coroutine awaits nothing else:
+it runs in the thread of the device, and only its moves in the event loop.
 """
 
 from collections.abc import Callable, Sequence
@@ -97,7 +98,7 @@ class Reader(Protocol):
         """Compute on this rank's pieces alone.
 
         Args:
-            name: of the operator, for records and errors.
+            name: of the operator, for errors.
             work: takes the operands' tensors, and returns this rank's piece of the result; it changes none of them.
             result: how the result lies.
             constant: the result has no gradient.

@@ -1,9 +1,10 @@
 """A stage whose tensors are split over the members of a team: its passes are coroutines over the tape.
 
 Every member does the same passes in the same order, each on its own pieces. Between computations tensors move from
-member to member, so the event loop awaits a pass; only its computations run on the executor. What flows to another
-stage goes from each member to the same member of that stage's team, in pieces of 1/T of the bytes. The weight half of a
-backward has no communication, unless weights are stored in parts; so the members need not run it at the same time.
+member to member: a pass is a coroutine that runs on the executor up to its next move, and the event loop awaits that.
+What flows to another stage goes from each member to the same member of that stage's team, in pieces of 1/T of the
+bytes. The weight half of a backward has no communication, unless weights are stored in parts; so the members need not
+run it at the same time.
 """
 
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class TeamStage:
         layers: the range.
         index: the number of the stage.
         network: carries pieces among the members.
-        executor: runs each computation.
+        executor: computes.
         autocast, recompute, replicas: as of a `Stage`; replicas are the ranks that hold the same pieces.
         gathered: of the rank's tapes in a step; see `Tape`.
     """
@@ -101,18 +102,18 @@ class TeamStage:
         """
         self.moves.begin("forward")
         tape, given = self._tape(not self.recompute, self.gathered), self._opened(x)
-        output = await self._apply(tape, given, random, targets)
+        output, sent = await tape.run(self._forwarded(tape, given, random, targets))
         if self.statistics.any:
             self.statistics.note(random.step, random.microbatch, tape.noted)
         self.alive[key] = Live(given, None if self.recompute else (tape, output))
-        return self._parcel(await _everywhere(tape, output) if self.last else output)
+        return self._parcel(sent)
 
     async def backward(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
     ) -> Parcel | None:
         """Backward one microbatch; see `Stage.backward`. Gradients gather as summands of the members' pieces."""
         tape, x, output = await self._revived(key, random, targets)
-        await tape.backward(output, self._seed(output, gradient, scale))
+        await tape.run(tape.backward(output, self._seed(output, gradient, scale)))
         return self._back(x)
 
     async def backward_input(
@@ -121,13 +122,14 @@ class TeamStage:
         """The half of `backward` with all its moves but those of stored weights' gradients; see `Stage`."""
         tape, x, output = await self._revived(key, random, targets)
         self.pending[key] = tape
-        await tape.backward(output, self._seed(output, gradient, scale), input_half)
+        await tape.run(tape.backward(output, self._seed(output, gradient, scale), input_half))
         return self._back(x)
 
     async def backward_weight(self, key: MicrobatchKey) -> None:
         """The half of `backward` that accumulates the gradients of parameters."""
         self.moves.resume("backward")
-        await self.pending.pop(key).backward_weights()
+        tape = self.pending.pop(key)
+        await tape.run(tape.backward_weights())
 
     async def evaluate(self, x: Arrived, past: Past | None = None) -> Parcel:
         """Forward without random numbers: this member's piece, or on the last stage the whole logits on every member.
@@ -138,10 +140,10 @@ class TeamStage:
         """
         self.moves.begin("evaluation")
         tape, given = self._tape(False, past=past), self._opened(x)
-        output = await self._part(tape, given)
+        output = await tape.run(self._evaluated(tape, given))
         if past:
             past.advance(given.shards.lengths[1])
-        return self._parcel(await _everywhere(tape, output) if self.last else output)
+        return self._parcel(output)
 
     async def score(self, x: Arrived, targets: Tree) -> tuple[float, float]:
         """The loss of the last stage without random numbers, summed over the targets, and their number.
@@ -150,12 +152,26 @@ class TeamStage:
         """
         self.moves.begin("evaluation")
         tape = self._tape(False)
-        output = await self._part(tape, self._opened(x))
-        loss = await _everywhere(tape, await self.model.score(tape, output, self._placed(targets)))
+        _, loss = await tape.run(self._forwarded(tape, self._opened(x), None, targets))
         tokens = float(targets.numel())
         return (0.0, 0.0) if self.network.rank else (float(loss.array) * tokens, tokens)
 
-    async def _apply(self, tape: Tape, x: Value, random: KeyedRandom, targets: Tree) -> Value:
+    async def _forwarded(self, tape: Tape, x: Value, random: KeyedRandom | None, targets: Tree) -> tuple[Value, Value]:
+        """The output, and what leaves the stage of it."""
+        output = await self._apply(tape, x, random, targets)
+        return output, await self._leaving(tape, output)
+
+    async def _evaluated(self, tape: Tape, x: Value) -> Value:
+        return await self._leaving(tape, await self._part(tape, x))
+
+    async def _leaving(self, tape: Tape, value: Value) -> Value:
+        """What leaves the stage: this member's piece, or after the last layer the whole, without a gradient."""
+        if not self.last:
+            return value
+        whole = Shards(value.shards.mesh, value.shards.lengths, "")
+        return await tape.move(Value(value.array, value.shards, False), whole)
+
+    async def _apply(self, tape: Tape, x: Value, random: KeyedRandom | None, targets: Tree) -> Value:
         output = await self._part(tape, x, random)
         return await self.model.score(tape, output, self._placed(targets)) if self.last else output
 
@@ -170,7 +186,7 @@ class TeamStage:
         if run is None:
             self.moves.begin("forward")
             tape = self._tape(True, self.gathered)
-            run = tape, await self._apply(tape, x, random, targets)
+            run = tape, await tape.run(self._apply(tape, x, random, targets))
         self.moves.begin("backward")
         return run[0], x, run[1]
 
@@ -226,12 +242,6 @@ class TeamStage:
         if self.first:
             return None
         return Parcel(((torch.zeros_like(x.array) if x.gradient is None else x.gradient).cpu(),))
-
-
-async def _everywhere(tape: Tape, value: Value) -> Value:
-    """The whole of a value on every member, without a gradient."""
-    whole = Shards(value.shards.mesh, value.shards.lengths, "")
-    return await tape.move(Value(value.array, value.shards, False), whole)
 
 
 def input_half(entry: Computed) -> WeightWork | None:

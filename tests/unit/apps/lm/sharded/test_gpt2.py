@@ -6,7 +6,7 @@ import torch
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
-from apps.lm.sharded.layouts import OPERATORS
+from apps.lm.sharded.layouts import OPERATORS, factors_of
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.sharding.operators.record import MoveStep, piece, record
@@ -72,11 +72,10 @@ async def train(tape, model, wholes):
     for step in range(STEPS):
         shards = model.ids((B, T))
         ids, targets = (Value(shards.local(each, tape.rank), shards, False) for each in batch(step, model.config.vocab))
-        loss = await model.score(
-            tape, await model.part(tape, range(model.layers), ids, pieces, KeyedRandom(3, step, 0)), targets
-        )
+        output = await tape.run(model.part(tape, range(model.layers), ids, pieces, KeyedRandom(3, step, 0)))
+        loss = await tape.run(model.score(tape, output, targets))
         step_of.zero_grad()
-        await tape.backward(loss, torch.ones((), dtype=torch.float64))
+        await tape.run(tape.backward(loss, torch.ones((), dtype=torch.float64)))
         await sum_gradients(tape.network, [(pieces[name], lie[name]) for name in pieces])
         first = first or {name: piece.grad.clone() for name, piece in pieces.items()}
         step_of.step()
@@ -125,9 +124,9 @@ def test_a_block_on_64_ranks_sends_the_known_bytes():
             sent.setdefault(phase, []).append(tape.network.transport.traffic.bytes_sent)
 
         pieces = {name: lie[name].local(each, tape.rank).requires_grad_() for name, each in wholes.items()}
-        y = await model.block(tape, 0, Value(shards.local(x, tape.rank), shards), pieces)
+        y = await tape.run(model.block(tape, 0, Value(shards.local(x, tape.rank), shards), pieces))
         counted("forward")
-        await tape.backward(y, y.shards.local(x, tape.rank))
+        await tape.run(tape.backward(y, y.shards.local(x, tape.rank)))
         counted("backward")
         await sum_gradients(
             tape.network, [(pieces[name], lie[name]) for name in names if "c_" in name and "weight" in name]
@@ -215,3 +214,27 @@ def test_weights_that_are_gathered_once_a_step_send_n_plus_1_times_a_share(micro
     share = 8 * (p - 1) / p
     assert sent[1] - sent[0] == share * ((microbatches + 1) * blocks + (2 * microbatches + 1) * table)
     assert kept[0] == kept[1], "weights of the step are no activations"
+
+
+@pytest.mark.parametrize(
+    ("layout", "moves"),
+    [
+        pytest.param("megatron", 8, id="megatron: two sums of each norm, a gather and a scatter of each pair"),
+        pytest.param("data", 0, id="data: each rank computes with its own sequences"),
+    ],
+)
+def test_a_block_is_handed_to_the_device_once_and_after_each_move(layout, moves):
+    """18 computations each way, of norms, multiplications, biases, attention, activation and residuals."""
+    model = ShardedGPT2(ModelConfig(1, 8, 2, 11, 4, 0.0), factors_of(layout, 2))
+    shards, lie = model.stream((4, 4)), model.parameters()
+
+    async def work(tape):
+        device, ops = tape.device.run, []
+        tape.device.run = lambda op, work: ops.append(op) or device(op, work)
+        pieces = {name: torch.ones(each.shape(tape.rank)).requires_grad_() for name, each in lie.items()}
+        y = await tape.run(model.block(tape, 0, Value(torch.ones(shards.shape(tape.rank)), shards), pieces))
+        forward = len(ops)
+        await tape.run(tape.backward(y, torch.ones_like(y.array)))
+        return forward, len(ops) - forward
+
+    assert on_ranks(2, work)[0] == [(1 + moves, 1 + moves)] * 2

@@ -96,9 +96,9 @@ def beside(size, sharded, plain, result, inputs, parameters=(), replicated=(), s
     async def work(tape):
         values = [Value(each.local(whole, tape.rank), each, whole.is_floating_point()) for whole, each in inputs]
         pieces = [each.local(whole, tape.rank).requires_grad_() for whole, each in parameters]
-        found = await sharded(tape, *values, *pieces)
+        found = await tape.run(sharded(tape, *values, *pieces))
         assert found.shards.pieces(tape.rank) == result.pieces(tape.rank)
-        await tape.backward(found, gradient_of(result, replicated).local(cotangent, tape.rank))
+        await tape.run(tape.backward(found, gradient_of(result, replicated).local(cotangent, tape.rank)))
         gradients = [each.gradient for each in values] + [each.grad for each in pieces]
         return found.array, gradients
 

@@ -165,10 +165,11 @@ def test_a_stored_weight_gives_the_product_and_the_gradients_of_a_whole_one(case
     async def work(tape):
         piece = lies.local(w, tape.rank).requires_grad_()
         value = Value(operator.arriving(lead).local(x, tape.rank), operator.arriving(lead))
-        result = await multiply(tape, operator, value, StoredPiece.of(piece, lies))
-        await tape.backward(result, operator.leaving(lead).local(y, tape.rank), input_half if halves else None)
+        result = await tape.run(multiply(tape, operator, value, StoredPiece.of(piece, lies)))
+        gradient = operator.leaving(lead).local(y, tape.rank)
+        await tape.run(tape.backward(result, gradient, input_half if halves else None))
         assert piece.grad is None or not halves, "the input half computes no gradient of a weight"
-        await tape.backward_weights()
+        await tape.run(tape.backward_weights())
         return result.array, value.gradient, piece.grad
 
     found, _ = on_ranks(operator.mesh.size, work)
@@ -192,10 +193,10 @@ def test_a_stored_matrix_embeds_and_is_the_head_of_one_process(factors):
     async def work(tape):
         piece = lies.local(w.detach(), tape.rank).requires_grad_()
         given = Value(ids_of(head, lead).local(ids, tape.rank), ids_of(head, lead), False)
-        x = await embed(tape, head, given, StoredPiece.of(piece, lies))
+        x = await tape.run(embed(tape, head, given, StoredPiece.of(piece, lies)))
         x = await tape.compute("square", torch.square, x, result=x.shards)
-        y = await multiply(tape, head, x, StoredPiece.of(piece, lies), transposed=True)
-        await tape.backward(y, 2 * y.array)
+        y = await tape.run(multiply(tape, head, x, StoredPiece.of(piece, lies), transposed=True))
+        await tape.run(tape.backward(y, 2 * y.array))
         return piece.grad
 
     close(together(lies, on_ranks(head.mesh.size, work)[0]), w.grad, CLOSE)
@@ -230,9 +231,9 @@ def test_summa_gathers_a_panel_of_each_operand_at_a_time(rows, columns, panels):
         tape = Tape(network, TimedExecutor({}, RealClock()))
         weight = StoredPiece.of(lies.local(w, end.rank).requires_grad_(), lies)
         value = Value(operator.arriving(lead).local(x, end.rank), operator.arriving(lead))
-        y = await multiply(tape, operator, value, weight)
+        y = await tape.run(multiply(tape, operator, value, weight))
         forward = network.most
-        await tape.backward(y, y.array)
+        await tape.run(tape.backward(y, y.array))
         return forward, network.most, end.traffic.bytes_sent
 
     async def everyone():

@@ -44,9 +44,9 @@ def recorded(rank):
 async def trained(tape, after=lambda: None):
     x = Value(FIRST.arriving(LEAD).local(normal(*LEAD, C), tape.rank), FIRST.arriving(LEAD))
     pieces = [each.local(normal(*each.lengths), tape.rank).requires_grad_() for each in parameters()]
-    y = await network(tape, x, *pieces)
+    y = await tape.run(network(tape, x, *pieces))
     forward = after()
-    await tape.backward(y, y.array)
+    await tape.run(tape.backward(y, y.array))
     return forward
 
 

@@ -1,9 +1,17 @@
 """The tape walks back what it has read, on all ranks alike."""
 
+import asyncio
+import contextlib
+import threading
+
 import pytest
 import torch
 
+from pipelined.actors import executor
+from pipelined.actors.executor import TorchExecutor
+from pipelined.aio.clock import RealClock
 from pipelined.sharding import Mesh, Shards
+from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
 from tests.unit.pipelined.sharding.operators.ranks import normal, tapes
 
@@ -23,7 +31,7 @@ async def test_a_value_that_is_used_twice_has_the_sum_of_both_gradients():
         await tape.backward(z, torch.ones(2))
         assert torch.equal(x.gradient, 1 + 2 * x.array)
 
-    await tapes(2, work)
+    await tapes(2, lambda tape: tape.run(work(tape)))
 
 
 async def test_a_rank_without_a_part_in_the_result_still_takes_part_in_the_gradients_move():
@@ -37,7 +45,7 @@ async def test_a_rank_without_a_part_in_the_result_still_takes_part_in_the_gradi
         await tape.backward(z, torch.ones(4, dtype=torch.float64))
         assert torch.equal(x.gradient, torch.full((2,), 3.0, dtype=torch.float64))
 
-    await tapes(2, work)
+    await tapes(2, lambda tape: tape.run(work(tape)))
 
 
 async def test_a_constant_and_what_is_not_trained_keep_nothing():
@@ -47,7 +55,7 @@ async def test_a_constant_and_what_is_not_trained_keep_nothing():
         z = await tape.compute("cube", lambda y: y**3, y, result=SPLIT)
         assert not y.trained and not z.trained and not list(tape.values())
 
-    await tapes(2, work)
+    await tapes(2, lambda tape: tape.run(work(tape)))
 
 
 async def test_a_result_of_another_shape_is_refused_with_its_rank():
@@ -56,7 +64,7 @@ async def test_a_result_of_another_shape_is_refused_with_its_rank():
             with pytest.raises(ValueError, match=r"sum gave another shape \(rank: 1, got: \(\), layout's: \(2,\)\)"):
                 await tape.compute("sum", torch.sum, one(), result=SPLIT)
 
-    await tapes(2, work)
+    await tapes(2, lambda tape: tape.run(work(tape)))
 
 
 @pytest.mark.parametrize("use", ["a second computation", "a move"])
@@ -71,4 +79,80 @@ async def test_a_tensor_that_is_freed_after_its_use_is_used_once(use):
             else:
                 await tape.compute(use, torch.square, gathered, result=WHOLE)
 
-    await tapes(2, work)
+    await tapes(2, lambda tape: tape.run(work(tape)))
+
+
+class Carries:
+    """A network of one rank: what is moved is a copy; it notes the thread of each move, and may fail."""
+
+    rank = 0
+
+    def __init__(self, error=None):
+        self.error, self.threads = error, []
+
+    async def carry(self, path, array):
+        self.threads.append(threading.get_ident())
+        if self.error:
+            raise self.error
+        return torch.cat([array, array])
+
+
+@contextlib.contextmanager
+def on_a_thread(network):
+    device = TorchExecutor("cpu", RealClock())
+    try:
+        yield Tape(network, device)
+    finally:
+        device.close()
+
+
+async def test_a_stage_runs_in_the_devices_thread_and_its_moves_in_the_loop():
+    threads = []
+
+    def work(x):
+        threads.append(threading.get_ident())
+        return x
+
+    async def stage(tape):
+        x = await tape.compute("before", work, one(), result=SPLIT)
+        x = await tape.move(x, WHOLE)
+        threads.append(threading.get_ident())
+        return await tape.compute("after", work, x, result=WHOLE)
+
+    network = Carries()
+    with on_a_thread(network) as tape:
+        await tape.run(stage(tape))
+    assert len(set(threads)) == 1 and network.threads == [threading.get_ident()]
+    assert set(threads).isdisjoint(network.threads)
+
+
+async def test_a_failed_move_ends_the_stage_with_its_error():
+    ended = []
+
+    async def stage(tape):
+        try:
+            await tape.move(one(), WHOLE)
+        finally:
+            ended.append(True)
+
+    with on_a_thread(Carries(OSError("the peer is gone"))) as tape, pytest.raises(OSError, match="the peer is gone"):
+        await tape.run(stage(tape))
+    assert ended
+
+
+async def test_a_cancelled_stage_that_still_computes_is_left_to_its_thread(monkeypatch):
+    monkeypatch.setattr(executor, "PATIENCE_S", 0.0)
+    started, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    async def stage(tape):
+        await tape.compute("long", lambda x: (started.set(), go.wait(30))[0] or x, one(), result=SPLIT)
+        ended.set()
+
+    with on_a_thread(Carries()) as tape:
+        task = asyncio.ensure_future(tape.run(stage(tape)))
+        await asyncio.to_thread(started.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go.set()
+        assert await asyncio.to_thread(ended.wait, 30)

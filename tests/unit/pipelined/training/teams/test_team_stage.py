@@ -76,7 +76,7 @@ def test_every_pass_and_every_sum_of_a_team_is_timed():
         (stage,) = trainer.context.stages.values()
         return [stage.moves, *trainer.sums.move_timers]
 
-    for stage, update in on_ranks(TeamCase("zb_h1", 1, 1, 2, layers=1, layout="data").job(), work):
+    for stage, update in on_ranks(TeamCase("zb_h1", 1, 1, 2, layers=1, tensor=4, layout="mixed").job(), work):
         assert set(stage.seconds) == {"forward", "backward"} and set(update.seconds) == {"update"}
         assert (stage.stages, update.stages) == ((0,), (0,))
         assert all(seconds > 0 for seconds in [*stage.seconds.values(), *update.seconds.values()])
