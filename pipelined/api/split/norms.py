@@ -18,7 +18,7 @@ RUNNING = ("running_mean", "running_var")
 
 
 class SplitLayerNorm(SplitLayer):
-    """A LayerNorm; where ranks share a row they sum two numbers of it, each way."""
+    """A LayerNorm; where ranks share a row they move two numbers of it, each way."""
 
     module: nn.LayerNorm
 
@@ -31,7 +31,7 @@ class SplitLayerNorm(SplitLayer):
 
 
 class SplitBatchNorm(SplitLayer):
-    """A batch norm over the rows of the whole microbatch; where ranks share a channel they sum two numbers of it.
+    """A batch norm over the rows of the whole microbatch; where ranks share a channel they move two numbers of it.
 
     Its running statistics are whole on every rank, which costs two numbers a channel more in the forward.
     """

@@ -6,6 +6,7 @@ from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
+from pipelined.sharding.mesh import GATHERED
 from pipelined.sharding.search.chain import Operator
 from pipelined.sharding.search.matmul import COLUMNS, ROWS, Factors, RingPasses
 from pipelined.sharding.search.network import GroupShape, Network
@@ -83,8 +84,8 @@ class TeamOperator:
         op, f, matmul = self.op, self.factors, self.op.matmul
         before = self._exchange(self.before, f.rows, matmul.inputs)
         behind = self._exchange(f.rows, self.after, op.output_columns if op.output_stream else 0)
-        each = before + behind + (self._norm() if op.normed else 0.0)
-        yield kind, LayerCosts(forward=each, backward=each)
+        forward, backward = self._norm() if op.normed else (0.0, 0.0)
+        yield kind, LayerCosts(forward=before + behind + forward, backward=before + behind + backward)
         if matmul.embeds:
             yield EMBEDDING, LayerCosts(forward=before, backward=before)
         if op.output_stream is None and not matmul.of_ids:
@@ -116,6 +117,9 @@ class TeamOperator:
         yield from self._kept_of_input()
         yield op.matmul.tokens * op.matmul.outputs / (f.rows * f.columns) if f.contraction > 1 else 0.0
         yield op.matmul.tokens * op.output_columns / ranks if op.output_stream and self.after != f.rows else 0.0
+        columns = ranks // self.before
+        if op.normed and 1 < columns <= GATHERED:  # statistics of each rank, and their means' distances
+            yield 3 * columns * op.matmul.tokens / self.before
 
     def _kept_of_input(self) -> Iterator[float]:
         received = self.op.matmul.tokens * self.op.matmul.inputs / self.ranks
@@ -135,10 +139,12 @@ class TeamOperator:
         """Of gradients of this length, over the members that have the same columns."""
         return self._ring(rows, self.ranks // rows, RingPasses("update", ROWS, length, 2, 1)) if length else 0.0
 
-    def _norm(self) -> float:
-        """Two statistics, each one number a token, of all columns."""
-        tokens = self.op.matmul.tokens / self.before
-        return self._ring(self.ranks // self.before, 1, RingPasses("forward", COLUMNS, tokens, 4, 2))
+    def _norm(self) -> tuple[float, float]:
+        """Two statistics, each one number a token, of all columns, in the forward and in the backward."""
+        columns, tokens = self.ranks // self.before, self.op.matmul.tokens / self.before
+        length, *passes = (2 * columns * tokens, (1, 0), (1, 1)) if columns <= GATHERED else (tokens, (4, 2), (4, 2))
+        forward, backward = (self._ring(columns, 1, RingPasses("", COLUMNS, length, *each)) for each in passes)
+        return forward, backward
 
     def _loss(self) -> float:
         """The cross-entropy's three numbers a token in two sums over the columns, and the sum of the loss itself."""

@@ -219,7 +219,7 @@ def test_weights_that_are_gathered_once_a_step_send_n_plus_1_times_a_share(micro
 @pytest.mark.parametrize(
     ("layout", "moves"),
     [
-        pytest.param("megatron", 8, id="megatron: two sums of each norm, a gather and a scatter of each pair"),
+        pytest.param("megatron", 6, id="megatron: statistics of each norm, a gather and a scatter of each pair"),
         pytest.param("data", 0, id="data: each rank computes with its own sequences"),
     ],
 )

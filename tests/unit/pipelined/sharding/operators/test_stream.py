@@ -10,14 +10,14 @@ from pipelined.sharding.operators.stream import drop, layer_norm
 from tests.unit.pipelined.sharding.operators.ranks import CLOSE, beside, normal
 
 
-def run(x, layout, token="S0:b", share=CLOSE):
+def run(x, layout, token="S0:b", share=CLOSE, mesh="a=2 b=3"):
     """A norm of (B, T, C) on 2 x 3 ranks; returns the bytes that each rank sent."""
-    mesh = Mesh("a=2 b=3")
+    mesh = Mesh(mesh)
     shards, size = Shards(mesh, x.shape, layout), x.shape[2]
     parameters = Shards(mesh, (size,), token)
     weight, bias = normal(size, seed=1), normal(size, seed=2)
     return beside(
-        6,
+        mesh.size,
         layer_norm,
         lambda x, weight, bias: functional.layer_norm(x, (size,), weight, bias),
         shards,
@@ -41,17 +41,34 @@ def test_a_norm_of_split_tokens_is_that_of_whole_ones(layout, token):
     run(normal(5, 4, 17), layout, token)
 
 
-def test_far_from_zero_no_digits_are_lost():
+@pytest.mark.parametrize(("mesh", "count"), [("a=2 b=2", 17), ("a=2 b=4", 17), ("a=2 b=4", 3), ("a=1 b=2", 12)])
+@pytest.mark.parametrize(("layout", "token"), [("S0:a S2:b", "S0:b"), ("S2:b S2:a", "S0:b S0:a")])
+def test_few_ranks_merge_their_statistics_of_parts_of_any_size(mesh, count, layout, token):
+    """Of 3 numbers on 4 ranks one has none; both axes on one dimension are 4 or, past `GATHERED`, 8 ranks."""
+    run(normal(5, 4, count), layout, token, mesh=mesh)
+
+
+@pytest.mark.parametrize("mesh", ["a=2 b=2", "a=2 b=3", "a=1 b=6"])
+def test_far_from_zero_no_digits_are_lost(mesh):
     """x is 1e6 with a deviation of 0.01: a sum of squares less a squared sum would leave no digit of the variance.
 
     x itself has eight digits of the deviation, so sums in another order differ in the eighth.
     """
-    run(normal(4, 3, 12) * 1e-2 + 1e6, "S0:a S2:b", share=1e-7)
+    run(normal(4, 3, 12) * 1e-2 + 1e6, "S0:a S2:b", share=1e-7, mesh=mesh)
 
 
-def test_two_numbers_a_token_are_sent_each_way():
-    """Rings of 3 ranks with 4 tokens, 2 rows of ranks: 2(p-1)/p of the tokens, twice forward and twice backward."""
-    assert run(normal(4, 3, 12), "S0:a S2:b") == [8 * 4 * 2 * 2 / 3 * 6] * 6
+@pytest.mark.parametrize("ranks", [5, 6])
+def test_two_numbers_a_token_are_summed_each_way(ranks):
+    """Rings of p ranks with 15 tokens, 2 rows of ranks: 2(p-1)/p of the tokens, twice forward and twice backward."""
+    tokens = 15 if ranks == 5 else 12
+    sent = run(normal(2, tokens, 30), "S0:a S2:b", mesh=f"a=2 b={ranks}")
+    assert sent == [pytest.approx(8 * 4 * 2 * (ranks - 1) / ranks * tokens)] * 2 * ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_few_ranks_send_two_numbers_a_token_to_each_other_in_one_move_each_way(ranks):
+    sent = run(normal(2, 6, 12), "S0:a S2:b", mesh=f"a=2 b={ranks}")
+    assert sent == [8 * 2 * 2 * (ranks - 1) * 6] * 2 * ranks
 
 
 def test_dropout_of_a_split_value_is_that_of_the_whole():
