@@ -219,7 +219,7 @@ def _team_records(
             results=results,
         )
         shared = gathered if stage in held else {}
-        first, found = (record(member, work, not numerics.recompute, gathered=shared) for _ in range(2))
+        first, found = (record(member, work, gathered=shared) for _ in range(2))
         output, backward = results[-1], list(found.backward.moves)
         if last:
             told = path(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))

@@ -97,7 +97,6 @@ class StageRecord:
 def record(
     rank: int,
     stage: Callable[[Tape], Coroutine[Any, Any, Value]],
-    again: bool = True,
     back: Back | None = None,
     gathered: dict[str, torch.Tensor] | None = None,
 ) -> StageRecord:
@@ -105,11 +104,11 @@ def record(
 
     Args:
         stage: its inputs and parameters are on the meta device (`piece` makes them).
-        again, gathered: as of a `Tape`.
+        gathered: as of a `Tape`.
         back: as of its `backward`.
     """
     recorder = _Recorder(rank)
-    tape, kept = Tape(recorder, recorder, again=again, gathered=gathered), _Kept()
+    tape, kept = Tape(recorder, recorder, gathered=gathered), _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
         result = _finished(tape.run(stage(tape)))
     steps, recorder.steps = recorder.steps, []

@@ -55,7 +55,6 @@ class Tape:
         device: computes: an executor, or what counts.
         training: False: nothing is kept for a backward.
         autocast: the dtype of multiplications; None: that of the values. Results, parameters and sums keep the latter.
-        again: whether what is moved again for the backward is not kept; False where the backward follows at once.
         gathered: weights by name, gathered from parts that are not to be gathered again: once for all tapes that share
             this, until the caller clears it. None: each tape gathers its own.
 
@@ -72,13 +71,12 @@ class Tape:
         device: Device,
         training: bool = True,
         autocast: torch.dtype | None = None,
-        again: bool = True,
         *,
         gathered: dict[str, torch.Tensor] | None = None,
     ):
         self.network, self.device, self.training, self.autocast = network, device, training, autocast
         self.gathered = gathered
-        self.rank, self._again, self._freed = network.rank, again, dict[Operand, Moved | None]()
+        self.rank, self._freed = network.rank, dict[Operand, Moved | None]()
         self._entries: list[Computed | Moved] = []
         self._left: list[WeightWork | Moved] = []
         self.noted: list[Any] = []
@@ -138,7 +136,7 @@ class Tape:
         moved = Value(await self._carried(way, value), target, value.trained, weight=value.weight)
         if value.trained and self.training:
             self._entries.append(Moved(value, moved, way))
-            if again and self._again and way.moves:
+            if again and way.moves:
                 self._freed[moved] = Moved(value, moved, way)
         return moved
 

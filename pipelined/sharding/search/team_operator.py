@@ -114,16 +114,17 @@ class TeamOperator:
     def _kept(self) -> Iterator[float]:
         """What a tape keeps of the moves: both sides of each, of which an even share is counted elsewhere."""
         op, f, ranks = self.op, self.factors, self.ranks
-        yield from self._kept_of_input()
+        yield from self._kept_of_input(gathered=self.state != "zero3")  # which frees it, and gathers it again
         yield op.matmul.tokens * op.matmul.outputs / (f.rows * f.columns) if f.contraction > 1 else 0.0
         yield op.matmul.tokens * op.output_columns / ranks if op.output_stream and self.after != f.rows else 0.0
         columns = ranks // self.before
         if op.normed and 1 < columns <= GATHERED:  # statistics of each rank, and their means' distances
             yield 3 * columns * op.matmul.tokens / self.before
 
-    def _kept_of_input(self) -> Iterator[float]:
+    def _kept_of_input(self, gathered: bool = True) -> Iterator[float]:
+        """Of the embedding too, which its sum over the columns leaves where an input is gathered elsewhere."""
         received = self.op.matmul.tokens * self.op.matmul.inputs / self.ranks
-        yield received * self.factors.columns if self.factors.columns > 1 else 0.0
+        yield received * self.factors.columns if gathered and self.factors.columns > 1 else 0.0
         yield received if self.before != self.factors.rows else 0.0
 
     def _of_stream(self, numbers: float) -> float:

@@ -192,7 +192,7 @@ class TeamStage:
 
     def _tape(self, training: bool, gathered: dict[str, torch.Tensor] | None = None, past: Past | None = None) -> Tape:
         device = ContinuingDevice(self.executor, past) if past else self.executor
-        return Tape(self.moves, device, training, self.autocast, not self.recompute, gathered=gathered)
+        return Tape(self.moves, device, training, self.autocast, gathered=gathered)
 
     def _pieces(self) -> dict[str, torch.Tensor]:
         """Parameters as they lie, and buffers."""

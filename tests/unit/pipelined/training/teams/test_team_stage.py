@@ -6,7 +6,7 @@ import torch
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards, path
 from pipelined.sharding.operators.record import piece, record
-from pipelined.sharding.operators.verbs import Value
+from pipelined.sharding.operators.verbs import StoredPiece, Value
 from pipelined.training.worker import StageFailed
 from tests.numerics.plain import SEQUENCE, Feed
 from tests.numerics.teams import TeamCase
@@ -113,3 +113,24 @@ def test_an_error_in_a_pass_names_the_shard():
             await trainer.step(0)
 
     on_ranks(TeamCase("gpipe", 1, 1, 1, layers=1).job(), work)
+
+
+def test_a_recomputed_forward_frees_the_weights_that_it_gathers():
+    """The tape keeps them until the backward of the whole stage, in which each is gathered again."""
+
+    async def work(trainer):
+        (stage,) = trainer.context.stages.values()
+        revived, held = stage._revived, []
+
+        async def counted(*given):
+            tape, x, output = await revived(*given)
+            gathered = [each for each in tape.values() if each.weight and not isinstance(each, StoredPiece)]
+            held.append([each.array.untyped_storage().nbytes() for each in gathered])
+            return tape, x, output
+
+        stage._revived = counted
+        await trainer.step(0)
+        return held
+
+    for held in on_ranks(TeamCase("gpipe", 1, 1, 1, layers=1, layout="data+zero3", recompute=True).job(), work):
+        assert all(each and not sum(each) for each in held)
