@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from apps.lm.sharded.layouts import divides, factors_of
-from benchmarks._blocks import Contender, SplitBlocks, Whole, Work, apart
+from benchmarks._blocks import HEAD, Contender, SplitBlocks, Whole, Work, apart
 from benchmarks._flags import flags, lacks_ranks
 from benchmarks._results import Reported, tell
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
+from pipelined.process.launch import detect
 from pipelined.process.memory import frozen_objects, keep_freed
+from pipelined.process.run import refuse
 from pipelined.sharding import MeshGroups
 from transports import Transport, new_event_loop, open_transport
 
@@ -65,6 +67,18 @@ class Options(Reported):
         if divides(self.layout):
             fact = f"whole weights are timed (--layout {self.layout})"
             raise UsageError(f"{fact}; take data, megatron or factors alone")
+
+    def require_fitting(self, ranks: int) -> None:
+        """Refuse sizes that torch's contenders cannot split evenly: they split heads and, by `sequence`, tokens.
+
+        Raises:
+            UsageError: names the flag, the size, and what fits.
+        """
+        for name, sizes, unit in (("widths", self.widths, HEAD), ("sequences", self.sequences, 1)):
+            for size in sizes:
+                if not size or size % (unit * ranks):
+                    fact = f"--{name} {size} does not split evenly (ranks: {ranks}, numbers of a head: {HEAD})"
+                    raise UsageError(f"{fact}; take multiples of {unit * ranks}")
 
     @property
     def works(self) -> list[Work]:
@@ -184,6 +198,11 @@ def main() -> int:
     options = flags(Options, "shard_dtensor")
     if refused := lacks_ranks("shard_dtensor"):
         return refused
+    launch = detect(os.environ)
+    try:
+        options.require_fitting(launch.world_size or 1)
+    except UsageError as error:
+        return refuse(error, launch)
     torch.set_num_threads(1)
     keep_freed()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -66,3 +66,16 @@ def test_the_ratio_is_that_of_torchs_faster_contender_within_a_round():
 def test_a_layout_of_weights_in_parts_is_refused_as_whole_ones_are_timed(layout):
     with pytest.raises(UsageError, match=r"whole weights are timed \(--layout .*take data, megatron or factors alone"):
         Options(layout=layout)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"widths": (256, 64)}, r"--widths 64 does not split evenly \(ranks: 2, .*: 64\); take multiples of 128"),
+        ({"sequences": (7,)}, r"--sequences 7 does not split evenly .*; take multiples of 2"),
+    ],
+)
+def test_sizes_that_torch_does_not_split_are_refused_before_the_first_step(sizes, message):
+    Options().require_fitting(2)
+    with pytest.raises(UsageError, match=message):
+        Options(**sizes).require_fitting(2)
