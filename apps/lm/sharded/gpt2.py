@@ -160,7 +160,7 @@ class ShardedGPT2(GPT2):
         held: dict[str, Operand] = {**pieces}
         for name, state in self._stored.items():
             if name in pieces:
-                held[name] = StoredPiece.of(pieces[name], lie[name], name, again=state == "zero3")
+                held[name] = StoredPiece.of(pieces[name], lie[name], name, regather=state == "zero3")
         for layer in layers:
             if layer == 0:
                 x = await self.embedding(run, x, held, random)

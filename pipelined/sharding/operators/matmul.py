@@ -28,7 +28,7 @@ import torch
 from collectives import segment
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value, is_gathered_again, whole_piece
+from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value, is_regathered, whole_piece
 from pipelined.sharding.shards import Shards
 
 LEAD = 2
@@ -139,7 +139,7 @@ class Panel:
     def of_weight(self, weight: StoredPiece, transposed: bool) -> StoredPiece:
         """These numbers of a weight that is stored in parts, or of a transposed one."""
         rows = self.of(weight.piece, len(self.whole.outputs) if transposed else 0)
-        return StoredPiece.of(rows, stored(_lying(self.operator, transposed)), weight.name, again=weight.again)
+        return StoredPiece.of(rows, stored(_lying(self.operator, transposed)), weight.name, regather=weight.regather)
 
 
 def stored(piece: Shards) -> Shards:
@@ -172,8 +172,8 @@ async def multiply(
     if is_looped(weight, operator):
         product = await _looped(run, operator, x, weight, transposed)
     else:
-        again = is_gathered_again(weight)
-        x = await gather(run, x, operator.arriving(lead), operator.gathered(lead), again=again)
+        regather = is_regathered(weight)
+        x = await gather(run, x, operator.arriving(lead), operator.gathered(lead), regather=regather)
         whole = await whole_piece(run, weight, _lying(operator, transposed))
         work = partial(multiplied, inner=len(operator.inputs), transposed=transposed)
         product = await run.compute("multiply", work, x, whole, result=operator.partial(lead))
@@ -185,7 +185,7 @@ async def multiply(
 
 def is_looped(weight: Operand, operator: SplitMatmul) -> TypeGuard[StoredPiece]:
     """Whether what takes this weight goes panel by panel."""
-    return is_gathered_again(weight) and len(operator.panels) > 1
+    return is_regathered(weight) and len(operator.panels) > 1
 
 
 async def _looped(run: Reader, operator: SplitMatmul, x: Value, weight: StoredPiece, transposed: bool) -> Value:
@@ -195,7 +195,7 @@ async def _looped(run: Reader, operator: SplitMatmul, x: Value, weight: StoredPi
     for panel in operator.panels:
         part, last = panel.operator, panel is operator.panels[-1]
         own = await run.compute("panel", partial(panel.of, dimension=len(lead)), x, result=part.arriving(lead))
-        gathered = await run.move(own, part.gathered(lead), again=True)
+        gathered = await run.move(own, part.gathered(lead), regather=True)
         whole = await whole_piece(run, panel.of_weight(weight, transposed), _lying(part, transposed))
         work = partial(_added, inner=len(part.inputs), transposed=transposed)
         result = operator.partial(lead)
@@ -207,15 +207,15 @@ def _lying(operator: SplitMatmul, transposed: bool) -> Shards:
     return operator.table if transposed else operator.weight
 
 
-async def gather(run: Reader, x: Value, arriving: Shards, gathered: Shards, *, again: bool = False) -> Value:
+async def gather(run: Reader, x: Value, arriving: Shards, gathered: Shards, *, regather: bool = False) -> Value:
     """An operator's input: to its mesh first, where it is split, then over the ranks that gather it.
 
     Args:
-        again: of the gathering, see `Reader.move`.
+        regather: of the gathering, see `Reader.move`.
     """
     if not x.shards.is_uniform:
         x = await run.move(x, arriving)
-    return await run.move(x, gathered, again=again)
+    return await run.move(x, gathered, regather=regather)
 
 
 def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1, transposed: bool = False) -> torch.Tensor:

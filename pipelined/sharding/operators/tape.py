@@ -129,19 +129,21 @@ class Tape:
             return operand
         return operand.array.detach().requires_grad_(operand.trained and self.training)
 
-    async def move(self, value: Value, target: Shards, replicated: Sequence[str] = (), *, again: bool = False) -> Value:
+    async def move(
+        self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
+    ) -> Value:
         """See `Reader.move`."""
         way = path(value.shards, target, replicated=replicated)
         self._require_held("a move", [value])
         moved = Value(await self._carried(way, value), target, value.trained, weight=value.weight)
         if value.trained and self.training:
             self._entries.append(Moved(value, moved, way))
-            if again and way.moves:
+            if regather and way.moves:
                 self._freed[moved] = Moved(value, moved, way)
         return moved
 
     async def _carried(self, way: Path, value: Value) -> torch.Tensor:
-        if self.gathered is None or not isinstance(value, StoredPiece) or value.again:
+        if self.gathered is None or not isinstance(value, StoredPiece) or value.regather:
             return await carried(way, value.array)
         if value.name not in self.gathered:
             self.gathered[value.name] = await carried(way, value.array)
@@ -151,7 +153,7 @@ class Tape:
         for operand in operands:
             if isinstance(operand, Value) and operand in self._freed and _is_freed(operand.array):
                 fact = f"{name} takes a tensor that was freed after its first use (rank: {self.rank})"
-                raise RuntimeError(f"{fact}; move it without `again`, or once for each use")
+                raise RuntimeError(f"{fact}; move it without `regather`, or once for each use")
 
     def _free(self, operands: Iterable[Operand]) -> None:
         """Free the memory of those operands that have one use; graphs keep views of it."""
@@ -159,14 +161,14 @@ class Tape:
             if isinstance(operand, Value) and operand in self._freed:
                 operand.array.untyped_storage().resize_(0)
 
-    async def _restore(self, values: Iterable[Value]) -> None:
+    async def _regather(self, values: Iterable[Value]) -> None:
         """Move those values again whose memory was freed, into the same memory; autograd counts no change of them."""
         for value in values:
             if moved := self._freed.get(value):
-                again = await carried(moved.path, moved.value.array)
+                regathered = await carried(moved.path, moved.value.array)
                 value.array.untyped_storage().resize_(value.array.numel() * value.array.element_size())
-                value.array.data.copy_(again)
-                del again  # before the next one comes
+                value.array.data.copy_(regathered)
+                del regathered  # before the next one comes
 
     def note(self, noted: Any) -> None:
         """See `Reader.note`."""
@@ -187,7 +189,7 @@ class Tape:
                 yield from entry.parameters
             elif isinstance(entry.value, StoredPiece):
                 yield entry.value.piece
-                if not entry.value.again:
+                if not entry.value.regather:
                     yield entry.moved.array
 
     async def backward(self, value: Value, gradient: torch.Tensor, back: Back | None = None) -> None:
@@ -203,7 +205,7 @@ class Tape:
             entry = self._entries.pop()
             if not isinstance(entry, Moved):
                 inputs = [given for given, _ in entry.inputs]
-                await self._restore(inputs)
+                await self._regather(inputs)
                 if (left := (back or compute_back)(entry)) is not None:
                     self._left.append(left)
                 self._free(given for given in inputs if given.weight or left is None)

@@ -44,18 +44,18 @@ class StoredPiece(Value):
     Args:
         piece: the parameter, or a view of it in the shape of the shards.
         name: of the parameter.
-        again: whether what is gathered is freed after each use (ZeRO-3), or kept for the others (ZeRO-2).
+        regather: whether what is gathered is freed after each use (ZeRO-3), or kept for the others (ZeRO-2).
     """
 
     piece: torch.Tensor = field(kw_only=True)
     name: str = field(kw_only=True)
-    again: bool = field(kw_only=True)
+    regather: bool = field(kw_only=True)
 
     @classmethod
-    def of(cls, piece: torch.Tensor, shards: Shards, name: str = "", *, again: bool = True) -> "StoredPiece":
+    def of(cls, piece: torch.Tensor, shards: Shards, name: str = "", *, regather: bool = True) -> "StoredPiece":
         """A part that lies as these shards."""
         value, trained = piece.detach(), piece.requires_grad
-        return cls(value, shards, trained, weight=True, piece=piece, name=name, again=again)
+        return cls(value, shards, trained, weight=True, piece=piece, name=name, regather=regather)
 
     def add(self, gradient: torch.Tensor) -> None:
         torch.autograd.backward(self.piece, gradient)
@@ -69,12 +69,12 @@ async def whole_piece(run: "Reader", operand: Operand, shards: Shards) -> Operan
     """A rank's piece of a parameter as an operator takes it; one that is stored in parts is gathered, each way."""
     if isinstance(operand, torch.Tensor) or operand.shards.layout == shards.layout:
         return operand
-    return await run.move(operand, shards, again=is_gathered_again(operand))
+    return await run.move(operand, shards, regather=is_regathered(operand))
 
 
-def is_gathered_again(operand: Operand) -> bool:
+def is_regathered(operand: Operand) -> bool:
     """Whether the operator that takes this weight frees what it gathers, and gathers it again in the backward."""
-    return isinstance(operand, StoredPiece) and operand.again
+    return isinstance(operand, StoredPiece) and operand.regather
 
 
 class Reader(Protocol):
@@ -105,7 +105,9 @@ class Reader(Protocol):
             summand: free the result after its one use, a sum, whose backward does not read it.
         """
 
-    async def move(self, value: Value, target: Shards, replicated: Sequence[str] = (), *, again: bool = False) -> Value:
+    async def move(
+        self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
+    ) -> Value:
         """Move a value to another layout, on the same mesh or on another one of the same ranks.
 
         Args:

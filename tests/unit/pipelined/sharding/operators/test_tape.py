@@ -70,7 +70,7 @@ async def test_a_result_of_another_shape_is_refused_with_its_rank():
 @pytest.mark.parametrize("use", ["a second computation", "a move"])
 async def test_a_tensor_that_is_freed_after_its_use_is_used_once(use):
     async def work(tape):
-        gathered = await tape.move(one(), WHOLE, again=True)
+        gathered = await tape.move(one(), WHOLE, regather=True)
         await tape.compute("square", torch.square, gathered, result=WHOLE)
         fact = rf"{use} takes a tensor that was freed after its first use \(rank: {tape.rank}\)"
         with pytest.raises(RuntimeError, match=fact):
