@@ -21,7 +21,7 @@ from pipelined.traces.file import Span, TraceError, read
 from pipelined.traces.tracer import NOWHERE
 
 MOVING, ALL = "FBI", "FBIW"
-"""The ops in which the members of a team always move tensors, and with weights that are stored in parts."""
+"""The ops in which the members of a team always move tensors, and with weights that are sharded as by ZeRO."""
 Order = tuple[Instruction, ...]
 """The instructions of one rank in one step; without a flush, in all steps, with microbatches numbered throughout."""
 

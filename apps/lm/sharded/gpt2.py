@@ -20,9 +20,9 @@ from apps.lm.sharded.layouts import OPERATORS, Factors, require_fitting
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Mesh, Shards
-from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply, stored
+from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply, sharded_weight
 from pipelined.sharding.operators.stream import drop, layer_norm, residual
-from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value
+from pipelined.sharding.operators.verbs import Operand, Reader, ShardedWeight, Value
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
 from pipelined.sharding.shards import merged, shape_of, take
 from pipelined.training.model import tokens_before
@@ -88,16 +88,16 @@ class ShardedGPT2(GPT2):
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by its plain name; some have more dimensions than the plain tensor of that name."""
         whole = self._pieces
-        return whole | {name: stored(whole[name]) for name in self._stored}
+        return whole | {name: sharded_weight(whole[name]) for name in self._sharded}
 
     @property
     def shards_weights(self) -> bool:
         """Whether ranks that hold one piece of a weight keep parts of it."""
-        return bool(self._stored)
+        return bool(self._sharded)
 
     @cached_property
-    def _stored(self) -> dict[str, str]:
-        """The weights that are stored in parts, by name, with their state."""
+    def _sharded(self) -> dict[str, str]:
+        """The weights that are sharded as by ZeRO, by name, with their state."""
         blocks, each = range(self.config.layers), block_multiplications(self.config).items()
         weights = {name: [f"transformer.h.{block}.{one.module}.weight" for block in blocks] for name, one in each}
         weights["wte"] = [EMBEDDING, *([] if self.config.tied else [HEAD])]
@@ -158,9 +158,9 @@ class ShardedGPT2(GPT2):
         """
         lie = self.parameters()
         held: dict[str, Operand] = {**pieces}
-        for name, state in self._stored.items():
+        for name, state in self._sharded.items():
             if name in pieces:
-                held[name] = StoredPiece.of(pieces[name], lie[name], name, regather=state == "zero3")
+                held[name] = ShardedWeight.of(pieces[name], lie[name], name, regather=state == "zero3")
         for layer in layers:
             if layer == 0:
                 x = await self.embedding(run, x, held, random)

@@ -28,7 +28,7 @@ import torch
 from collectives import segment
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value, is_regathered, whole_piece
+from pipelined.sharding.operators.verbs import Operand, Reader, ShardedWeight, Value, is_regathered, unsharded
 from pipelined.sharding.shards import Shards
 
 LEAD = 2
@@ -136,13 +136,15 @@ class Panel:
         last = dimension + len(self.operator.inputs) - 1
         return tensor.narrow(last, self.low, self.high - self.low)
 
-    def of_weight(self, weight: StoredPiece, transposed: bool) -> StoredPiece:
-        """These numbers of a weight that is stored in parts, or of a transposed one."""
+    def of_weight(self, weight: ShardedWeight, transposed: bool) -> ShardedWeight:
+        """These numbers of a weight that is sharded, or of a transposed one."""
         rows = self.of(weight.piece, len(self.whole.outputs) if transposed else 0)
-        return StoredPiece.of(rows, stored(_lying(self.operator, transposed)), weight.name, regather=weight.regather)
+        return ShardedWeight.of(
+            rows, sharded_weight(_lying(self.operator, transposed)), weight.name, regather=weight.regather
+        )
 
 
-def stored(piece: Shards) -> Shards:
+def sharded_weight(piece: Shards) -> Shards:
     """How a weight lies where the p0 ranks that compute with one piece of it store parts of it."""
     cuts = piece.layout.cuts
     return Shards(piece.mesh, piece.lengths, Layout.of({**cuts, 0: (*cuts.get(0, ()), "rows")}))
@@ -161,10 +163,10 @@ async def multiply(
 
     Args:
         x: (*lead, *inputs), split over all ranks of any mesh, or whole on all of them.
-        weight, bias: this rank's pieces, of `operator.weight` and `operator.bias`; or a `stored` one of the weight.
+        weight, bias: this rank's pieces, of `operator.weight` and `operator.bias`; or a `sharded_weight` of the weight.
         transposed: the weight is of `operator.table`.
     Cost: (p1-1)/p1 · mk/(p0·p2) + (p2-1)/p2 · mn/(p0·p1) elements for m tokens of k numbers before and n behind it, and
-    the same in the backward; the gathered input is kept for that. Of a weight that is stored in parts, p0 ranks gather
+    the same in the backward; the gathered input is kept for that. Of a weight that is sharded, p0 ranks gather
     (p0-1)/p0 · kn/(p1·p2) elements each way and scatter as many of its gradient, and the input is gathered each way;
     the pieces of I and W that are gathered at a time are mk/(p0·p2·s) + kn/(p1·p2·s), of s panels.
     """
@@ -174,7 +176,7 @@ async def multiply(
     else:
         regather = is_regathered(weight)
         x = await gather(run, x, operator.arriving(lead), operator.gathered(lead), regather=regather)
-        whole = await whole_piece(run, weight, _lying(operator, transposed))
+        whole = await unsharded(run, weight, _lying(operator, transposed))
         work = partial(multiplied, inner=len(operator.inputs), transposed=transposed)
         product = await run.compute("multiply", work, x, whole, result=operator.partial(lead))
     product = await run.move(product, operator.leaving(lead))
@@ -183,12 +185,12 @@ async def multiply(
     return await run.compute("bias", torch.add, product, bias, result=product.shards)
 
 
-def is_looped(weight: Operand, operator: SplitMatmul) -> TypeGuard[StoredPiece]:
+def is_looped(weight: Operand, operator: SplitMatmul) -> TypeGuard[ShardedWeight]:
     """Whether what takes this weight goes panel by panel."""
     return is_regathered(weight) and len(operator.panels) > 1
 
 
-async def _looped(run: Reader, operator: SplitMatmul, x: Value, weight: StoredPiece, transposed: bool) -> Value:
+async def _looped(run: Reader, operator: SplitMatmul, x: Value, weight: ShardedWeight, transposed: bool) -> Value:
     """The sum of the panels' products. A sum is freed behind the next one, which does not need it for its backward."""
     lead = x.shards.lengths[: -len(operator.inputs)]
     x, sums = await run.move(x, operator.arriving(lead)), tuple[Value, ...]()
@@ -196,7 +198,7 @@ async def _looped(run: Reader, operator: SplitMatmul, x: Value, weight: StoredPi
         part, last = panel.operator, panel is operator.panels[-1]
         own = await run.compute("panel", partial(panel.of, dimension=len(lead)), x, result=part.arriving(lead))
         gathered = await run.move(own, part.gathered(lead), regather=True)
-        whole = await whole_piece(run, panel.of_weight(weight, transposed), _lying(part, transposed))
+        whole = await unsharded(run, panel.of_weight(weight, transposed), _lying(part, transposed))
         work = partial(_added, inner=len(part.inputs), transposed=transposed)
         result = operator.partial(lead)
         sums = (await run.compute("multiply", work, gathered, whole, *sums, result=result, summand=not last),)

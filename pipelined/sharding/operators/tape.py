@@ -14,7 +14,7 @@ import torch
 
 from pipelined.actors.executor import Device
 from pipelined.sharding.operators.hand_over import Carrier, carried, run_stage
-from pipelined.sharding.operators.verbs import Operand, StoredPiece, Value
+from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value
 from pipelined.sharding.path import Path, path
 from pipelined.sharding.shards import Shards
 
@@ -143,7 +143,7 @@ class Tape:
         return moved
 
     async def _carried(self, way: Path, value: Value) -> torch.Tensor:
-        if self.gathered is None or not isinstance(value, StoredPiece) or value.regather:
+        if self.gathered is None or not isinstance(value, ShardedWeight) or value.regather:
             return await carried(way, value.array)
         if value.name not in self.gathered:
             self.gathered[value.name] = await carried(way, value.array)
@@ -187,7 +187,7 @@ class Tape:
         for entry in self._entries:
             if isinstance(entry, Computed):
                 yield from entry.parameters
-            elif isinstance(entry.value, StoredPiece):
+            elif isinstance(entry.value, ShardedWeight):
                 yield entry.value.piece
                 if not entry.value.regather:
                     yield entry.moved.array
@@ -215,7 +215,7 @@ class Tape:
                 await self._move_back(entry)
 
     async def backward_weights(self) -> None:
-        """Do what `backward` has left, once: compute the gradients of weights, and move those of stored pieces.
+        """Do what `backward` has left, once: compute the gradients of weights, and move those of sharded weights.
 
         Cost: until then it keeps the other inputs of these computations, gathered ones too.
         """

@@ -38,7 +38,7 @@ class Value:
 
 
 @dataclass(eq=False)
-class StoredPiece(Value):
+class ShardedWeight(Value):
     """This rank's part of a parameter's piece, which is gathered where it is used; its gradient gathers in the tensor.
 
     Args:
@@ -52,7 +52,7 @@ class StoredPiece(Value):
     regather: bool = field(kw_only=True)
 
     @classmethod
-    def of(cls, piece: torch.Tensor, shards: Shards, name: str = "", *, regather: bool = True) -> "StoredPiece":
+    def of(cls, piece: torch.Tensor, shards: Shards, name: str = "", *, regather: bool = True) -> "ShardedWeight":
         """A part that lies as these shards."""
         value, trained = piece.detach(), piece.requires_grad
         return cls(value, shards, trained, weight=True, piece=piece, name=name, regather=regather)
@@ -65,8 +65,8 @@ Operand = Value | torch.Tensor
 """What a computation takes: a value, or this rank's piece of a parameter."""
 
 
-async def whole_piece(run: "Reader", operand: Operand, shards: Shards) -> Operand:
-    """A rank's piece of a parameter as an operator takes it; one that is stored in parts is gathered, each way."""
+async def unsharded(run: "Reader", operand: Operand, shards: Shards) -> Operand:
+    """A rank's piece of a parameter as an operator takes it; one that is sharded is gathered, each way."""
     if isinstance(operand, torch.Tensor) or operand.shards.layout == shards.layout:
         return operand
     return await run.move(operand, shards, regather=is_regathered(operand))
@@ -74,7 +74,7 @@ async def whole_piece(run: "Reader", operand: Operand, shards: Shards) -> Operan
 
 def is_regathered(operand: Operand) -> bool:
     """Whether the operator that takes this weight frees what it gathers, and gathers it again in the backward."""
-    return isinstance(operand, StoredPiece) and operand.regather
+    return isinstance(operand, ShardedWeight) and operand.regather
 
 
 class Reader(Protocol):

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, is_looped
-from pipelined.sharding.operators.verbs import Operand, Reader, Value, whole_piece
+from pipelined.sharding.operators.verbs import Operand, Reader, Value, unsharded
 from pipelined.sharding.shards import Ranges, Shards
 
 
@@ -28,16 +28,16 @@ async def embed(run: Reader, head: SplitMatmul, ids: Value, weight: Operand) -> 
 
     Args:
         ids: (B, T), as `ids_of`.
-        weight: this rank's piece of the matrix, of `head.table`, or a stored one; see `multiply`.
+        weight: this rank's piece of the matrix, of `head.table`, or a sharded one; see `multiply`.
     Returns: (B, T, C), split over all ranks.
     Cost: (p1-1)/p1 · B·T·C/(p0·p2) elements. In a loop one panel of the matrix is gathered at a time.
     """
     held = head.table.pieces(run.rank)[0]
     if not is_looped(weight, head):
-        return await _embedded(run, head, ids, await whole_piece(run, weight, head.table), held)
+        return await _embedded(run, head, ids, await unsharded(run, weight, head.table), held)
     parts = []
     for panel in head.panels:
-        rows = await whole_piece(run, panel.of_weight(weight, transposed=True), panel.operator.table)
+        rows = await unsharded(run, panel.of_weight(weight, transposed=True), panel.operator.table)
         parts.append(await _embedded(run, panel.operator, ids, rows, held))
     return await run.compute("join", _joined, *parts, result=head.arriving(ids.shards.lengths))
 

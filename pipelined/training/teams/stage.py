@@ -3,8 +3,8 @@
 Every member does the same passes in the same order, each on its own pieces. Between computations tensors move from
 member to member: a pass is a coroutine that runs on the executor up to its next move, and the event loop awaits that.
 What flows to another stage goes from each member to the same member of that stage's team, in pieces of 1/T of the
-bytes. The weight half of a backward has no communication, unless weights are stored in parts; so the members need not
-run it at the same time.
+bytes. The weight half of a backward has no communication, unless weights are sharded as by ZeRO; so the members need
+not run it at the same time.
 """
 
 from collections.abc import Callable
@@ -119,7 +119,7 @@ class TeamStage:
     async def backward_input(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
     ) -> Parcel | None:
-        """The half of `backward` with all its moves but those of stored weights' gradients; see `Stage`."""
+        """The half of `backward` with all its moves but those of sharded weights' gradients; see `Stage`."""
         tape, x, output = await self._revived(key, random, targets)
         self.pending[key] = tape
         await tape.run(tape.backward(output, self._seed(output, gradient, scale), input_half))

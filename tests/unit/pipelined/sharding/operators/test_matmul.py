@@ -10,10 +10,10 @@ from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.moves import AllGather
-from pipelined.sharding.operators.matmul import SplitMatmul, multiply, stored
+from pipelined.sharding.operators.matmul import SplitMatmul, multiply, sharded_weight
 from pipelined.sharding.operators.record import ComputeStep, piece, record
 from pipelined.sharding.operators.tape import Tape
-from pipelined.sharding.operators.verbs import StoredPiece, Value
+from pipelined.sharding.operators.verbs import ShardedWeight, Value
 from pipelined.sharding.operators.vocabulary import embed, ids_of
 from pipelined.training.teams.stage import input_half
 from tests.unit.pipelined.sharding.operators.ranks import (
@@ -119,7 +119,7 @@ def test_a_multiplication_of_summa_sends_panels_of_both_operands_three_times(row
     """3 [(c-1)/c · mk/r + (r-1)/r · kn/c] elements of a rank in a microbatch (SHARDING: r x c is (r, c, 1), ZeRO-3)."""
     m, k, n = 8 * 6, 16, 32
     operator = SplitMatmul((rows, columns, 1), (k,), (n,))
-    weight = StoredPiece.of(piece(1, stored(operator.weight), torch.float64), stored(operator.weight))
+    weight = ShardedWeight.of(piece(1, sharded_weight(operator.weight), torch.float64), sharded_weight(operator.weight))
     x = piece(1, operator.arriving((8, 6)), torch.float64, trained=False)
     found = record(1, lambda tape: multiply(tape, operator, Value(x, operator.arriving((8, 6))), weight))
     r, c = rows, columns
@@ -129,11 +129,11 @@ def test_a_multiplication_of_summa_sends_panels_of_both_operands_three_times(row
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_weight_half_of_a_stored_weight_multiplies_and_scatters_its_gradient(ranks):
+def test_the_weight_half_of_a_sharded_weight_multiplies_and_scatters_its_gradient(ranks):
     """Each half is 2 m k n / p operations; the input half gathers (p-1)/p · kn elements, the other scatters them."""
     m, k, n = 8 * 6, 16, 32
     operator = SplitMatmul((ranks, 1, 1), (k,), (n,))
-    weight = StoredPiece.of(piece(0, stored(operator.weight), torch.float64), stored(operator.weight))
+    weight = ShardedWeight.of(piece(0, sharded_weight(operator.weight), torch.float64), sharded_weight(operator.weight))
     x = Value(piece(0, operator.arriving((8, 6)), torch.float64, trained=False), operator.arriving((8, 6)))
     found = record(0, lambda tape: multiply(tape, operator, x, weight), back=input_half)
     for half in (found.backward, found.weights):
@@ -152,20 +152,20 @@ STORED = {
     "from heads, uneven": SplitMatmul((2, 3, 1), (5, 4), (7,)),
     "contraction alone": SplitMatmul((1, 2, 2), (12,), (8,)),
 }
-"""Multiplications of weights that are stored in parts."""
+"""Multiplications of weights that are sharded."""
 
 
 @pytest.mark.parametrize("halves", [False, True], ids=["whole", "halves"])
 @pytest.mark.parametrize("case", STORED)
-def test_a_stored_weight_gives_the_product_and_the_gradients_of_a_whole_one(case, halves):
+def test_a_sharded_weight_gives_the_product_and_the_gradients_of_a_whole_one(case, halves):
     operator, lead = STORED[case], (4, 3)
-    lies, k = stored(operator.weight), len(operator.inputs)
+    lies, k = sharded_weight(operator.weight), len(operator.inputs)
     x, w, y = normal(*lead, *operator.inputs), normal(*lies.lengths, seed=1), normal(*lead, *operator.outputs, seed=2)
 
     async def work(tape):
         piece = lies.local(w, tape.rank).requires_grad_()
         value = Value(operator.arriving(lead).local(x, tape.rank), operator.arriving(lead))
-        result = await tape.run(multiply(tape, operator, value, StoredPiece.of(piece, lies)))
+        result = await tape.run(multiply(tape, operator, value, ShardedWeight.of(piece, lies)))
         gradient = operator.leaving(lead).local(y, tape.rank)
         await tape.run(tape.backward(result, gradient, input_half if halves else None))
         assert piece.grad is None or not halves, "the input half computes no gradient of a weight"
@@ -184,18 +184,18 @@ def test_a_stored_weight_gives_the_product_and_the_gradients_of_a_whole_one(case
 
 
 @pytest.mark.parametrize("factors", [(2, 1, 1), (2, 2, 1), (2, 3, 1), (2, 2, 2)], ids=str)
-def test_a_stored_matrix_embeds_and_is_the_head_of_one_process(factors):
+def test_a_sharded_matrix_embeds_and_is_the_head_of_one_process(factors):
     head, lead, v, c = SplitMatmul(factors, (12,), (11,)), (4, 3), 11, 12
-    lies, w = stored(head.table), normal(v, c).requires_grad_()
+    lies, w = sharded_weight(head.table), normal(v, c).requires_grad_()
     ids = torch.randint(v, lead, generator=torch.Generator().manual_seed(1))
     (torch.nn.functional.embedding(ids, w).square() @ w.t()).square().sum().backward()
 
     async def work(tape):
         piece = lies.local(w.detach(), tape.rank).requires_grad_()
         given = Value(ids_of(head, lead).local(ids, tape.rank), ids_of(head, lead), False)
-        x = await tape.run(embed(tape, head, given, StoredPiece.of(piece, lies)))
+        x = await tape.run(embed(tape, head, given, ShardedWeight.of(piece, lies)))
         x = await tape.compute("square", torch.square, x, result=x.shards)
-        y = await tape.run(multiply(tape, head, x, StoredPiece.of(piece, lies), transposed=True))
+        y = await tape.run(multiply(tape, head, x, ShardedWeight.of(piece, lies), transposed=True))
         await tape.run(tape.backward(y, 2 * y.array))
         return piece.grad
 
@@ -223,13 +223,13 @@ def test_summa_gathers_a_panel_of_each_operand_at_a_time(rows, columns, panels):
     """(mk/r + kn/c) / s elements of s panels, forward and back; the bytes sent are those of whole operands."""
     (b, t), k, n = (12, 2), 144, 24
     operator, lead = SplitMatmul((rows, columns, 1), (k,), (n,)), (b, t)
-    lies, x, w = stored(operator.weight), normal(b, t, k), normal(k, n, seed=1)
+    lies, x, w = sharded_weight(operator.weight), normal(b, t, k), normal(k, n, seed=1)
     m, r, c = b * t, rows, columns
 
     async def work(end):
         network = Watched(end)
         tape = Tape(network, TimedExecutor({}, RealClock()))
-        weight = StoredPiece.of(lies.local(w, end.rank).requires_grad_(), lies)
+        weight = ShardedWeight.of(lies.local(w, end.rank).requires_grad_(), lies)
         value = Value(operator.arriving(lead).local(x, end.rank), operator.arriving(lead))
         y = await tape.run(multiply(tape, operator, value, weight))
         forward = network.most

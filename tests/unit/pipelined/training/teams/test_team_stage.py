@@ -6,7 +6,7 @@ import torch
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards, path
 from pipelined.sharding.operators.record import piece, record
-from pipelined.sharding.operators.verbs import StoredPiece, Value
+from pipelined.sharding.operators.verbs import ShardedWeight, Value
 from pipelined.training.worker import StageFailed
 from tests.numerics.plain import SEQUENCE, Feed
 from tests.numerics.teams import TeamCase
@@ -124,7 +124,7 @@ def test_a_recomputed_forward_frees_the_weights_that_it_gathers():
 
         async def counted(*given):
             tape, x, output = await revived(*given)
-            gathered = [each for each in tape.values() if each.weight and not isinstance(each, StoredPiece)]
+            gathered = [each for each in tape.values() if each.weight and not isinstance(each, ShardedWeight)]
             held.append([each.array.untyped_storage().nbytes() for each in gathered])
             return tape, x, output
 
