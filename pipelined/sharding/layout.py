@@ -25,6 +25,7 @@ Source: AutoDDL, section 4.1 (OneFlow's SBP); the strided split is of this proje
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from pipelined.errors import UsageError
 from pipelined.sharding.mesh import Mesh
@@ -49,7 +50,7 @@ class Layout:
         UsageError: an unknown word, an axis is named twice, or a maximum stands beside a sum or mean.
     """
 
-    __slots__ = ("_key", "cuts", "partial")
+    __slots__ = ("_hash", "_key", "cuts", "partial")
 
     def __init__(self, text: str = "B"):
         cuts: dict[int, tuple[Cut, ...]] = {}
@@ -89,12 +90,13 @@ class Layout:
         self.cuts = {dimension: tuple(found) for dimension, each in sorted(cuts.items()) if (found := _trimmed(each))}
         self.partial = dict(sorted(partial.items()))
         self._key = tuple(self.cuts.items()), tuple(self.partial.items())
+        self._hash = hash(self._key)  # each move of each microbatch looks its path up
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self._key == other._key
+        return self is other or (isinstance(other, Layout) and self._key == other._key)
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
 
     def __repr__(self) -> str:
         return f"Layout({str(self)!r})"
@@ -146,11 +148,7 @@ class Layout:
         Raises:
             UsageError: a maximum has no gradient here.
         """
-        mesh.require(replicated)
-        if "max" in self.partial.values():
-            raise UsageError(f"a maximum has no backward (layout: {str(self)!r}); reduce it outside of the gradient")
-        broadcast = set(mesh.sizes) - set(self.split) - set(self.partial) - set(replicated)
-        return Layout.of(self.cuts, dict.fromkeys(broadcast, "sum"))
+        return _cotangent(self, mesh, tuple(replicated))
 
     def cotangent_scale(self, mesh: Mesh) -> float:
         """The share that one rank's piece has in the tensor: 1 over the ranks of each mean, else 1."""
@@ -158,6 +156,16 @@ class Layout:
         for axis, op in self.partial.items():
             weight /= mesh.sizes[axis] if op == "mean" else 1
         return weight
+
+
+@lru_cache(maxsize=1 << 12)
+def _cotangent(layout: Layout, mesh: Mesh, replicated: tuple[str, ...]) -> Layout:
+    """See `Layout.cotangent`; each step asks for the same ones."""
+    mesh.require(replicated)
+    if "max" in layout.partial.values():
+        raise UsageError(f"a maximum has no backward (layout: {str(layout)!r}); reduce it outside of the gradient")
+    broadcast = set(mesh.sizes) - set(layout.split) - set(layout.partial) - set(replicated)
+    return Layout.of(layout.cuts, dict.fromkeys(broadcast, "sum"))
 
 
 def are_commutative(partial: Mapping[str, str]) -> bool:

@@ -71,7 +71,7 @@ class Shards:
 
     def __init__(self, mesh: Mesh, shape: Sequence[int], layout: Layout | str):
         self.mesh, self.lengths = mesh, tuple(shape)
-        self.layout = Layout(layout) if isinstance(layout, str) else layout
+        self.layout = _parsed(layout) if isinstance(layout, str) else layout
         if min(self.lengths, default=0) < 0:
             raise UsageError(f"a shape with a negative length (shape: {self.lengths}); give lengths of 0 or more")
         self.layout.check(mesh, len(self.lengths))
@@ -138,6 +138,10 @@ class Shards:
         return (cut, None) if isinstance(cut, int) else (self.mesh.sizes[cut], at[cut])
 
 
+_parsed = lru_cache(maxsize=1 << 12)(Layout)
+"""A layout from its text; each step makes shards of the same ones."""
+
+
 @lru_cache(maxsize=1 << 16)
 def _held(length: int, cuts: tuple[tuple[int, int | None], ...]) -> Ranges:
     """The ranges that are left of a dimension after cuts of (parts, the held one or None)."""
@@ -167,6 +171,7 @@ def length_of(ranges: Ranges) -> int:
     return sum(high - low for low, high in ranges)
 
 
+@lru_cache(maxsize=1 << 16)
 def shape_of(piece: Piece) -> tuple[int, ...]:
     """The shape of the array of these indices."""
     return tuple(map(length_of, piece))
