@@ -18,6 +18,8 @@ from apps.ravnest.training import training_of
 from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE
 from pipelined.process.stop_request import StopRequest
+from pipelined.state.store import saved_stages
+from pipelined.state.versions import common_step
 from tests.numerics.test_ravnest_rounds import on_loop
 from tests.ravnest.test_overlapped import Plain
 from transports.local import world
@@ -28,15 +30,19 @@ FLAGS = (
 )
 
 
-def trained(words, ranks, stop=None):
-    """Train with these flags on this many ranks; returns the job and its text."""
+def trained(words, ranks, stop=None, checkpoints=None):
+    """Train with these flags on this many ranks, each with its directory if there are some; returns job and text."""
     torch.set_num_threads(1)
     job = resolve_ravnest(parse([*FLAGS.split(), *map(str, words)]), ranks)
     job.check()
     text = job.read_text()
 
     async def everyone():
-        running = (train_ravnest(end, job, ALONE, text, stop or StopRequest()) for end in world(ranks))
+        jobs = [replace(job, config=replace(job.config, checkpoint=own)) for own in checkpoints or []] or [job] * ranks
+        running = (
+            train_ravnest(end, own, ALONE, text, stop or StopRequest())
+            for end, own in zip(world(ranks), jobs, strict=True)
+        )
         return await asyncio.gather(*running)
 
     assert on_loop(everyone()) == [0] * ranks
@@ -90,6 +96,19 @@ def test_another_job_goes_on_from_what_was_saved_as_a_plain_loop_does(tmp_path):
     assert {step: row["loss"] for step, row in rows_of(tmp_path / "rows").items()} == pytest.approx(losses)
     with pytest.raises(UsageError, match=r"an earlier run \(the latest: step 6\); add --resume auto"):
         trained([*flags, "--steps", 6], 2)
+
+
+def test_ranks_with_directories_of_their_own_go_on_from_what_they_hold_together(tmp_path):
+    """The second job has the directories in another order, and a rank with an empty one."""
+    own = [tmp_path / name for name in "abc"]
+    flags = ["--clusters", 1, "--average-every", 3, "--metrics", tmp_path / "rows", "--checkpoint", own[2]]
+    trained([*flags, "--steps", 3], 2, checkpoints=own[:2])
+    assert all(len([*each.glob("stage-*")]) == 1 for each in own[:2])
+    with pytest.raises(UsageError, match=r"a rank's .* holds checkpoints of an earlier run \(the latest: step 3\)"):
+        trained([*flags, "--steps", 5], 3, checkpoints=[own[2], *own[:2]])
+    trained([*flags, "--steps", 5, "--resume", "auto"], 3, checkpoints=[own[2], *own[:2]])
+    assert sorted(rows_of(tmp_path / "rows")) == list(range(5)) and len(own) == 3
+    assert common_step([saved for each in own for saved in saved_stages(each)]).step == 5
 
 
 def test_a_stop_request_ends_all_ranks(capsys):

@@ -8,11 +8,11 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from apps.common.rank_directory import directory_of_rank0
 from apps.common.trackers import opened_trackers
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.ravnest.job import RavnestJob
 from apps.lm.data.text import Text
 from apps.lm.export import FinalOutput
@@ -191,7 +191,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     """Run one rank of the job to its end; returns its exit code."""
     config, task = job.config, RavnestTask(job.subject, job.model.vocab, text.digest)
     training = await agree(transport, "training", asyncio.to_thread(training_of, task, text))
-    resumed = await broadcast(transport, "run", _saved_run(config.checkpoint) if transport.rank == 0 else "")
+    resumed = await agree(transport, "run", _saved_run(transport, config))
     run = resumed or await broadcast(transport, "new run", secrets.token_hex(8))
     ram = await _share_of_memory(transport, launch)
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
@@ -212,10 +212,20 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     return 0
 
 
-def _saved_run(checkpoint: Path | None) -> str:
-    """The name of the run that saved the latest step in a directory, which --resume goes on from; "": no run."""
-    at = common_step(saved_stages(checkpoint)) if checkpoint else None
-    return at.version.run if at else ""
+async def _saved_run(transport: Transport, config: GPT2Flags) -> str:
+    """The name of the run that saved the latest step, in whichever rank's directory; "": there is none.
+
+    Raises:
+        UsageError: on rank 0: there is one, and --resume is not given.
+    """
+    saved = saved_stages(config.checkpoint) if config.checkpoint else []
+    latest = common_step(saved) or max(saved, default=None)
+    found = await gather(transport, "saved", latest and [*latest.version])
+    step, lineage = await broadcast(transport, "latest", max(filter(None, found), default=[0, ""]))
+    if transport.rank == 0 and lineage and config.resume is None:
+        fact = f"a rank's {config.checkpoint} holds checkpoints of an earlier run (the latest: step {step})"
+        raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")
+    return Version(step, lineage).run
 
 
 async def _share_of_memory(transport: Transport, launch: Launch) -> int:

@@ -65,6 +65,8 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
         raise UsageError(f"{fact} ({newest.name}); give --checkpoint another directory")
     saved = saved_of(path, model.identity())
     latest = common_step(saved)
+    if config.schedule == "ravnest":  # a rank's directory may hold its own stages alone
+        latest = latest or max(saved, default=None)
     if latest is None and saved:
         fact = f"{path} holds no step that all stages saved; nothing can be resumed ({saved_steps(saved)})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
