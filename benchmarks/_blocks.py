@@ -110,8 +110,8 @@ class SplitBlocks:
     def __init__(self, work: Work, network: MeshGroups, device: Device, factors: Mapping[str, Factors]):
         self._work, self._network, self._device = work, network, device
         self._model, rank = ShardedGPT2(work.config, factors), network.rank
-        lie, parameters = self._model.parameters(), dict(work.plain().named_parameters())
-        self._lie = {name: lie[name] for name in parameters}
+        layouts, parameters = self._model.parameters(), dict(work.plain().named_parameters())
+        self._layouts = {name: layouts[name] for name in parameters}
         self._pieces = {
             name: self._model.local(name, whole.detach(), rank).clone().requires_grad_()
             for name, whole in parameters.items()
@@ -125,7 +125,7 @@ class SplitBlocks:
         self._input, tape = Value(self._x, self._shards), Tape(self._network, self._device)
         self._output = await tape.run(self._model.part(tape, self._work.blocks, self._input, self._pieces))
         await tape.run(tape.backward(self._output, self._gradient))
-        await sum_gradients(self._network, [(piece, self._lie[name]) for name, piece in self._pieces.items()])
+        await sum_gradients(self._network, [(piece, self._layouts[name]) for name, piece in self._pieces.items()])
 
     def results(self, whole: Whole) -> Iterator[Pair]:
         rank, back = self._network.rank, self._input.gradient

@@ -117,9 +117,9 @@ def recorded(model: ShardedGPT2, rank: int, lead: tuple[int, int]) -> StageRecor
     Args:
         lead: sequences, and tokens of each.
     """
-    shards, lie = model.ids(lead), model.parameters()
+    shards, layouts = model.ids(lead), model.parameters()
     ids = Value(piece(rank, shards, torch.int64, trained=False), shards, False)
-    pieces = {name: piece(rank, each, torch.float32) for name, each in lie.items()}
+    pieces = {name: piece(rank, each, torch.float32) for name, each in layouts.items()}
 
     async def stage(tape: Tape) -> Value:
         return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)

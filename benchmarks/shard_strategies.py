@@ -115,11 +115,11 @@ def strategies(number: int, seed: int = 0) -> list[dict[str, Factors]]:
 def predicted(factors: dict[str, Factors], network: Network) -> float:
     """Seconds of a step, from the record of rank 0: its moves are those of all ranks."""
     model = ShardedGPT2(BLOCK, factors)
-    lie, shards = _lie(model), model.stream((SEQUENCES, TOKENS))
-    pieces = {name: piece(0, each, torch.float32) for name, each in lie.items()}
+    layouts, shards = _layouts(model), model.stream((SEQUENCES, TOKENS))
+    pieces = {name: piece(0, each, torch.float32) for name, each in layouts.items()}
     x = Value(piece(0, shards, torch.float32, trained=False), shards)
     found = record(0, lambda tape: model.block(tape, 0, x, pieces))
-    sums = sum(sum_path(each).seconds(network.links, ITEMSIZE, network.node) for each in lie.values())
+    sums = sum(sum_path(each).seconds(network.links, ITEMSIZE, network.node) for each in layouts.values())
     phases = found.forward, found.backward
     return sums + sum(phase.seconds(network.links, AT_ONCE, network.node) for phase in phases)
 
@@ -135,14 +135,14 @@ async def taken(factors: dict[str, Factors], network: Network, clock: RealClock 
 
 
 async def _step(tape: Tape, model: ShardedGPT2) -> None:
-    shards, lie = model.stream((SEQUENCES, TOKENS)), _lie(model)
-    pieces = {name: torch.ones(each.shape(tape.rank)).requires_grad_() for name, each in lie.items()}
+    shards, layouts = model.stream((SEQUENCES, TOKENS)), _layouts(model)
+    pieces = {name: torch.ones(each.shape(tape.rank)).requires_grad_() for name, each in layouts.items()}
     y = await tape.run(model.block(tape, 0, Value(torch.ones(shards.shape(tape.rank)), shards), pieces))
     await tape.run(tape.backward(y, torch.ones_like(y.array)))
-    await sum_gradients(tape.network, [(pieces[name], each) for name, each in lie.items()])
+    await sum_gradients(tape.network, [(pieces[name], each) for name, each in layouts.items()])
 
 
-def _lie(model: ShardedGPT2) -> dict[str, Any]:
+def _layouts(model: ShardedGPT2) -> dict[str, Any]:
     return {name: each for name, each in model.parameters().items() if ".h.0." in name}
 
 

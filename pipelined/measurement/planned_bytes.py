@@ -206,8 +206,8 @@ def _team_records(
     x, came, gathered = _piece(model, inputs, member), 0, dict[str, torch.Tensor]()
     for stage, layers in enumerate(cut):
         last, results = model.layers - 1 in layers, list[Value]()
-        module, lie = model.of_member(member).build(layers, dtype, "meta", None), model.parameters()
-        pieces = {name: each.view(lie[name].shape(member)) for name, each in module.named_parameters()}
+        module, layouts = model.of_member(member).build(layers, dtype, "meta", None), model.parameters()
+        pieces = {name: each.view(layouts[name].shape(member)) for name, each in module.named_parameters()}
         pieces |= dict(module.named_buffers())
         work = partial(
             _recorded,

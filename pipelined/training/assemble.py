@@ -212,5 +212,5 @@ def _gradient_sums(
     if plan.tensor == 1:
         return GradientSums(groups, algorithm, tracer)
     members, shared = plan.team(transport.rank), may_share_memory(algorithm)
-    team = TeamSums(local.team.lie, transport, members, channels, clock, through_memory=shared)
+    team = TeamSums(local.team.layouts, transport, members, channels, clock, through_memory=shared)
     return GradientSums(groups, algorithm, tracer, team)

@@ -156,11 +156,11 @@ class ShardedGPT2(GPT2):
             random: of the microbatch's dropout; None: nothing is dropped.
         Returns: (B, T, C), as `stream`; after the last layer the logits (B, T, V), split over all ranks.
         """
-        lie = self.parameters()
+        layouts = self.parameters()
         held: dict[str, Operand] = {**pieces}
         for name, state in self._sharded.items():
             if name in pieces:
-                held[name] = ShardedWeight.of(pieces[name], lie[name], name, regather=state == "zero3")
+                held[name] = ShardedWeight.of(pieces[name], layouts[name], name, regather=state == "zero3")
         for layer in layers:
             if layer == 0:
                 x = await self.embedding(run, x, held, random)
@@ -235,11 +235,11 @@ class MemberGPT2(GPT2):
 
         Cost: no more memory than the pieces, and the largest whole parameter once, which every rank draws.
         """
-        lie, part, abstract = self._whole.parameters(), nn.Module(), torch.device(device).type == "meta"
+        layouts, part, abstract = self._whole.parameters(), nn.Module(), torch.device(device).type == "meta"
         with torch.device("meta"):
             wholes = dict(self._part(layers).named_parameters())
         for name, whole in wholes.items():
-            held = merged(lie[name].pieces(self._member), lie[name].lengths, whole.shape)
+            held = merged(layouts[name].pieces(self._member), layouts[name].lengths, whole.shape)
             piece = torch.empty(shape_of(held), dtype=dtype, device=device)
             if seed is not None and not abstract:
                 full = nn.Parameter(torch.empty(whole.shape, dtype=dtype))

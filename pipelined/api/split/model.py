@@ -68,10 +68,10 @@ class SplitRow(LayeredModel):
         Raises:
             UsageError: layers that share a parameter split it in two ways.
         """
-        return self._lie
+        return self._layouts
 
     @cached_property
-    def _lie(self) -> dict[str, Shards]:
+    def _layouts(self) -> dict[str, Shards]:
         found: dict[str, Shards] = {}
         for layer in self.split:
             for local, shards in layer.parameters().items():
@@ -184,10 +184,10 @@ class MemberRow:
 
         Cost: the whole layers once, as their own code draws the initial values.
         """
-        lie, part = self._whole.parameters(), nn.Module()
+        layouts, part = self._whole.parameters(), nn.Module()
         whole = self._whole.build(layers, dtype, device, seed)
         for name, each in whole.named_parameters():
-            piece = nn.Parameter(lie[name].local(each.detach(), self._member), each.requires_grad)
+            piece = nn.Parameter(layouts[name].local(each.detach(), self._member), each.requires_grad)
             register_tensor(part, name, piece)
         kept = whole.state_dict(keep_vars=True)
         for name, buffer in whole.named_buffers():

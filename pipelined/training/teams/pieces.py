@@ -24,13 +24,13 @@ class Membership:
     Args:
         members: T.
         member: the rank's number in the team.
-        lie: how each parameter lies in the team, perhaps as a tensor of more dimensions; empty for a team of one.
+        layouts: how each parameter lies in the team, perhaps as a tensor of more dimensions; empty for a team of one.
         wholes: the shapes of all parameters, by name; empty for a team of one.
     """
 
     members: int = 1
     member: int = 0
-    lie: Mapping[str, Shards] = field(default_factory=dict)
+    layouts: Mapping[str, Shards] = field(default_factory=dict)
     wholes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def counts(self, name: str, member: int | None = None) -> bool:
@@ -39,26 +39,26 @@ class Membership:
         It alone counts and saves the piece. The first member does so with what all hold whole.
         """
         member = self.member if member is None else member
-        if name not in self.lie:
+        if name not in self.layouts:
             return member == 0
-        shards = self.lie[name]
+        shards = self.layouts[name]
         at = shards.mesh.coordinates(member)
         return not any(place for axis, place in at.items() if axis not in shards.layout.split)
 
     def copies(self, name: str) -> Copies:
         """For each member the members that hold the same piece of a parameter."""
-        if name not in self.lie:
+        if name not in self.layouts:
             return (tuple(range(self.members)),) * self.members
-        shards = self.lie[name]
+        shards = self.layouts[name]
         split = [axis for axis in shards.mesh.sizes if axis in shards.layout.split]
         at = [[shards.mesh.coordinate(member, axis) for axis in split] for member in range(self.members)]
         return tuple(tuple(other for other, there in enumerate(at) if there == here) for here in at)
 
     def part(self, name: str, member: int | None = None) -> TensorPart | None:
         """What a member holds of a tensor, by default this one; None: it holds all of it."""
-        if name not in self.lie:
+        if name not in self.layouts:
             return None
-        shards, whole = self.lie[name], self.wholes[name]
+        shards, whole = self.layouts[name], self.wholes[name]
         indices = shards.pieces(self.member if member is None else member)
         return TensorPart(whole, merged(indices, shards.lengths, whole))
 
@@ -85,7 +85,7 @@ class TeamSums:
     """Sums, inside the team, of the gradients of pieces that several members hold.
 
     Args:
-        lie: how each parameter lies.
+        layouts: how each parameter lies.
         transport: this rank's end of the network.
         ranks: the members.
         channels: of the job; several buckets may be summed at a time.
@@ -98,7 +98,7 @@ class TeamSums:
 
     def __init__(
         self,
-        lie: Mapping[str, Shards],
+        layouts: Mapping[str, Shards],
         transport: Transport,
         ranks: Sequence[int],
         channels: Channels,
@@ -106,7 +106,7 @@ class TeamSums:
         *,
         through_memory: bool,
     ):
-        self._lie = lie
+        self._layouts = layouts
         networks = {
             stages: MeshGroups(transport, channels.team_sum(stages), ranks=ranks, through_memory=through_memory)
             for stages in channels.buckets
@@ -115,12 +115,12 @@ class TeamSums:
 
     async def sum(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> None:
         """Add up, in place, the gradients of a bucket's pieces; every member calls this once a step."""
-        pieces = [(piece, self._lie[name]) for name, piece in parameters.items()]
+        pieces = [(piece, self._layouts[name]) for name, piece in parameters.items()]
         self.timers[stages].begin("update")
         await sum_gradients(self.timers[stages], pieces)
 
     async def planned_bytes(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> int:
         """Payload bytes that this rank sends in one `sum`; every member calls this."""
         network = self.timers[stages].network
-        each = [(piece.element_size(), sum_path(self._lie[name])) for name, piece in parameters.items()]
+        each = [(piece.element_size(), sum_path(self._layouts[name])) for name, piece in parameters.items()]
         return sum([itemsize * await network.elements(path) for itemsize, path in each])

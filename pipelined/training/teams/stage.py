@@ -82,7 +82,7 @@ class TeamStage:
 
     def __post_init__(self) -> None:
         self.statistics = RunningStatistics(self.module, self.index, self.replicas)
-        self._lie = self.model.parameters()
+        self._layouts = self.model.parameters()
         self._device = torch.device(self.executor.device)
         self.moves = MoveTimer((self.index,), self.network, self.executor.clock)
 
@@ -196,8 +196,8 @@ class TeamStage:
 
     def _pieces(self) -> dict[str, torch.Tensor]:
         """Parameters as they lie, and buffers."""
-        lie, rank = self._lie, self.network.rank
-        pieces = {name: each.view(lie[name].shape(rank)) for name, each in self.module.named_parameters()}
+        layouts, rank = self._layouts, self.network.rank
+        pieces = {name: each.view(layouts[name].shape(rank)) for name, each in self.module.named_parameters()}
         return {**pieces, **dict(self.module.named_buffers())}
 
     def _placed(self, whole: Arrived) -> Value:

@@ -40,8 +40,8 @@ def recorded(text, ranks, state="none", rank=0):
     With zero2 the record is that of a microbatch after the first one.
     """
     model = ShardedGPT2(CONFIG, factors_of(text, ranks), state)
-    lie, shards, gathered = model.parameters(), model.ids((B, T)), {}
-    pieces = {name: piece(rank, each, torch.float32) for name, each in lie.items()}
+    layouts, shards, gathered = model.parameters(), model.ids((B, T)), {}
+    pieces = {name: piece(rank, each, torch.float32) for name, each in layouts.items()}
     ids = Value(piece(rank, shards, torch.int64, trained=False), shards, False)
 
     async def stage(tape):
@@ -49,7 +49,7 @@ def recorded(text, ranks, state="none", rank=0):
 
     first, found = (record(rank, stage, back=input_half, gathered=gathered) for _ in range(2))
     once = first.forward.seconds(LINKS, 1e30) - found.forward.seconds(LINKS, 1e30)
-    sums = sum(sum_path(each).seconds(LINKS, 4) for each in lie.values())
+    sums = sum(sum_path(each).seconds(LINKS, 4) for each in layouts.values())
     return found, once + sums, sum(each.numel() for each in pieces.values())
 
 

@@ -68,7 +68,7 @@ def plain(config):
 async def train(tape, model, wholes):
     """The same on one rank of a sharded model; each loss is this rank's summand."""
     pieces = {name: model.local(name, whole, tape.rank).requires_grad_() for name, whole in wholes.items()}
-    lie, step_of, losses, first = model.parameters(), optimizer(pieces.values()), [], {}
+    layouts, step_of, losses, first = model.parameters(), optimizer(pieces.values()), [], {}
     for step in range(STEPS):
         shards = model.ids((B, T))
         ids, targets = (Value(shards.local(each, tape.rank), shards, False) for each in batch(step, model.config.vocab))
@@ -76,7 +76,7 @@ async def train(tape, model, wholes):
         loss = await tape.run(model.score(tape, output, targets))
         step_of.zero_grad()
         await tape.run(tape.backward(loss, torch.ones((), dtype=torch.float64)))
-        await sum_gradients(tape.network, [(pieces[name], lie[name]) for name in pieces])
+        await sum_gradients(tape.network, [(pieces[name], layouts[name]) for name in pieces])
         first = first or {name: piece.grad.clone() for name, piece in pieces.items()}
         step_of.step()
         losses.append(loss)
@@ -114,22 +114,22 @@ PAPER = dict(zip(OPERATORS, [(4, 8, 2), (4, 4, 4), (4, 8, 2), (4, 2, 8), (4, 16,
 def test_a_block_on_64_ranks_sends_the_known_bytes():
     """B 8, T 8, C 128, H 16 in float64: the paper's strategy, with the norms' statistics."""
     model = ShardedGPT2(ModelConfig(1, 128, 16, 64, 8, 0.0), PAPER)
-    shards, lie = model.stream((8, 8)), model.parameters()
-    names = [name for name in lie if ".h.0." in name]
-    wholes = {name: normal(*lie[name].lengths) / 10 for name in names}
+    shards, layouts = model.stream((8, 8)), model.parameters()
+    names = [name for name in layouts if ".h.0." in name]
+    wholes = {name: normal(*layouts[name].lengths) / 10 for name in names}
     x, sent = normal(8, 8, 128), {}
 
     async def work(tape):
         def counted(phase):
             sent.setdefault(phase, []).append(tape.network.transport.traffic.bytes_sent)
 
-        pieces = {name: lie[name].local(each, tape.rank).requires_grad_() for name, each in wholes.items()}
+        pieces = {name: layouts[name].local(each, tape.rank).requires_grad_() for name, each in wholes.items()}
         y = await tape.run(model.block(tape, 0, Value(shards.local(x, tape.rank), shards), pieces))
         counted("forward")
         await tape.run(tape.backward(y, y.shards.local(x, tape.rank)))
         counted("backward")
         await sum_gradients(
-            tape.network, [(pieces[name], lie[name]) for name in names if "c_" in name and "weight" in name]
+            tape.network, [(pieces[name], layouts[name]) for name in names if "c_" in name and "weight" in name]
         )
         counted("update")
 
@@ -154,8 +154,8 @@ def test_the_steps_of_a_block_send_what_the_document_says():
 def test_biases_and_norms_add_their_own_sums():
     """3/2 of what a rank holds, as of the weights: 9 C of biases and 4 C of norms, over 16 ranks."""
     model = ShardedGPT2(ModelConfig(1, 128, 16, 64, 8, 0.0), PAPER)
-    lie = {name: each for name, each in model.parameters().items() if ".h.0." in name}
-    small = [each for name, each in lie.items() if "ln_" in name or name.endswith("bias")]
+    layouts = {name: each for name, each in model.parameters().items() if ".h.0." in name}
+    small = [each for name, each in layouts.items() if "ln_" in name or name.endswith("bias")]
     assert sum(sum_path(each).elements(0) for each in small) == 3 / 2 * 13 * 128 / 16
 
 
@@ -226,12 +226,12 @@ def test_weights_that_are_gathered_once_a_step_send_n_plus_1_times_a_share(micro
 def test_a_block_is_handed_to_the_device_once_and_after_each_move(layout, moves):
     """18 computations each way, of norms, multiplications, biases, attention, activation and residuals."""
     model = ShardedGPT2(ModelConfig(1, 8, 2, 11, 4, 0.0), factors_of(layout, 2))
-    shards, lie = model.stream((4, 4)), model.parameters()
+    shards, layouts = model.stream((4, 4)), model.parameters()
 
     async def work(tape):
         device, ops = tape.device.run, []
         tape.device.run = lambda op, work: ops.append(op) or device(op, work)
-        pieces = {name: torch.ones(each.shape(tape.rank)).requires_grad_() for name, each in lie.items()}
+        pieces = {name: torch.ones(each.shape(tape.rank)).requires_grad_() for name, each in layouts.items()}
         y = await tape.run(model.block(tape, 0, Value(torch.ones(shards.shape(tape.rank)), shards), pieces))
         forward = len(ops)
         await tape.run(tape.backward(y, torch.ones_like(y.array)))

@@ -32,13 +32,13 @@ async def sharded(tape, head, ids, targets, weight):
 @pytest.mark.parametrize("factors", FACTORS, ids=str)
 def test_tied_ends_give_the_loss_and_gradient_of_one_matrix(factors):
     head = SplitMatmul(factors, (C,), (V,))
-    lie = ids_of(head, (B, T))
+    id_shards = ids_of(head, (B, T))
     beside(
         head.mesh.size,
         lambda tape, *operands: sharded(tape, head, *operands),
         plain,
         Shards(head.mesh, (), "P:rows"),
-        [(ids(1), lie), (ids(2), lie)],
+        [(ids(1), id_shards), (ids(2), id_shards)],
         [(normal(V, C) / 3, head.table)],
         replicated=ROW,
     )
@@ -50,13 +50,13 @@ def test_bytes_are_those_of_the_closed_form(factors):
     p0, p1, p2 = factors
     rows, width, vocabulary = 4, 16, 64
     head = SplitMatmul(factors, (width,), (vocabulary,))
-    lie, m, q = ids_of(head, (rows, T)), rows * T, p1 * p2
+    id_shards, m, q = ids_of(head, (rows, T)), rows * T, p1 * p2
     sent = beside(
         head.mesh.size,
         lambda tape, *operands: sharded(tape, head, *operands),
         plain,
         Shards(head.mesh, (), "P:rows"),
-        [(ids(1, rows, vocabulary), lie), (ids(2, rows, vocabulary), lie)],
+        [(ids(1, rows, vocabulary), id_shards), (ids(2, rows, vocabulary), id_shards)],
         [(normal(vocabulary, width) / 3, head.table)],
         replicated=ROW,
     )
@@ -69,13 +69,13 @@ def test_bytes_are_those_of_the_closed_form(factors):
 
 def test_logits_far_apart_do_not_overflow():
     head = SplitMatmul((1, 2, 1), (C,), (V,))
-    shards, lie = head.leaving((B, T)), ids_of(head, (B, T))
+    shards, id_shards = head.leaving((B, T)), ids_of(head, (B, T))
     large = normal(B, T, V) * 1e3
     beside(
         2,
         cross_entropy,
         lambda x, targets: functional.cross_entropy(x.flatten(0, 1), targets.flatten()),
         Shards(head.mesh, (), "P:rows"),
-        [(large, shards), (ids(3), lie)],
+        [(large, shards), (ids(3), id_shards)],
         replicated=ROW,
     )

@@ -29,8 +29,8 @@ def predicted(case, stage, member):
         output = await model.part(tape, stage.layers, Value(x, shards, bool(stage.index)), pieces)
         if not stage.last:
             return output
-        lie = model.ids((ROWS, SEQUENCE))
-        targets = Value(torch.zeros(lie.shape(member), dtype=torch.int64, device="meta"), lie, False)
+        id_shards = model.ids((ROWS, SEQUENCE))
+        targets = Value(torch.zeros(id_shards.shape(member), dtype=torch.int64, device="meta"), id_shards, False)
         return await model.score(tape, output, targets)
 
     found = record(member, passes)
