@@ -126,6 +126,12 @@ class EndNote(WorldNote):
         return cls(world, rank, reason[:REASON_CHARACTERS], failed)
 
 
+def culprit(error: Rejected, sender: int) -> tuple[int, str]:
+    """The rank that failed and its reason, as a rejection names them; a malformed one blames its sender."""
+    rank, why = error.facts.get("rank"), error.facts.get("why")
+    return (rank, why) if type(rank) is int and type(why) is str else (sender, str(error))
+
+
 def _fields(request: Request, *kinds: type) -> list[Any]:
     note = request.note
     if not isinstance(note, list) or [type(field) for field in note] != list(kinds):

@@ -9,12 +9,15 @@ A rank leaves the world by `close` or `abort`; until then it also answers for a 
                                                                 know it when this rank closes
     a peer is lost      PeerLost, where      to that peer fail  nothing                        are taken
                         that peer is needed
+
+A rank with a backup has two members: see `transports.rpc.world.holders`. It is lost with its last holder, and a holder
+that aborts while the other one is there is lost alone.
 """
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -22,10 +25,14 @@ from transports.aio.nursery import Nursery
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError, WireError
 from transports.inboxes import Inboxes
 from transports.rpc.base import Endpoint, Party, Rejected, Unreachable
-from transports.rpc.world.notes import REASON_CHARACTERS, BufferNote, EndNote, MessageNote, OpenNote, WorldNote
-from transports.wire.arrays import Block
+from transports.rpc.world.holders import Holders
+from transports.rpc.world.notes import REASON_CHARACTERS, BufferNote, EndNote, MessageNote, OpenNote, WorldNote, culprit
+from transports.rpc.world.unanswered import Unanswered
+from transports.wire.arrays import Block, copied
 from transports.wire.frames import Header
 
+CLOSED = "it closed"
+"""Why a rank is lost that has left after its program's end."""
 GOODBYE_S = 1.0
 """Seconds that a leaving rank waits until the others have received its goodbye."""
 MAX_IN_FLIGHT = 1024
@@ -45,22 +52,20 @@ class WorldOwner(ABC):
 
 
 class WorldPeers:
-    """The ranks of one world.
+    """The members of one world as one of them uses them: the holders of its ranks.
 
     Args:
-        addresses: of the endpoint of each rank.
         max_bytes: the largest message, equal on all ranks.
     """
 
-    def __init__(self, owner: WorldOwner, endpoint: Endpoint, name: str, addresses: Sequence[str], max_bytes: int):
-        self._owner, self._endpoint, self.name = owner, endpoint, name
-        self._addresses, self._max_bytes = tuple(addresses), max_bytes
-        self.rank, self.world_size = addresses.index(endpoint.address), len(addresses)
-        self.inboxes = Inboxes[tuple[Header, Blocks], Block](self.world_size)
+    def __init__(self, owner: WorldOwner, endpoint: Endpoint, name: str, holders: Holders, max_bytes: int):
+        self._owner, self._endpoint, self.name, self.holders = owner, endpoint, name, holders
+        self._addresses, self._max_bytes = holders.addresses, max_bytes
+        self.rank, self.world_size = holders.ranks[holders.own], holders.world_size
+        self.inboxes = Inboxes[tuple[Header, Blocks], Block](self.world_size + holders.have_backups)  # + the twin
         self._state = self.inboxes.state
-        self._parties: dict[int, Party] = {}
-        self._turns = [asyncio.Semaphore(MAX_IN_FLIGHT) for _ in addresses]
-        self._unanswered = set[asyncio.Future[Any]]()
+        self._turns = [asyncio.Semaphore(MAX_IN_FLIGHT) for _ in self._addresses]
+        self._unanswered = Unanswered()
         self._silent = set[int]()
         self._left = False
 
@@ -71,10 +76,12 @@ class WorldPeers:
             PeerLost: a rank cannot be reached, or has left. PeerAborted: some rank failed, or its opening did.
         """
         async with Nursery() as tasks:
-            for rank in self._others():
-                tasks.create_task(self._until_answered(self._request(rank, OpenNote(self.name))))
-        for rank in self._others():
-            self._state.check_sendable(rank)
+            for member in self.holders.others:
+                if member not in self.holders.lost:
+                    tasks.create_task(self._opened_by(member))
+        for rank in range(self.world_size):
+            if rank != self.rank:
+                self._state.check_sendable(rank)
 
     async def send(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
         """Send a message or a buffer; return when it is in the mailbox of its receiver.
@@ -85,19 +92,27 @@ class WorldPeers:
         nbytes = sum(block.nbytes for block in blocks)
         if nbytes > self._max_bytes:
             raise WireError(f"the message is too large (bytes: {nbytes}, most: {self._max_bytes}); send it in pieces")
-        await self._until_answered(self._send_in_turn(rank, note, blocks))
+        if self.holders.have_backups:
+            await self._until_any_answered(rank, note, copied(blocks))
+        else:
+            self._state.check_sendable(rank)
+            await self._until_answered(rank, self._send_in_turn(rank, note, blocks))
+
+    async def send_twin(self, note: WorldNote, blocks: Blocks) -> None:
+        """Send a message to the other holder of this rank; nothing if there is none. Raises: as `send`."""
+        if (twin := self.holders.twin) is not None:
+            await self._until_answered(twin, self._send_in_turn(twin, note, blocks))
 
     async def abort(self, reason: str) -> None:
         """See `Transport.abort`; also after an opening that failed."""
         self.end(Closed(f"rank {self.rank} aborted: {reason}"))
-        await self._leave(PeerAborted(self.rank, reason))
+        await self._leave((PeerAborted if self.holders.twin is None else PeerLost)(self.rank, reason))
 
     async def close(self) -> None:
         """See `Transport.close`."""
-        if self._unanswered:
-            await asyncio.wait(self._unanswered)
+        await self._unanswered.wait()
         self.end(Closed(f"rank {self.rank} is closed"))
-        await self._leave(PeerLost(self.rank, "it closed"))
+        await self._leave(PeerLost(self.rank, CLOSED))
 
     def kill(self, reason: str) -> None:
         """See `Transport.kill`."""
@@ -107,41 +122,64 @@ class WorldPeers:
     def end(self, error: TransportError) -> None:
         """Fail every operation here, now and later, with the first reason given."""
         self.inboxes.end(error)
-        for task in list(self._unanswered):
-            task.cancel()
+        self._unanswered.cancel()
 
     def on_open(self, party: Party) -> None:
         """A party has opened the world. Raises Rejected: it is not a member, or the world has ended."""
-        self._rank_of(party)
+        self.holders.member_of(party)
         self._check_open()
 
     def on_message(self, party: Party, note: MessageNote, blocks: Blocks) -> None:
-        """A message has arrived. Raises Rejected: as `on_open`, or it is malformed."""
-        rank, header = self._rank_of(party), note.header(blocks)
-        self._check_open()
-        self.inboxes.messages.arrived(rank, header.key, (header, blocks))
+        """A message has arrived. Raises Rejected: as `on_open`, or it is malformed, or its sender is lost."""
+        member, header = self.holders.member_of(party), note.header(blocks)
+        self._check_taken(member)
+        rank = self.holders.ranks[member]
+        if rank == self.rank:
+            self.inboxes.messages.arrived(self.world_size, header.key, (header, blocks))
+        elif self.holders.is_first(member, "message", header.key):
+            self.inboxes.messages.arrived(rank, header.key, (header, blocks))
 
     def on_buffer(self, party: Party, note: BufferNote, blocks: Blocks) -> None:
-        """A buffer has arrived. Raises Rejected: as `on_open`."""
-        rank = self._rank_of(party)
-        self._check_open()
-        self.inboxes.buffers.arrived(rank, (note.channel,), blocks[0])
+        """A buffer has arrived. Raises Rejected: as `on_message`."""
+        member = self.holders.member_of(party)
+        self._check_taken(member)
+        if self.holders.is_first(member, "buffer", (note.channel,)):
+            self.inboxes.buffers.arrived(self.holders.ranks[member], (note.channel,), blocks[0])
 
     def on_end(self, party: Party, note: EndNote) -> None:
         """A party leaves the world. Raises Rejected: it is not a member, or names no rank."""
-        rank = self._rank_of(party)
+        member = self.holders.member_of(party)
         if not 0 <= note.rank < self.world_size:
             raise Rejected("malformed", why="no such rank", rank=note.rank, size=self.world_size)
         if note.failed:
             self.end(PeerAborted(note.rank, note.reason))
         else:
-            self.inboxes.lose(PeerLost(rank, note.reason))
+            if note.reason == CLOSED:
+                self.holders.closed.add(member)
+            self._lose(member, note.reason)
 
     def on_lost(self, party: Party) -> None:
         """The last connection with a party broke."""
-        for rank, known in self._parties.items():
-            if known == party:
-                self.inboxes.lose(PeerLost(rank, "its connection broke"))
+        for member in [member for member, known in self.holders.parties.items() if known == party]:
+            self._lose(member, "its connection broke")
+
+    def on_gone(self, addresses: Collection[str]) -> None:
+        """The parties at these addresses take part no more, whether their connections break or not."""
+        if self.holders.have_backups:
+            for member in self.holders.others:
+                if self._addresses[member] in addresses:
+                    self._lose(member, "it takes part no more")
+
+    def _lose(self, member: int, reason: str) -> None:
+        """Lose a member, and with its last holder a rank."""
+        rank = self.holders.ranks[member]
+        error = self.holders.lost.setdefault(member, PeerLost(rank, reason))
+        if rank == self.rank:
+            self.inboxes.lose(PeerLost(self.world_size, reason))
+        elif not self.holders.left(rank):
+            self.inboxes.lose(error)
+        if self.holders.have_backups:  # a silent member never answers
+            self._unanswered.cancel(member)
 
     async def _leave(self, error: PeerAborted | PeerLost) -> None:
         """Forget the world. Give the ranks that are not lost the error to raise, or the abort that ended this rank.
@@ -156,95 +194,107 @@ class WorldPeers:
         note = EndNote.of(self.name, end if isinstance(end, PeerAborted) else error)
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S), Nursery() as tasks:
-                for rank in self._others():
-                    if rank not in self._state.lost:
-                        tasks.create_task(self._send_goodbye(rank, note))
+                for member in self.holders.others:
+                    if member not in self.holders.lost:
+                        tasks.create_task(self._send_goodbye(member, note))
 
-    async def _send_goodbye(self, rank: int, note: EndNote) -> None:
+    async def _send_goodbye(self, member: int, note: EndNote) -> None:
         with suppress(TransportError):
-            await self._request(rank, note)
+            await self._request(member, note)
 
-    async def _send_in_turn(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
-        async with self._turns[rank]:
-            self._state.check_sendable(rank)
-            await self._request(rank, note, blocks)
-
-    async def _until_answered(self, request: Coroutine[Any, Any, None]) -> None:
-        """Await a request. `close` waits for it; it fails when this rank ends."""
-        task = asyncio.ensure_future(request)
-        self._unanswered.add(task)
+    async def _opened_by(self, member: int) -> None:
+        """Wait until a member has opened the world. Raises: as `open`, if its rank has no other holder."""
         try:
-            await asyncio.wait([task])
-        finally:
-            task.cancel()
-            self._unanswered.discard(task)
+            await self._until_answered(member, self._request(member, OpenNote(self.name)))
+        except PeerLost:
+            if not self.holders.left(self.holders.ranks[member]):
+                raise
+
+    async def _send_in_turn(self, member: int, note: WorldNote, blocks: Blocks) -> None:
+        async with self._turns[member]:
+            if member in self.holders.lost:
+                raise self.holders.lost[member].with_traceback(None)
+            await self._request(member, note, blocks)
+
+    async def _until_answered(self, member: int, request: Coroutine[Any, Any, None]) -> None:
+        """Await a request; it fails when this rank ends."""
+        task = await self._unanswered.ended(member, request)
         if task.cancelled():
             self._state.check(None)
+            if member in self.holders.lost:
+                raise self.holders.lost[member].with_traceback(None)
         task.result()
 
-    async def _request(self, rank: int, note: WorldNote, blocks: Blocks = ()) -> None:
-        """Send a request to a rank and await its reply.
+    async def _until_any_answered(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
+        """Send to each holder of a rank; return when one has it, or needs it no more. The others get it meanwhile.
+
+        Raises: as `send`.
+        """
+        left, start = self.holders.left(rank), self._unanswered.start
+        sends = {start(member, self._send_copy(member, note, blocks)) for member in left}
+        while sends:
+            done, sends = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+            if any(not task.cancelled() and task.exception() is None for task in done):
+                return
+        self._state.check(None)
+        if not self.holders.has_closed(rank):
+            self._state.check_sendable(rank)
+
+    async def _send_copy(self, member: int, note: WorldNote, blocks: Blocks) -> None:
+        """Send one copy of a message; a member that does not take it is lost."""
+        try:
+            await self._send_in_turn(member, note, blocks)
+        except Rejected as error:
+            raise self._lost(member, error) from error
+
+    async def _request(self, member: int, note: WorldNote, blocks: Blocks = ()) -> None:
+        """Send a request to a member and await its reply.
 
         Raises:
             PeerLost: the rank cannot be reached, or has left the world. PeerAborted: some rank failed.
             WireError: the rank takes only smaller messages. Rejected: the rank has no memory for it ("busy").
         """
         try:
-            await self._delivered(rank, note, blocks)
+            await self._delivered(member, note, blocks)
         except Unreachable as error:
-            raise self._lost(rank, error) from error
+            raise self._lost(member, error) from error
         except Rejected as error:
             if error.reason == "busy":
                 raise
             if error.reason == "too large":
-                raise WireError(f"rank {rank} did not take the message: {error}") from error
+                raise WireError(f"rank {self.holders.ranks[member]} did not take the message: {error}") from error
             if error.reason == "aborted":
-                self.end(PeerAborted(*_culprit(error, rank)))
-            raise self._lost(rank, error) from error
+                self.end(PeerAborted(*culprit(error, self.holders.ranks[member])))
+            raise self._lost(member, error) from error
 
-    async def _delivered(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
+    async def _delivered(self, member: int, note: WorldNote, blocks: Blocks) -> None:
         """Send a request; connect again while the process there listens and does not reply, as one without a core."""
         while True:
             try:
-                await self._endpoint.request(self._addresses[rank], note.topic, *blocks, note=note.pack())
-                self._silent.discard(rank)
+                await self._endpoint.request(self._addresses[member], note.topic, *blocks, note=note.pack())
+                self._silent.discard(member)
                 return
             except Unreachable as error:
                 if not error.silent:
                     raise
-                if rank not in self._silent:
-                    self._silent.add(rank)
+                if member not in self._silent:
+                    self._silent.add(member)
+                    rank = self.holders.ranks[member]
                     _logger.warning("waits for rank %d: %s (world: %s)", rank, error, self.name)
 
-    def _lost(self, rank: int, error: TransportError) -> TransportError:
-        """Lose a rank, unless this rank has ended. Returns the error for its operations."""
+    def _lost(self, member: int, error: TransportError) -> TransportError:
+        """Lose a member, unless this rank has ended. Returns the error for its operations."""
         if self._state.end is None:
-            self.inboxes.lose(PeerLost(rank, str(error)))
-        return (self._state.end or self._state.lost[rank]).with_traceback(None)
+            self._lose(member, str(error))
+        return (self._state.end or self.holders.lost[member]).with_traceback(None)
+
+    def _check_taken(self, member: int) -> None:
+        """Raises Rejected: the world has ended, or the sender is lost, whose messages might leave a gap."""
+        self._check_open()
+        if self.holders.have_backups and member in self.holders.lost:
+            raise Rejected("closed", world=self.name[:64])
 
     def _check_open(self) -> None:
         """Raises Rejected: some rank has aborted."""
         if isinstance(end := self._state.end, PeerAborted):
             raise Rejected("aborted", rank=end.rank, why=end.reason[:REASON_CHARACTERS])
-
-    def _rank_of(self, party: Party) -> int:
-        """The rank of a party, whose identity the handshake has proved.
-
-        Raises:
-            Rejected: the party is not a member of the world, or has restarted since its first request.
-        """
-        if party.address not in self._addresses:
-            raise Rejected("not a member", address=party.address)
-        rank = self._addresses.index(party.address)
-        if self._parties.setdefault(rank, party) != party:
-            raise Rejected("restarted", address=party.address)
-        return rank
-
-    def _others(self) -> list[int]:
-        return [rank for rank in range(self.world_size) if rank != self.rank]
-
-
-def _culprit(error: Rejected, sender: int) -> tuple[int, str]:
-    """The rank that failed and its reason, as a rejection names them; a malformed one blames its sender."""
-    rank, why = error.facts.get("rank"), error.facts.get("why")
-    return (rank, why) if type(rank) is int and type(why) is str else (sender, str(error))

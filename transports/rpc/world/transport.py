@@ -28,7 +28,7 @@ class RpcTransport(Transport):
         return tuple(range(self.world_size))
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._state.check_sendable(peer)
+        self._state.check(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         packed = pack_header(key, blocks, note)
         if peer == self.rank:
@@ -52,7 +52,7 @@ class RpcTransport(Transport):
         return self._messages.probe(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
-        self._state.check_sendable(peer, channel)
+        self._state.check(peer, channel)
         block = Block.bare(buffer)
         if peer == self.rank:
             self._buffers.arrived(peer, (channel,), copied([block])[0])
@@ -68,6 +68,25 @@ class RpcTransport(Transport):
             raise SizeMismatch(peer, channel, block.nbytes, arrived.nbytes, arrived.data[: block.nbytes])
         fill([block], [arrived])
         self.traffic.count_received(block.nbytes, uncounted)
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether another endpoint holds this rank, too, and is not lost."""
+        return self._peers.holders.twin is not None
+
+    @property
+    def is_backup(self) -> bool:
+        """Whether this endpoint is the second holder of its rank."""
+        return self._peers.holders.own >= self.world_size
+
+    async def send_twin(self, key: Key, *arrays: Any, note: Any = None) -> None:
+        """Send a message to the other holder of this rank; nothing if it is lost. Raises: as `send`."""
+        blocks = tuple(Block.of(array) for array in arrays)
+        await self._peers.send_twin(MessageNote(self._peers.name, pack_header(key, blocks, note)), blocks)
+
+    async def receive_twin(self, key: Key) -> Message:
+        """Receive a message of the other holder of this rank. Raises: as `receive`."""
+        return await self.receive(self.world_size, key)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)

@@ -9,10 +9,11 @@ world.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from transports.aio.event_loop import resolve
 from transports.rpc.base import Endpoint, Party, Rejected, Request, Response
+from transports.rpc.world.holders import Holders
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote
 from transports.rpc.world.peers import MAX_IN_FLIGHT, WorldOwner, WorldPeers
 from transports.rpc.world.transport import RpcTransport
@@ -32,13 +33,14 @@ class Worlds(WorldOwner):
         self.endpoint, self._max_bytes = endpoint, max_bytes
         self._worlds: dict[str, WorldPeers] = {}
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._gone = set[str]()
         endpoint.handle(OpenNote.topic, self._on_open)
         endpoint.handle(MessageNote.topic, self._on_message, max_bytes, MAX_IN_FLIGHT * MAX_WORLDS)
         endpoint.handle(BufferNote.topic, self._on_buffer, max_bytes, MAX_IN_FLIGHT * MAX_WORLDS)
         endpoint.handle(EndNote.topic, self._on_end)
         endpoint.on_lost(self._on_lost)
 
-    async def open(self, name: str, addresses: Sequence[str]) -> RpcTransport:
+    async def open(self, name: str, addresses: Sequence[str], backups: Sequence[str] = ()) -> RpcTransport:
         """Open a world; returns when every party has opened it.
 
         A party that has not opened the world yet is waited for until its connection breaks. So is one that listens and
@@ -46,17 +48,21 @@ class Worlds(WorldOwner):
 
         Args:
             name: of this world alone, among all that these parties ever open.
-            addresses: of the endpoint of each rank; this party's is among them once.
+            addresses: of the endpoint of each rank; this party's is among these and the backups once.
+            backups: of a second endpoint of each rank, "" where there is none; see `transports.rpc.world.holders`.
         Raises:
             ValueError: this party is not in the world, an address is there twice, or the name is in use.
             PeerLost: a party cannot be reached, or has left. PeerAborted: a party failed, or its opening did.
             If it raises or is cancelled, the world has aborted for every party that has opened it.
         Cost: one small request to each party.
         """
-        if len(set(addresses)) < len(addresses) or self.endpoint.address not in addresses or name in self._worlds:
-            fact = f"no world (name: {name}, addresses: {', '.join(addresses)}, here: {self.endpoint.address})"
+        every = [*addresses, *filter(None, backups)]
+        if len(set(every)) < len(every) or self.endpoint.address not in every or name in self._worlds:
+            fact = f"no world (name: {name}, addresses: {', '.join(every)}, here: {self.endpoint.address})"
             raise ValueError(f"{fact}; give each party once, this one too, and a new name")
-        world = self._worlds[name] = WorldPeers(self, self.endpoint, name, addresses, self._max_bytes)
+        holders = Holders(addresses, backups, self.endpoint.address)
+        world = self._worlds[name] = WorldPeers(self, self.endpoint, name, holders, self._max_bytes)
+        world.on_gone(self._gone)
         for waiting in self._waiting.pop(name, ()):
             resolve(waiting)
         try:
@@ -66,6 +72,15 @@ class Worlds(WorldOwner):
             await world.abort(f"{self.endpoint.address} could not open the world ({reason})")
             raise
         return RpcTransport(world)
+
+    def lose(self, addresses: Iterable[str]) -> None:
+        """The parties at these addresses take part no more: lose them in worlds with backups, open now or later.
+
+        Those of the call before are forgotten.
+        """
+        self._gone = {*addresses}
+        for world in list(self._worlds.values()):
+            world.on_gone(self._gone)
 
     def forget(self, name: str) -> None:
         del self._worlds[name]

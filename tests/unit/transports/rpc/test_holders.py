@@ -1,0 +1,145 @@
+"""Worlds in which a rank has two holders: each message arrives once, whichever holder is lost, and when."""
+
+import asyncio
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from transports import PeerLost, TransportError
+from transports.rpc.virtual.network import VirtualNetwork
+from transports.rpc.world import Worlds
+from transports.rpc.world.holders import Holders
+
+pytestmark = pytest.mark.virtual
+RANKS = {"a": 0, "b": 1, "c": 2, "b2": 1}
+"""The parties of the world, and the rank of each."""
+
+
+class World:
+    """Three ranks, of which the middle one has a backup; each party's end and endpoint's worlds by name."""
+
+    def __init__(self, absent=()):
+        self.network = VirtualNetwork(delay=1e-3)
+        self.worlds = {name: Worlds(self.network.endpoint(name), 1 << 20) for name in RANKS if name not in absent}
+
+    async def open(self, *names):
+        every = [f"virtual://{name}" for name in RANKS]
+        opening = {n: self.worlds[n].open("world", every[:3], ["", every[3], ""]) for n in names or self.worlds}
+        self.ends = dict(zip(opening, await asyncio.gather(*opening.values()), strict=True))
+        return self.ends
+
+
+async def relay(end, many):
+    """The middle rank's program: take numbers from rank 0, send their squares on; the last one bare."""
+    for number in range(many):
+        found = await end.receive(0, ("number", number))
+        await end.send(2, ("square",), found.blocks[0].numpy() ** 2)
+    await end.send_buffer(2, 3, memoryview(np.full(4, float(many))))
+
+
+async def give(end, many):
+    for number in range(many):
+        await end.send(1, ("number", number), np.full(3, float(number)))
+
+
+async def take(end, many):
+    squares = [(await end.receive(1, ("square",))).blocks[0].numpy()[0] for _ in range(many)]
+    last = np.zeros(4)
+    await end.receive_buffer(1, 3, memoryview(last))
+    return squares, last[0], end.probe(1, ("square",))
+
+
+async def ignoring_its_end(work):
+    with suppress(TransportError):
+        await work
+
+
+@pytest.mark.parametrize("lost", ["b", "b2", None])
+@pytest.mark.parametrize("after_s", [0.0, 0.0015, 0.004, 0.011, 0.02])
+async def test_each_message_arrives_once_and_in_order_whichever_holder_is_lost(lost, after_s):
+    world = World()
+    ends, many = await world.open(), 8
+    relays = [asyncio.ensure_future(ignoring_its_end(relay(ends[name], many))) for name in ("b", "b2")]
+    giving, taking = asyncio.ensure_future(give(ends["a"], many)), asyncio.ensure_future(take(ends["c"], many))
+    await asyncio.sleep(after_s)
+    if lost:
+        world.network.kill(lost)
+    assert await taking == ([float(n * n) for n in range(many)], many, False)
+    await giving
+    for each in relays:
+        each.cancel()
+
+
+async def test_a_rank_is_lost_with_its_last_holder():
+    world = World()
+    ends = await world.open()
+    waiting = asyncio.ensure_future(ends["c"].receive(1, ("never",)))
+    world.network.kill("b2")
+    await asyncio.sleep(0.01)
+    assert not waiting.done() and not ends["b"].has_twin
+    world.network.kill("b")
+    with pytest.raises(PeerLost, match="lost rank 1"):
+        await waiting
+    with pytest.raises(PeerLost, match="lost rank 1"):
+        await ends["a"].send(1, ("k",))
+
+
+async def test_a_holder_that_aborts_beside_the_other_is_lost_alone():
+    ends = await World().open()
+    await ends["b"].abort("it fails alone")
+    sent = asyncio.ensure_future(ends["b2"].send(2, ("k",), note=1))
+    assert (await ends["c"].receive(1, ("k",))).note == 1
+    await sent
+    await ends["b2"].abort("it fails, too")
+    with pytest.raises(TransportError):
+        await ends["c"].receive(1, ("never",))
+
+
+async def test_a_world_opens_without_a_holder_that_is_not_there():
+    ends = await World(absent=["b2"]).open()
+    assert ends["b"].world_size == 3 and not ends["b"].has_twin and not ends["b"].is_backup
+
+
+async def test_a_silent_holder_that_is_gone_holds_nothing_up():
+    world = World()
+    world.network.freeze("b2")
+    opening = asyncio.ensure_future(world.open("a", "b", "c"))
+    await asyncio.sleep(1.0)
+    assert not opening.done()
+    for name in "abc":
+        world.worlds[name].lose(["virtual://b2"])
+    ends = await opening
+    await asyncio.gather(ends["a"].send(1, ("k",)), ends["b"].receive(0, ("k",)))
+    await asyncio.gather(*(ends[name].close() for name in "abc"))
+
+
+async def test_a_holder_that_is_gone_before_a_world_opens_is_not_waited_for():
+    world = World()
+    world.network.freeze("b2")
+    for name in "abc":
+        world.worlds[name].lose(["virtual://b2"])
+    assert not (await world.open("a", "b", "c"))["b"].has_twin
+
+
+async def test_a_rank_that_ended_its_program_needs_nothing_more_from_the_slower_holder():
+    ends = await World().open()
+    await asyncio.gather(ends["b"].send(2, ("k",), note=1), ends["c"].receive(1, ("k",)))
+    await ends["c"].close()
+    await ends["b2"].send(2, ("k",), note=1)
+
+
+async def test_two_holders_of_a_rank_send_each_other_messages_of_their_own():
+    ends = await World().open()
+    await ends["b"].send_twin(("state",), np.arange(3), note="n")
+    found = await ends["b2"].receive_twin(("state",))
+    assert found.note == "n" and found.blocks[0].numpy().tolist() == [0, 1, 2]
+    assert (ends["b"].is_backup, ends["b2"].is_backup, ends["b"].rank, ends["b2"].rank) == (False, True, 1, 1)
+
+
+async def test_the_first_copies_are_counted_by_key_and_leave_no_entries():
+    holders = Holders(["a", "b"], ["", "c"], "a")
+    copies = [(1, "k"), (1, "k"), (2, "k"), (2, "l"), (1, "l"), (2, "k"), (2, "k"), (1, "k")]
+    firsts = [holders.is_first(member, "message", (key,)) for member, key in copies]
+    assert firsts == [True, True, False, True, False, False, True, False]
+    assert not holders._ahead

@@ -1,0 +1,90 @@
+"""The endpoints that hold the ranks of a world: one for each rank, and for some ranks a second one, the backup.
+
+Both holders of a rank run one program that gives equal messages, and each sends all of them to every holder of the
+receiving rank. A receiver keeps the first copy of each message, so a rank is lost only with its last holder.
+"""
+
+from collections.abc import Sequence
+
+from transports.errors import PeerLost
+from transports.rpc.base import Party, Rejected
+from transports.wire.frames import Key
+
+
+class Holders:
+    """The members of one world: the holder of each rank, then the backups.
+
+    Args:
+        addresses: of the holder of each rank.
+        backups: of the second holder of each rank, "" where there is none; empty: no rank has one.
+        own: this member's.
+
+    Attributes:
+        addresses: by member.
+        ranks: by member, the rank that it holds.
+        own: this member.
+        lost: by member, why it is lost.
+        closed: members that have left after their program's end: they need no message any more.
+        parties: by member, the identity with which it sent its first request.
+    """
+
+    def __init__(self, addresses: Sequence[str], backups: Sequence[str], own: str):
+        spare = [(rank, address) for rank, address in enumerate(backups) if address]
+        self.world_size = len(addresses)
+        self.addresses = [*addresses, *(address for _, address in spare)]
+        self.ranks = [*range(len(addresses)), *(rank for rank, _ in spare)]
+        self.own = self.addresses.index(own)
+        self.lost, self.closed, self.parties = dict[int, PeerLost](), set[int](), dict[int, Party]()
+        self._ahead = dict[tuple[str, int, Key], int]()
+
+    def member_of(self, party: Party) -> int:
+        """The member that a party is, whose identity the handshake has proved.
+
+        Raises:
+            Rejected: the party is not a member of the world, or has restarted since its first request.
+        """
+        if party.address not in self.addresses:
+            raise Rejected("not a member", address=party.address)
+        member = self.addresses.index(party.address)
+        if self.parties.setdefault(member, party) != party:
+            raise Rejected("restarted", address=party.address)
+        return member
+
+    @property
+    def have_backups(self) -> bool:
+        """Whether any rank has two holders."""
+        return len(self.addresses) > self.world_size
+
+    @property
+    def others(self) -> list[int]:
+        """All members but this one."""
+        return [member for member in range(len(self.addresses)) if member != self.own]
+
+    @property
+    def twin(self) -> int | None:
+        """The other holder of this member's rank; None: there is none, or it is lost."""
+        return next((each for each in self.left(self.ranks[self.own]) if each != self.own), None)
+
+    def left(self, rank: int) -> list[int]:
+        """The holders of a rank that are not lost."""
+        return [each for each, held in enumerate(self.ranks) if held == rank and each not in self.lost]
+
+    def has_closed(self, rank: int) -> bool:
+        """Whether a holder of this rank has ended its program, so that both need nothing more."""
+        return any(self.ranks[member] == rank for member in self.closed)
+
+    def is_first(self, member: int, kind: str, key: Key) -> bool:
+        """Whether a message is the first copy; called once for each that arrives, in the order of its sender.
+
+        Cost: an entry for each key of which one holder has sent more than the other.
+        """
+        rank = self.ranks[member]
+        if self.ranks.count(rank) == 1:
+            return True
+        sign, at = (1 if member < self.world_size else -1), (kind, rank, key)
+        ahead = sign * self._ahead.pop(at, 0)  # messages that this holder has sent beyond the other
+        if ahead < 0 or len(self.left(rank)) == 2:
+            self._ahead[at] = sign * (ahead + 1)
+            if ahead + 1 == 0:
+                del self._ahead[at]
+        return ahead >= 0
