@@ -121,6 +121,7 @@ def pool_request(task: RavnestTask, forming: FormingFlags) -> PoolRequest:
         balance=forming.balance,
         objective=forming.objective,
         rules=StageRules(subject.weights, ahead=forming.ahead),
+        backups=forming.backups,
     )
 
 

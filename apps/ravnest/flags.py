@@ -29,6 +29,8 @@ class FormingFlags:
     """transfer: equal transfer times, equal shares of RAM; rate: the fastest. Default: rate where speeds are known."""
     ahead: int | None = None
     """Microbatches alive in a cluster's first stage (K). Default: what keeps all stages busy, as far as it fits."""
+    backups: int = 0
+    """Nodes, the last ones to come, that back up the least reliable places: they do the same, and go on in them."""
 
     def check(self) -> None:
         """Raises UsageError: no clusters can be formed so. The owner calls this: the error names its command."""
@@ -36,6 +38,7 @@ class FormingFlags:
             if (value := getattr(self, name)) is not None:
                 refuse_below(1, f"--{name}", value)
         refuse_below(0, "--balance", self.balance)
+        refuse_below(0, "--backups", self.backups)
 
 
 @dataclass(frozen=True)
@@ -274,6 +277,7 @@ def check_forming(flags: Train | Local) -> None:
 
 def check_clusters(forming: FormingFlags, nodes: int) -> None:
     """Raises UsageError: more clusters are asked for than there will be nodes."""
-    if (clusters := forming.clusters or 1) > nodes:
-        fact = f"more clusters than nodes (--clusters: {clusters}, nodes: {nodes})"
+    if (clusters := forming.clusters or 1) > nodes - forming.backups:
+        beside = f", --backups: {forming.backups}" if forming.backups else ""
+        fact = f"more clusters than nodes (--clusters: {clusters}, nodes: {nodes}{beside})"
         raise UsageError(f"{fact}; take fewer --clusters, or add nodes")

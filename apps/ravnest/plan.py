@@ -8,7 +8,8 @@ from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
 from apps.ravnest.digits import DigitsConfig
 from apps.ravnest.flags import Plan
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.plan import PlannedCluster, PoolRequest, RavnestPlan, make_plan
+from pipelined.ravnest.planning.backups import plan_with_backups
+from pipelined.ravnest.planning.plan import PlannedCluster, PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import read_pool
 from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
 
@@ -27,7 +28,7 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
     """Print the plan of a pool, and draw it where asked.
 
     Raises:
-        UsageError: as `read_pool` and `make_plan`, or the picture cannot be drawn.
+        UsageError: as `read_pool` and `plan_with_backups`, or the picture cannot be drawn.
     """
     layers = () if flags.need else tuple(layer_sizes(flags.model, flags.microbatch, flags.seq, flags.dtype))
     request = PoolRequest(
@@ -39,8 +40,9 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
         objective=flags.forming.objective,
         method=flags.method,
         rules=StageRules(flags.weights, ahead=flags.forming.ahead),
+        backups=flags.forming.backups,
     )
-    found = make_plan(request)
+    found = plan_with_backups(request)
     if flags.png is not None:
         try:
             from apps.ravnest.drawing import save
@@ -108,11 +110,13 @@ def described(plan: RavnestPlan) -> Iterator[str]:
         for stage in cluster.stages:
             layers = f"layers {stage.first}-{stage.end - 1}"
             held = f"{_mib(stage.bytes)} of {_mib(stage.node.ram)}, {stage.alive} alive"
+            held += f", backup {stage.backup.name}" if stage.backup else ""
             yield f"  {stage.node.name}: {layers}, {held}, {_mib(sent[stage.node.name])} a round"
     if plan.rings:
         yield f"{len(plan.rings)} rings"
     if plan.waiting:
-        yield f"waiting, too small for any layer: {', '.join(node.name for node in plan.waiting)}"
+        small = "too small for any layer, or for a place to back up"
+        yield f"waiting, {small}: {', '.join(node.name for node in plan.waiting)}"
 
 
 def _pace(cluster: PlannedCluster) -> str:

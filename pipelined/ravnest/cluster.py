@@ -5,10 +5,9 @@ after each span of steps, or beside them. Where clusters end for others to go on
 begins in the next with the state that it has. Imports torch.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Protocol, TypeVar
 
 import torch
@@ -17,6 +16,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
+from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.cluster_run import WHOLE, ClusterRun, ReplayedPart
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.late import LateState
@@ -32,6 +32,7 @@ from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.step_report import StepReport
 from transports import Transport
+from transports.rpc.world import RpcTransport
 
 T = TypeVar("T", bound=Transport | None)
 
@@ -39,8 +40,11 @@ T = TypeVar("T", bound=Transport | None)
 class OpensWorlds(Protocol):
     """Opens the worlds of one node: over its endpoint (`transports.rpc.world.Worlds`), or in this process."""
 
-    async def open(self, name: str, addresses: Sequence[str]) -> Transport:
+    async def open(self, name: str, addresses: Sequence[str], backups: Sequence[str] = ()) -> Transport:
         """A rank of a world; see `Worlds.open`."""
+
+    def lose(self, addresses: Iterable[str]) -> None:
+        """See `Worlds.lose`."""
 
 
 @dataclass(frozen=True)
@@ -101,40 +105,50 @@ class ClusterMember:
             AgreedError: loss or norm of a step is not finite.
         """
         (number, stage), many = place, len(clusters.rows)
-        name, addresses = f"clusters {clusters.number}", [[place.address for place in row] for row in clusters.rows]
         training = replace(self.training, begin=clusters.begun.step)
         async with AsyncExitStack() as stack:
-            world = await stack.enter_async_context(_opened(self.worlds.open(f"{name}, {number}", addresses[number])))
+            world = await stack.enter_async_context(_opened(self._open(clusters, number)))
             everyone = None
             if many > 1 and part.includes(1):  # before the stage is built, which keeps the loop from replying to others
-                opening = log.attempt(self.worlds.open(name, list(chain(*addresses))))
-                everyone = await stack.enter_async_context(_opened(opening))
+                everyone = await stack.enter_async_context(_opened(log.attempt(self._open(clusters))))
             actor = await stack.enter_async_context(Actor(world))
-            kept = KeptOrder(self.orders, clusters, place, training.microbatches)
+            backed = self._backed(training, clusters, place, world, actor)
+            order = backed.order if backed else self.order
+            second = isinstance(world, RpcTransport) and world.is_backup
+            kept = KeptOrder(self.orders, clusters, place, training.microbatches, second)
             trainer = build_rank(
                 actor,
                 training.job(clusters, number),
                 executor=self.executor,
                 tracer=kept.tracer if self.orders else self.tracer,
-                orders=self.order.of_stage(stage) if self.order else None,
+                orders=order.of_stage(stage) if order else None,
             )
             layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
             tensors = {name: local[name] for layer in layers for name in layer if name in local}
             held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
-            run = ClusterRun(training, clusters, number, trainer, on_step, log, part)
+            run = ClusterRun(training, clusters, number, trainer, on_step, log, part, backed)
             async with Nursery() as writes:
-                saver = self._saver(writes, training, held, kept)
+                saver = self._saver(writes, training, held, kept, backed)
                 if before is not None:
                     await held.take_over(before)
                 elif clusters.begun.lineage:
                     await _load(held, clusters.begun, saved or self.saving)
-                done, completed = await self._run(run, everyone, layers, held, saver=saver, kept=kept)
+                done, completed = await self._run(run, everyone, layers, held, saver=saver, kept=kept, order=order)
             digest = await model_digest(world, trainer.local) if completed else ""
             await kept.write()
             rounds = await log.ended() if not completed else training.rounds_of(clusters)
             await gather(world, "stopped", True)  # each has written its order
         heard = number < clusters.kept or rounds > 0
         return ClusterOutcome(held if heard else None, training.stopped(clusters, number, done, rounds), digest)
+
+    async def _open(self, clusters: Clusters, number: int | None = None) -> Transport:
+        """A rank of the world of one of these clusters; None: of the world of all."""
+        name, numbers = f"clusters {clusters.number}", range(len(clusters.rows))
+        if number is not None:
+            name, numbers = f"{name}, {number}", range(number, number + 1)
+        addresses = [place.address for each in numbers for place in clusters.rows[each]]
+        backups = [address for each in numbers for address in clusters.backup_addresses(each)]
+        return await self.worlds.open(name, addresses, backups)
 
     async def _run(
         self,
@@ -145,6 +159,7 @@ class ClusterMember:
         *,
         saver: StageSaver | None,
         kept: KeptOrder,
+        order: NodeOrder | None,
     ) -> tuple[int, bool]:
         """See `ClusterRun.beside`."""
         clusters = run.clusters
@@ -164,17 +179,44 @@ class ClusterMember:
             kept=kept,
         )
         if run.training.overlapped:
-            return await run.beside(rounds, self.order.added if self.order else {}, kept.added)
+            return await run.beside(rounds, order.added if order else {}, kept.added)
         return await run.between(rounds)
 
-    def _saver(self, writes: Nursery, training: ClusterTraining, held: HeldStage, kept: KeptOrder) -> StageSaver | None:
+    def _backed(
+        self, training: ClusterTraining, clusters: Clusters, place: tuple[int, int], world: Transport, actor: Actor
+    ) -> BackedPlace | None:
+        """What both nodes of this place do; None: it has one node, or a recorded order."""
+        number, many = place[0], len(clusters.rows)
+        if self.order is not None or not clusters.has_backup(*place):
+            return None
+        assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
+        each, rounds = training.microbatches, training.rounds_of(clusters) - 1
+        instructions = fixed_order(clusters, place, len(training.steps_of(number, many)) * each)
+        order = NodeOrder(instructions, fixed_turns(clusters, rounds, training.every * each))
+        return BackedPlace(world, actor, order, each, clusters.rows[number][place[1]].alive)
+
+    def _saver(
+        self,
+        writes: Nursery,
+        training: ClusterTraining,
+        held: HeldStage,
+        kept: KeptOrder,
+        backed: BackedPlace | None,
+    ) -> StageSaver | None:
         """Saves this node's stage; None: this node keeps nothing."""
         clusters, (number, stage), saving = kept.clusters, kept.place, self.saving
         if saving is None:
             return None
         at = SavedStage(0, stage, len(clusters.rows[number]), f"{saving.run}-{clusters.number}")
         steps = training.steps_by_round(clusters)
-        return StageSaver(writes, saving, at, steps=steps, stage=held, writes=number == 0)
+        return StageSaver(
+            writes,
+            saving,
+            at,
+            steps=steps,
+            stage=held,
+            writes=lambda: number == 0 and not (backed and backed.is_second),
+        )
 
 
 async def _load(held: HeldStage, version: Version, saved: ReadsSaved | None) -> None:

@@ -8,6 +8,7 @@ that they end has seen all of their rounds.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
@@ -18,6 +19,7 @@ from pipelined.directory.registration import Registration
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.records import (
     CLUSTERS,
+    ENDING,
     PROGRESS,
     ROUND,
     STOPPED,
@@ -41,7 +43,7 @@ class ClusterLog:
     Args:
         registration: of the node.
         clusters: the last clusters of this view.
-        cluster: the number of this node's own.
+        cluster: the number of this node's own. A backup of its first node writes what that one has not written.
         clock: of the node.
     """
 
@@ -49,7 +51,8 @@ class ClusterLog:
         self._view, self._clusters, self._cluster, self._clock = view, clusters, cluster, clock
         self._expected = {CLUSTERS: view.clusters_revision, registration.key: registration.revision}
         self._ending, self._patience_s = view.ending_revision, LEASES * registration.lease.seconds
-        self._steps = asyncio.Queue[ClusterProgress | None]()
+        self._steps, self._turns = asyncio.Queue[ClusterProgress | None](), dict[int, int]()
+        self._own = next((each for each in clusters.all_holders if each.incarnation == registration.incarnation), None)
         self._last = ClusterProgress(clusters.number, max(0, clusters.begun.step - 1), 0.0, [], 0.0, "")
 
     def report(self, report: StepReport) -> None:
@@ -67,7 +70,9 @@ class ClusterLog:
     async def write_steps(self) -> None:
         """Write the steps of the cluster, in order, up to the end. Raises NoLongerValid: as `write`."""
         while progress := await self._steps.get():
-            await self._write({f"{PROGRESS}{self._cluster}": progress})
+            await self._view.wait_for(partial(self._is_due, progress))
+            if not self._is_past(progress):
+                await self._write({f"{PROGRESS}{self._cluster}": progress})
 
     async def stop(self, stopped: ClusterStop) -> None:
         """Write what this cluster had done, for others to go on. Raises NoLongerValid: as `write`."""
@@ -75,8 +80,9 @@ class ClusterLog:
 
     async def write(self, number: int) -> None:
         """See `RoundLog`. Raises NoLongerValid: this node has left, or newer clusters were formed."""
-        if not self.ends():
-            await self._write({ROUND: RoundRecord(self._clusters.number, number)}, ending=self._ending)
+        if not self.ends() and self._view.rounds_of(self._clusters) < number:
+            record = RoundRecord(self._clusters.number, number)
+            await self._write({ROUND: record}, **{ENDING: self._ending, ROUND: self._view.round_revision})
 
     def ends(self) -> bool:
         """See `RoundLog`."""
@@ -89,39 +95,71 @@ class ClusterLog:
 
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
         """See `RoundLog`. Raises TransportError: as `settle`."""
-        return await self._until(self.ends, work)
+        return await self._until(self.ends, work, self.ends)
 
-    async def settle(self, number: int, work: Coroutine[Any, Any, None]) -> bool:
+    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> bool:
         """See `RoundLog`.
 
         Raises:
             TransportError: the work failed, and no node is missing in the directory: two nodes cannot reach each other.
-                Of several such clusters the first waits for the others to leave.
+                Of several such clusters the first waits for the others to leave. Or the round stands, and this node
+                has not the average: the other node of its place goes on.
         """
 
         def stands() -> bool:
             return self._view.rounds_of(self._clusters) >= number
 
-        await self._until(lambda: stands() or self.ends(), work)
-        await self._view.wait_for(lambda: stands() or self.ends())
+        def over() -> bool:
+            return stands() or self.ends()
+
+        await self._until(lambda: whole() if stands() else self.ends(), work, over)
+        await self._view.wait_for(over)
+        if stands() and not whole():
+            raise TransportError(f"round {number} stands, and this node has not the average")
         return stands()
 
-    async def _until(self, settled: Callable[[], bool], work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of the work; None: it is settled without it."""
+    async def _until(
+        self, settled: Callable[[], bool], work: Coroutine[Any, Any, T], over: Callable[[], bool]
+    ) -> T | None:
+        """The result of the work; None: it is settled without it, or over after it failed."""
 
-        async def wait() -> None:
-            await self._view.wait_for(settled)
+        async def wait(until: Callable[[], bool]) -> None:
+            await self._view.wait_for(until)
 
         try:
-            return await first_of(work, wait())
+            return await first_of(work, wait(settled))
         except TransportError as error:
             try:
-                await with_timeout(self._clock, self._patience_s, wait())
+                await with_timeout(self._clock, self._patience_s, wait(over))
             except TimeoutError:
-                if self._cluster > 0 and not self._view.missing(self._clusters):
+                if (self._cluster > 0 or self._has_twin) and not self._view.missing(self._clusters):
                     raise error from None
-                await wait()
+                await wait(over)
         return None
+
+    @property
+    def _has_twin(self) -> bool:
+        """Whether another node holds this node's place, too."""
+        place = self._own and self._clusters.place_of(self._own)
+        return place is not None and len(self._view.left_at(self._clusters, *place)) > 1
+
+    def _is_due(self, progress: ClusterProgress) -> bool:
+        """Whether the nodes that write before this one have written a step, or have left."""
+        return self._own in self._view.left_at(self._clusters, self._cluster, 0)[:1] or self._is_past(progress)
+
+    def _is_past(self, progress: ClusterProgress) -> bool:
+        """Whether this step, or a later one of the cluster, is written."""
+        found = self._view.progress.get(f"{self._cluster}")
+        if found is None or found.clusters != self._clusters.number or progress.digest:
+            return found is not None and found.clusters == self._clusters.number and found.digest != ""
+        return found.digest != "" or self._turn(found.step) >= self._turn(progress.step)
+
+    def _turn(self, step: int) -> int:
+        """The number of a step by the cluster's own count."""
+        while step not in self._turns:
+            turn = len(self._turns)
+            self._turns[self._clusters.step_of(self._cluster, turn)] = turn
+        return self._turns[step]
 
     async def _write(self, records: Mapping[str, Record], **expected: int) -> None:
         try:

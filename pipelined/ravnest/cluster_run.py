@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pipelined.ravnest.backed import BackedPlace
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import KeptOrder
 from pipelined.ravnest.overlapped import OverlappedRounds
@@ -43,6 +44,7 @@ class ClusterRun:
         number: of the cluster.
         on_step: called with each step that the cluster completed, in order.
         log: whether these clusters end.
+        backed: this node's place, if it has a backup; then rounds alone decide where the node stops.
     """
 
     training: ClusterTraining
@@ -52,6 +54,7 @@ class ClusterRun:
     on_step: Callable[[StepReport], None]
     log: RoundLog
     part: ReplayedPart = WHOLE
+    backed: BackedPlace | None = None
 
     async def alone(self, saver: StageSaver | None, stage: HeldStage, kept: KeptOrder) -> tuple[int, bool]:
         """Train all steps in the only cluster, which saves its own values where several would be averaged.
@@ -114,6 +117,12 @@ class ClusterRun:
         many = last if self.part.rounds is None else min(last, self.part.rounds - clusters.opening)
         beside = OverlappedRounds(rounds, self.trainer.context.actor, every=every, many=many, order=order, added=added)
         weight = training.weight(clusters, number, 1)
+
+        async def after_update(updates: int) -> None:
+            await beside.after_update(updates)
+            if self.backed and beside.ended:
+                self.backed.end_after(updates)
+
         if clusters.opening and number < clusters.kept:
             await beside.begin(weight)
         elif clusters.opening:
@@ -122,7 +131,7 @@ class ClusterRun:
             added[1] = 0
         stopped = False
         if steps:
-            report = await self._train(steps, beside.after_update)
+            report = await self._train(steps, after_update)
             steps, stopped = range(report.step + 1), report.stop
         await beside.finish(len(steps) * training.microbatches)
         if stopped or beside.ended or not self.part.includes(rounds.done + 1):
@@ -136,11 +145,15 @@ class ClusterRun:
             then: called after each update, when the running statistics are those of all steps that ended with it.
         """
 
+        stopping = self.backed.stops if self.backed else self.log.ends
+
         async def after_update(updates: int) -> None:
             await self.trainer.merge_statistics(steps.start + updates // self.training.microbatches)
             await then(updates)
+            if self.backed:
+                await self.backed.keep_pace(steps.start * self.training.microbatches + updates)
 
-        report = await self.trainer.train(steps, self.log.ends, self.on_step, after_update)
+        report = await self.trainer.train(steps, stopping, self.on_step, after_update)
         self.on_step(report)
         return report
 

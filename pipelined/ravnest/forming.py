@@ -6,10 +6,10 @@ Started again, it follows the clusters that stand. No torch.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pipelined.aio.nursery import beside, with_timeout
@@ -18,7 +18,8 @@ from pipelined.directory import Change, Conflict
 from pipelined.errors import UsageError
 from pipelined.membership.node import Node
 from pipelined.ravnest.going_on import following
-from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan, make_plan
+from pipelined.ravnest.planning.backups import plan_with_backups
+from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.stage import StageSizes
 from pipelined.ravnest.records import (
     CLUSTERS,
@@ -27,6 +28,7 @@ from pipelined.ravnest.records import (
     ClusterProgress,
     Clusters,
     ClustersEnding,
+    Holder,
     NodeRecord,
     StagePlace,
 )
@@ -52,6 +54,7 @@ class ClusterFormer:
         say: prints a line.
         return_s: see `RETURN_S`.
         resume: whether training goes on from a save of any run; else only if this run has one.
+        losses: how often each name was seen to leave its cluster.
     """
 
     node: Node
@@ -61,12 +64,13 @@ class ClusterFormer:
     say: Say
     return_s: float = RETURN_S
     resume: bool = False
+    losses: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> None:
         """Form clusters, or find those that stand, and return when each has trained its last step.
 
         Raises:
-            UsageError: the first nodes cannot hold the model, or as `make_plan`. UnequalClusters.
+            UsageError: the first nodes cannot hold the model, or as `plan_with_backups`. UnequalClusters.
         """
         view = RavnestView(self.node.directory, self.node.clock)
         with view.change_queue(PROGRESS) as changes:
@@ -87,8 +91,13 @@ class ClusterFormer:
     async def _follow(self, view: RavnestView, changes: deque[Change], clusters: Clusters) -> Mapping[int, str] | None:
         """Show the steps of clusters to their end; returns their digests, or None: others follow, or must be formed."""
         nodes, since, planned, late = {**view.nodes}, self.node.clock.now(), False, list[list[StagePlace]]()
+        gone = set[Holder]()
         while True:
             seen = view.revision
+            for holder in view.gone(clusters):
+                if holder not in gone:
+                    gone.add(holder)
+                    self._left(view, clusters, holder)
             if view.nodes != nodes:
                 nodes, since, planned, late = {**view.nodes}, self.node.clock.now(), False, []
             if not planned and (len(nodes) >= self.nodes or self.node.clock.now() - since >= self.return_s):
@@ -114,6 +123,14 @@ class ClusterFormer:
     def _is_past(view: RavnestView, seen: int) -> bool:
         return view.revision != seen
 
+    def _left(self, view: RavnestView, clusters: Clusters, holder: Holder) -> None:
+        """Count a node that left its cluster, and say what goes on in its place."""
+        self.losses[holder.name] += 1
+        place = clusters.place_of(holder)
+        left = view.left_at(clusters, *place) if place and not view.is_done(clusters) else []
+        if place and left and clusters.has_backup(*place):
+            self.say(f"{holder.name} left cluster {place[0]}; {left[0].name} goes on in its place")
+
     async def _end(self, view: RavnestView, clusters: Clusters) -> None:
         """Let these clusters end, so that others go on."""
         with suppress(Conflict):
@@ -128,7 +145,7 @@ class ClusterFormer:
         """
         left, revision = view.left(clusters), view.clusters_revision
         stops = {number: stopped for number, stopped in view.stops(clusters).items() if number in left}
-        next_ = following(clusters, self._next_number(view), view.rounds_of(clusters), stops, late)
+        next_ = following(view.settled(clusters), self._next_number(view), view.rounds_of(clusters), stops, late)
         if lost := view.missing(clusters):
             fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
             self.say(f"{fact}, steps to train again: {len(next_.going.again)}")
@@ -144,13 +161,15 @@ class ClusterFormer:
         wanted = None if self.request.clusters is None else self.request.clusters - len(left)
         if not waiting or view.digests(clusters) or (wanted is not None and wanted < 1):
             return []
+        if len(clusters.rows) == 1 and len(clusters.backups) == len(clusters.rows[0]):
+            return []  # places with backups stop at rounds alone, and one cluster has none
         rules = replace(self.request.rules, rounds=True)
         sizes = StageSizes(self.request.layers, rules)
         held = ((place, view.nodes[place.name].ram) for number in left for place in clusters.rows[number])
         if any(sizes.bytes(place.alive)[place.first, place.end] > ram for place, ram in held):
             return []  # one cluster alone was planned without the copies of a round
         with suppress(UsageError):
-            request = replace(self.request, clusters=wanted, rules=rules)
+            request = replace(self.request, clusters=wanted, rules=rules, backups=0)
             return Clusters.rows_of(await asyncio.to_thread(self._planned, request, waiting, True), waiting)
         return []
 
@@ -214,20 +233,23 @@ class ClusterFormer:
             self.say(f"{fact}; training begins at step 0")
         return begun
 
-    @staticmethod
-    def _planned(request: PoolRequest, nodes: list[NodeRecord], fewer: bool) -> RavnestPlan:
+    def _planned(self, request: PoolRequest, nodes: list[NodeRecord], fewer: bool) -> RavnestPlan:
         """The plan of these nodes.
 
         Args:
-            fewer: whether there may be fewer clusters than were requested.
+            fewer: whether there may be fewer clusters than were requested, and fewer backups.
         """
-        request = replace(request, pool=tuple(node.pool_node for node in nodes))
+        pool = (replace(node.pool_node, reliability=1 / (1 + self.losses[node.name])) for node in nodes)
+        request = replace(request, pool=tuple(pool))
+        if fewer and request.backups:
+            first = self.nodes - request.backups
+            request = replace(request, backups=max(0, len(nodes) - first))
         if not fewer or request.clusters is None:
-            return make_plan(request)
+            return plan_with_backups(request)
         for clusters in range(min(request.clusters, len(nodes)), 1, -1):
             with suppress(UsageError):
-                return make_plan(replace(request, clusters=clusters))
-        return make_plan(replace(request, clusters=1))
+                return plan_with_backups(replace(request, clusters=clusters))
+        return plan_with_backups(replace(request, clusters=1))
 
     def _describe(self, clusters: Clusters) -> None:
         for number, row in enumerate(clusters.rows):

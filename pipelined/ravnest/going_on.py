@@ -27,7 +27,7 @@ def following(
         late: the rows of new clusters. Late ones that are left and heard no round are late again.
     """
     heard = [each for each in sorted(stops) if rounds or each < clusters.kept]
-    unheard = [clusters.rows[each] for each in sorted(stops) if each not in heard]
+    unheard = [each for each in sorted(stops) if each not in heard]
     again, next_ = clusters.going.again, clusters.begun.step + len(clusters.going.again)
     done, apart = stops[heard[0]].done, [stops[each].apart for each in heard]
     missing = {*again[done - clusters.begun.step :]}
@@ -44,5 +44,7 @@ def following(
         again=sorted(missing),
         apart=apart if len(heard) > 1 else [[]],  # a cluster alone has what all have
     )
-    rows = [*(clusters.rows[each] for each in heard), *unheard, *late]
-    return Clusters(number, rows, Version(end - len(missing), ""), going)
+    order = [*heard, *unheard]
+    backups = [each._replace(cluster=order.index(each.cluster)) for each in clusters.backups if each.cluster in order]
+    rows = [*(clusters.rows[each] for each in order), *late]
+    return Clusters(number, rows, Version(end - len(missing), ""), going, backups)

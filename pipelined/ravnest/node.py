@@ -18,7 +18,7 @@ from pipelined.membership.presence import under_leases
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
 from pipelined.ravnest.cluster_log import ClusterLog
-from pipelined.ravnest.records import NODES, Clusters, NodeRecord
+from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord
 from pipelined.ravnest.saved_layers import SavedLayers
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.step_report import StepReport
@@ -112,15 +112,27 @@ class RavnestNode:
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
             on_step, state = log.report if stage == 0 else _ignore, before.state if before else None
-            outcome = await self._member.train(
+            self._member.worlds.lose(each.address for each in self.view.gone(clusters))
+            training = self._member.train(
                 clusters, (cluster, stage), on_step=on_step, log=log, before=state, saved=self._saves
             )
+            outcome = await beside(training, self._lose_gone(clusters))
             log.end(outcome.digest)
         await self.view.wait_for(lambda: self.view.is_done(clusters) or log.ends())
         if stage == 0 and not self.view.is_done(clusters):
             await log.stop(outcome.stopped)
         await self.view.wait_for(lambda: self.view.is_done(clusters) or self.view.clusters != clusters)
         return outcome
+
+    async def _lose_gone(self, clusters: Clusters) -> None:
+        """Lose the holders that leave, in the worlds of these clusters, also those that are silent."""
+        while True:
+            gone = self.view.gone(clusters)
+            self._member.worlds.lose(each.address for each in gone)
+            await self.view.wait_for(partial(self._others_are_gone, clusters, gone))
+
+    def _others_are_gone(self, clusters: Clusters, gone: list[Holder]) -> bool:
+        return self.view.gone(clusters) != gone
 
     async def _failure(self) -> None:
         await asyncio.shield(self._node.endpoint.failed)

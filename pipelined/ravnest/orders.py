@@ -71,13 +71,17 @@ class OrderDirectory:
     path: Path
     task: str
 
-    def file(self, clusters: Clusters, place: tuple[int, int]) -> Path:
-        """Where the order of the node at this cluster and stage is kept."""
+    def file(self, clusters: Clusters, place: tuple[int, int], second: bool = False) -> Path:
+        """Where the order of the node at this cluster and stage is kept.
+
+        Args:
+            second: of its backup.
+        """
         cluster, stage = place
-        name = re.sub(r"[^\w.-]", "_", clusters.rows[cluster][stage].name)
+        name = re.sub(r"[^\w.-]", "_", clusters.holders(cluster, stage)[second].name)
         return self.path / f"{clusters.number}-{cluster}-{stage}-{name}.json"
 
-    def write(self, clusters: Clusters, place: tuple[int, int], order: NodeOrder) -> None:
+    def write(self, clusters: Clusters, place: tuple[int, int], order: NodeOrder, second: bool = False) -> None:
         """Write the order of the node at this cluster and stage, whole: until then the file has the one before.
 
         Raises:
@@ -87,7 +91,7 @@ class OrderDirectory:
         text = {"task": self.task, "clusters": clusters.stored(), "cluster": cluster, "stage": stage}
         added = {str(number): updates for number, updates in order.added.items()}
         self.path.mkdir(parents=True, exist_ok=True)
-        path = self.file(clusters, place)
+        path = self.file(clusters, place, second)
         part = path.with_name(f"{path.name}.part")
         part.write_text(json.dumps({**text, "order": order.instructions, "added": added}))
         part.replace(path)
@@ -100,13 +104,21 @@ class KeptOrder:
         directory: None: the order is not kept.
         place: see `OrderDirectory.write`.
         microbatches: of a step.
+        second: whether the node is a backup.
 
     Attributes:
         added: see `NodeOrder`.
     """
 
-    def __init__(self, directory: OrderDirectory | None, clusters: Clusters, place: tuple[int, int], microbatches: int):
-        self._directory, self.clusters, self.place = directory, clusters, place
+    def __init__(
+        self,
+        directory: OrderDirectory | None,
+        clusters: Clusters,
+        place: tuple[int, int],
+        microbatches: int,
+        second: bool = False,
+    ):
+        self._directory, self.clusters, self.place, self._second = directory, clusters, place, second
         self.tracer, self.added = OrderTracer(microbatches), dict[int, int]()
 
     async def write(self) -> None:
@@ -114,9 +126,10 @@ class KeptOrder:
         if self._directory is not None:
             order = NodeOrder(tuple(self.tracer.instructions), dict(self.added))
             try:
-                await asyncio.to_thread(self._directory.write, self.clusters, self.place, order)
+                await asyncio.to_thread(self._directory.write, self.clusters, self.place, order, self._second)
             except OSError as error:
-                warn("order not written", file=str(self._directory.file(self.clusters, self.place)), why=error)
+                file = self._directory.file(self.clusters, self.place, self._second)
+                warn("order not written", file=str(file), why=error)
 
 
 @dataclass(frozen=True)
@@ -137,8 +150,7 @@ class RunOrders:
 
     def went_on(self, number: int) -> bool:
         """Whether this cluster was among those that went on."""
-        rows = self.followed.rows[: self.followed.kept] if self.followed else []
-        return self.clusters.rows[number] in rows
+        return self.followed is not None and self.followed.place_before(self.clusters, number) is not None
 
     @property
     def needed(self) -> list[int]:
@@ -178,7 +190,8 @@ def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed
     for run in own:
         if (run.task, run.clusters) != (task, clusters):
             raise UsageError(f"the orders in {path} are of different runs; give each run a directory of its own")
-        orders |= run.orders
+        for at, order in run.orders.items():  # of two nodes of a place the one that did more
+            orders[at] = max(orders.get(at, order), order, key=lambda each: len(each.instructions))
     whole = RunOrders(task, clusters, orders, until, followed)
     places = [(cluster, stage) for cluster in whole.needed for stage in range(len(clusters.rows[cluster]))]
     if missing := [clusters.rows[cluster][stage].name for cluster, stage in places if (cluster, stage) not in orders]:

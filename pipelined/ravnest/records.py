@@ -12,11 +12,20 @@ round             RoundRecord           the last round of averaging that stands
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pipelined.directory.record import Record
+from pipelined.ravnest.planning.places import (
+    BackupPlace,
+    GoingOn,
+    Holder,
+    StagePlace,
+    are_steps,
+    read_backup,
+    read_going,
+    read_place,
+)
 from pipelined.ravnest.planning.plan import PlannedStage, RavnestPlan
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import Version
@@ -26,8 +35,6 @@ ENDING, STOPPED = "ending", "stopped/"
 UPDATES = "updates"
 """The field, in what a node saves, of the number of updates that a parameter has had; a swarm's peers save none."""
 MAX_PLACES = 4096
-MAX_ALIVE = 4096
-MAX_STEP = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +67,6 @@ class NodeRecord(Record):
         return PoolNode(self.name, self.ram, self.bandwidth, self.flops or None)
 
 
-class StagePlace(NamedTuple):
-    """One stage of one cluster: its node, its layers [first, end), and its most microbatches alive.
-
-    The incarnation is the node's at that time: a node that has left and joined again is not in the cluster.
-    """
-
-    name: str
-    address: str
-    incarnation: int
-    first: int
-    end: int
-    alive: int
-
-
-class GoingOn(NamedTuple):
-    """How clusters go on after others, with what their nodes have in memory.
-
-    Args:
-        clusters: the number of those before; 0: these begin anew, or with what was saved.
-        rounds: how many rounds of those stand.
-        late: how many clusters are new, the last ones: they begin with the average of the first round.
-        again: steps before those that are next, which the clusters that are left have not trained: they come first.
-        apart: of each cluster that goes on, the steps in its parameters that are in no average.
-    """
-
-    clusters: int = 0
-    rounds: int = 0
-    late: int = 0
-    again: Sequence[int] = ()
-    apart: Sequence[Sequence[int]] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Clusters(Record):
     """The clusters of one run.
@@ -101,12 +76,14 @@ class Clusters(Record):
         rows: of each cluster its places, in the order of the stages.
         begun: what they began with: the steps of the training done before, and the lineage under which it was saved.
         going: how they go on after others; the lineage is "" then.
+        backups: at most one of each place.
     """
 
     number: int
     rows: list[list[StagePlace]] = field(metadata={"kind": list})
     begun: Version = field(default=Version(0, ""), metadata={"kind": list})
     going: GoingOn = field(default=GoingOn(), metadata={"kind": list, "absent": list(GoingOn())})
+    backups: list[BackupPlace] = field(default_factory=list, metadata={"kind": list, "absent": []})
 
     def __post_init__(self) -> None:
         if [type(each) for each in self.begun] != [int, str] or self.begun[0] < 0:
@@ -114,13 +91,17 @@ class Clusters(Record):
         object.__setattr__(self, "begun", Version(*self.begun))
         if not self.rows or sum(map(len, self.rows)) > MAX_PLACES:
             raise ValueError(f"Clusters.rows: none, or too many places (clusters: {len(self.rows)})")
-        object.__setattr__(self, "going", _read_going(self.going, len(self.rows)))
-        rows = [[_read_place(place) for place in row] for row in self.rows]
+        object.__setattr__(self, "going", read_going(self.going, len(self.rows)))
+        rows = [[read_place(place) for place in row] for row in self.rows]
         for row in rows:
             ends = [0, *(place.end for place in row)]
             if not row or ends[-1] != rows[0][-1].end or any(p.first != e for p, e in zip(row, ends, strict=False)):
                 raise ValueError(f"Clusters.rows: a cluster does not hold every layer once (got: {row!r:.200})")
-        addresses = [place.address for row in rows for place in row]
+        backups = [read_backup(each, rows) for each in self.backups]
+        if len({each[:2] for each in backups}) < len(backups):
+            raise ValueError(f"Clusters.backups: two of one place (got: {backups!r:.200})")
+        object.__setattr__(self, "backups", backups)
+        addresses = [place.address for row in rows for place in row] + [each.holder.address for each in backups]
         if len(set(addresses)) < len(addresses):
             raise ValueError(f"Clusters.rows: a node twice (addresses: {addresses!r:.200})")
         object.__setattr__(self, "rows", rows)
@@ -128,7 +109,15 @@ class Clusters(Record):
     @classmethod
     def of(cls, number: int, plan: RavnestPlan, nodes: Iterable[NodeRecord], begun: Version) -> "Clusters":
         """The clusters of a plan of these nodes."""
-        return cls(number, cls.rows_of(plan, nodes), begun)
+        nodes = [*nodes]
+        named = {node.name: Holder(node.name, node.address, node.incarnation) for node in nodes}
+        backups = [
+            BackupPlace(cluster, stage, named[planned.backup.name])
+            for cluster, each in enumerate(plan.clusters)
+            for stage, planned in enumerate(each.stages)
+            if planned.backup is not None
+        ]
+        return cls(number, cls.rows_of(plan, nodes), begun, backups=backups)
 
     @staticmethod
     def rows_of(plan: RavnestPlan, nodes: Iterable[NodeRecord]) -> list[list[StagePlace]]:
@@ -157,12 +146,39 @@ class Clusters(Record):
         """How many rounds these clusters have before their first step: 1 if several go on, else 0."""
         return int(self.going.clusters > 0 and len(self.rows) > 1)
 
-    def place_of(self, node: NodeRecord) -> tuple[int, int] | None:
-        """The cluster and the stage of a node; None: it is in no cluster in this incarnation."""
+    def place_of(self, node: NodeRecord | Holder) -> tuple[int, int] | None:
+        """The cluster and the stage of a node, or of its backup; None: it is in no cluster in this incarnation."""
         for cluster, row in enumerate(self.rows):
-            for stage, place in enumerate(row):
-                if place[:3] == (node.name, node.address, node.incarnation):
+            for stage in range(len(row)):
+                if (node.name, node.address, node.incarnation) in self.holders(cluster, stage):
                     return cluster, stage
+        return None
+
+    def holders(self, cluster: int, stage: int) -> list[Holder]:
+        """The node of a place, and its backup if it has one."""
+        backups = [each.holder for each in self.backups if each[:2] == (cluster, stage)]
+        return [Holder(*self.rows[cluster][stage][:3]), *backups]
+
+    @property
+    def all_holders(self) -> list[Holder]:
+        """The nodes of all places, and then the backups."""
+        return [*(Holder(*place[:3]) for row in self.rows for place in row), *(each.holder for each in self.backups)]
+
+    def has_backup(self, cluster: int, stage: int) -> bool:
+        """Whether a place has a backup."""
+        return any(each[:2] == (cluster, stage) for each in self.backups)
+
+    def backup_addresses(self, cluster: int) -> list[str]:
+        """By stage, the address of the backup in one cluster; "" where there is none."""
+        found = {each.stage: each.holder.address for each in self.backups if each.cluster == cluster}
+        return [found.get(stage, "") for stage in range(len(self.rows[cluster]))]
+
+    def place_before(self, before: "Clusters", number: int) -> int | None:
+        """The number that a cluster has here of those before; None: it is not among those that go on."""
+        old = before.rows[number]
+        for here, row in enumerate(self.rows[: self.kept]):
+            if len(row) == len(old) and all(p[:3] in before.holders(number, s) for s, p in enumerate(row)):
+                return here
         return None
 
 
@@ -231,34 +247,5 @@ class ClusterStop(Record):
     apart: list[int] = field(metadata={"kind": list})
 
     def __post_init__(self) -> None:
-        if not _are_steps(self.apart):
+        if not are_steps(self.apart):
             raise ValueError(f"ClusterStop.apart: no steps (got: {self.apart!r:.80})")
-
-
-def _are_steps(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(type(each) is int and 0 <= each < MAX_STEP for each in value)
-
-
-def _read_going(value: object, rows: int) -> GoingOn:
-    going = GoingOn(*value) if isinstance(value, (list, tuple)) and len(value) == len(GoingOn._fields) else None
-    if (
-        going is None
-        or [type(each) for each in going[:3]] != 3 * [int]
-        or min(going[:3]) < 0
-        or going.late >= max(1, rows)
-        or not _are_steps(going.again)
-        or not isinstance(going.apart, (list, tuple))
-        or not all(map(_are_steps, going.apart))
-        or (len(going.apart) != rows - going.late if going.clusters else any(going))
-    ):
-        raise ValueError(f"Clusters.going: not how clusters go on (got: {value!r:.200})")
-    return going._replace(again=[*going.again], apart=[[*each] for each in going.apart])
-
-
-def _read_place(value: object) -> StagePlace:
-    if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
-        raise ValueError(f"Clusters.rows: no place (got: {value!r:.80})")
-    place = StagePlace(*value)
-    if not 0 <= place.first < place.end or not 1 <= place.alive <= MAX_ALIVE:
-        raise ValueError(f"Clusters.rows: layers or microbatches alive out of range (got: {place})")
-    return place

@@ -3,7 +3,7 @@
 The orders of each cluster are proved before they are followed, like any schedule. Imports torch.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from pipelined.ravnest.cluster_run import WHOLE, ReplayedPart
 from pipelined.ravnest.forming import UnequalClusters
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import RunOrders
-from pipelined.ravnest.records import StagePlace
+from pipelined.ravnest.records import Holder
 from pipelined.ravnest.saving import Saving
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.schedules import ScheduleError, find
@@ -56,7 +56,7 @@ async def replay(
     with TemporaryDirectory() as saved:
         run = next((orders.clusters.begun.run for _, orders in parts if orders.clusters.begun.lineage), "")
         saving = Saving(DiskStore(Path(saved), parts[0][0].model.identity()), ONCE, run)
-        held = dict[StagePlace, HeldStage]()
+        held = dict[Holder, HeldStage]()
         for training, orders in parts:
             held, digests = await _replay(training, orders, executor, on_step, saving=saving, held=held)
     if len(set(digests)) > 1:
@@ -71,8 +71,8 @@ async def _replay(
     on_step: Callable[[int, StepReport], None],
     *,
     saving: Saving,
-    held: Mapping[StagePlace, HeldStage],
-) -> tuple[dict[StagePlace, HeldStage], list[str]]:
+    held: Mapping[Holder, HeldStage],
+) -> tuple[dict[Holder, HeldStage], list[str]]:
     """Do again what the nodes of some clusters did up to what the next ones began with, or to the end.
 
     Args:
@@ -94,10 +94,17 @@ async def _replay(
                 if stage == 0:
                     on_step(cluster, replace(report, step=clusters.step_of(cluster, report.step)))
 
-            work = member.train(clusters, (cluster, stage), on_step=report, log=log, before=held.get(place), part=part)
-            running[place] = tasks.create_task(work)
-    outcomes = {place: task.result() for place, task in running.items()}
-    states = {place: outcome.state for place, outcome in outcomes.items() if outcome.state is not None}
+            work = member.train(
+                clusters, (cluster, stage), on_step=report, log=log, before=held.get(Holder(*place[:3])), part=part
+            )
+            running[cluster, stage] = tasks.create_task(work)
+    outcomes = {at: task.result() for at, task in running.items()}
+    states = {
+        holder: outcome.state
+        for at, outcome in outcomes.items()
+        for holder in clusters.holders(*at)
+        if outcome.state is not None
+    }
     return states, [outcome.digest for outcome in outcomes.values() if outcome.digest]
 
 
@@ -112,11 +119,14 @@ class LocalWorlds:
     def __init__(self, ranks: dict[str, list[Transport]], address: str):
         self._ranks, self._address = ranks, address
 
-    async def open(self, name: str, addresses: Sequence[str]) -> Transport:
+    async def open(self, name: str, addresses: Sequence[str], backups: Sequence[str] = ()) -> Transport:
         """See `OpensWorlds`."""
         if name not in self._ranks:
             self._ranks[name] = [*world(len(addresses))]
         return self._ranks[name][addresses.index(self._address)]
+
+    def lose(self, addresses: Iterable[str]) -> None:
+        """See `OpensWorlds`."""
 
 
 class LocalLog:
@@ -142,7 +152,7 @@ class LocalLog:
         """See `RoundLog`."""
         return await work
 
-    async def settle(self, number: int, work: Coroutine[Any, Any, None]) -> bool:
+    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> bool:
         """See `RoundLog`."""
         await work
         while self._written < number:

@@ -48,8 +48,12 @@ class RoundLog(Protocol):
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of work with other clusters; None: these clusters end first, also where it failed."""
 
-    async def settle(self, number: int, work: Coroutine[Any, Any, None]) -> bool:
-        """Take part in a round by this work; returns whether it stands. Otherwise these clusters end."""
+    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> bool:
+        """Take part in a round by this work; returns whether it stands. Otherwise these clusters end.
+
+        Args:
+            whole: whether this node has the average; a round may stand before, by the other holder of the place.
+        """
 
 
 def shares_of(clusters: Clusters, sizes: Iterable[int]) -> list[list[Share]]:
@@ -104,7 +108,7 @@ class Rounds:
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
         self._rings = Rings(world, shares_of(clusters, sizes), CHANNEL)
-        self.done = 0
+        self.done = self._whole = 0
 
     async def average(self, weight: float | None = None) -> bool:
         """Take part in the next round, and wait for it: afterwards this node's tensors are the average.
@@ -146,7 +150,7 @@ class Rounds:
             snapshot *= weight
         number = self.done + 1
         op = "mean" if weight is None else "sum"
-        if not await self._log.settle(number, self._exchange(number, snapshot, op)):
+        if not await self._log.settle(number, self._exchange(number, snapshot, op), lambda: self._whole == number):
             return None
         self.done = number
         if self._saver is not None:
@@ -164,6 +168,7 @@ class Rounds:
                 tasks.create_task(self._rings.all_reduce([snapshot], op))
                 if self._late is not None and number == 1:
                     tasks.create_task(self._late.exchange())
+            self._whole = number
             if self._kept is not None:
                 await self._kept.write()
             await gather(self._world, f"round {number}", True)

@@ -6,7 +6,7 @@ any way, begin with what was saved. Imports torch.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -83,7 +83,7 @@ class StageSaver:
         steps: by round, from the first, the steps of the training completed before it; 0: steps are missing among the
             first ones, and the round is not saved.
         stage: this node's.
-        writes: whether this stage is saved; else another cluster saves.
+        writes: whether this node saves the stage; else another one does.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class StageSaver:
         *,
         steps: Sequence[int],
         stage: HeldStage,
-        writes: bool,
+        writes: Callable[[], bool],
     ):
         self._tasks, self._saving, self._at, self._steps = tasks, saving, at, steps
         self._stage, self._writes, self._saver = stage, writes, saving.saver()
@@ -106,17 +106,17 @@ class StageSaver:
         Args:
             number: of the round, from 1.
         """
-        if self._writes and self._is_due(number):
+        if self._writes() and self._is_due(number):
             self._state = await self._stage.copied()
 
     async def save(self, number: int, average: torch.Tensor) -> None:
-        """Save the average of a round, if it is due; returns when it is copied. A save that fails is an event.
+        """Save the average of a round, if `begin` copied for it; returns when it is copied. A failure is an event.
 
         Args:
             number: of the round, from 1.
             average: of the tensors without integers, flat, in their order.
         """
-        if self._writes and self._is_due(number):
+        if self._state and self._is_due(number):
             at = self._at._replace(step=self._steps[number - 1])
             await self._saver.save(self._tasks, at, partial(self._whole, average))
 

@@ -41,7 +41,8 @@ class RavnestStatus:
             return cls(None, {}, 0, waiting, [], view.unreadable)
         found = ((number, view.progress.get(f"{number}")) for number in range(len(clusters.rows)))
         progress = {number: each for number, each in found if each and each.clusters == clusters.number}
-        return cls(clusters, progress, view.rounds_of(clusters), waiting, view.missing(clusters), view.unreadable)
+        missing = view.missing(clusters)
+        return cls(view.settled(clusters), progress, view.rounds_of(clusters), waiting, missing, view.unreadable)
 
     @property
     def last(self) -> ClusterProgress | None:
@@ -66,6 +67,8 @@ class RavnestStatus:
     def _cluster(self, number: int) -> dict[str, Any]:
         assert self.clusters is not None
         row, progress = self.clusters.rows[number], self.progress.get(number)
+        names = {each.stage: each.holder.name for each in self.clusters.backups if each.cluster == number}
+        backups = [names.get(stage) for stage in range(len(row))]
         delays = progress.staleness if progress and len(progress.staleness) == len(row) else [None] * len(row)
         return {
             "step": progress.step if progress else None,
@@ -73,8 +76,8 @@ class RavnestStatus:
             "step_s": progress.seconds if progress else None,
             "done": bool(progress and progress.digest),
             "places": [
-                {"node": p.name, "layers": [p.first, p.end], "alive": p.alive, "staleness": delay}
-                for p, delay in zip(row, delays, strict=True)
+                {"node": p.name, "backup": backup, "layers": [p.first, p.end], "alive": p.alive, "staleness": delay}
+                for p, backup, delay in zip(row, backups, delays, strict=True)
             ],
         }
 

@@ -1,5 +1,7 @@
 """Nodes, clusters, progress and rounds, as this process last read them from the directory."""
 
+from dataclasses import replace
+
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory
 from pipelined.membership.view import MembershipView, Single, Table
@@ -10,10 +12,12 @@ from pipelined.ravnest.records import (
     PROGRESS,
     ROUND,
     STOPPED,
+    BackupPlace,
     ClusterProgress,
     Clusters,
     ClustersEnding,
     ClusterStop,
+    Holder,
     NodeRecord,
     RoundRecord,
     StagePlace,
@@ -90,8 +94,8 @@ class RavnestView(MembershipView):
         return len(self.digests(clusters)) == len(clusters.rows)
 
     def left(self, clusters: Clusters) -> list[int]:
-        """The numbers of these clusters of which no node has left; none, if only late ones that heard no round."""
-        whole = [number for number, row in enumerate(clusters.rows) if all(map(self._is_here, row))]
+        """The numbers of these clusters of which every place is held; none, if only late ones that heard no round."""
+        whole = [n for n, row in enumerate(clusters.rows) if all(self.left_at(clusters, n, s) for s in range(len(row)))]
         heard = self.rounds_of(clusters) > 0 or any(number < clusters.kept for number in whole)
         return whole if heard else []
 
@@ -100,9 +104,17 @@ class RavnestView(MembershipView):
         found = ((number, self.stopped.get(f"{number}")) for number in range(len(clusters.rows)))
         return {number: each for number, each in found if each and each.clusters == clusters.number}
 
-    def _is_here(self, place: StagePlace) -> bool:
-        node = self.nodes.get(place.name)
-        return node is not None and node.incarnation == place.incarnation
+    def left_at(self, clusters: Clusters, cluster: int, stage: int) -> list[Holder]:
+        """The holders of a place that have not left."""
+        return [each for each in clusters.holders(cluster, stage) if self._listed(each)]
+
+    def gone(self, clusters: Clusters) -> list[Holder]:
+        """The holders of all places that have left."""
+        return [each for each in clusters.all_holders if not self._listed(each)]
+
+    def _listed(self, holder: Holder) -> bool:
+        node = self.nodes.get(holder.name)
+        return node is not None and node.incarnation == holder.incarnation
 
     def digests(self, clusters: Clusters) -> dict[int, str]:
         """The digest of each of these clusters that has trained its last step, by number."""
@@ -110,10 +122,11 @@ class RavnestView(MembershipView):
         return {n: each.digest for n, each in found if each and each.clusters == clusters.number and each.digest}
 
     def missing(self, clusters: Clusters) -> list[str]:
-        """The nodes, in this incarnation, that left before these clusters were done, in the order of the clusters."""
+        """The nodes that left before these clusters were done, and have no backup left, in their order."""
         if self.is_done(clusters):
             return []
-        return [place.name for row in clusters.rows for place in row if not self._is_here(place)]
+        places = ((n, s) for n, row in enumerate(clusters.rows) for s in range(len(row)))
+        return [clusters.rows[n][s].name for n, s in places if not self.left_at(clusters, n, s)]
 
     @property
     def begun(self) -> Version:
@@ -137,6 +150,21 @@ class RavnestView(MembershipView):
 
     def _saved(self, name: str) -> list[SavedStage]:
         return self.saved[name].all() if name in self.saved else []
+
+    @property
+    def round_revision(self) -> int:
+        """Of the key of the last round, for transactions; 0: no such key."""
+        return self._round.revision
+
+    def settled(self, clusters: Clusters) -> Clusters:
+        """These clusters with the holders that have not left; a place that none holds keeps its first one."""
+        rows, backups = [[*row] for row in clusters.rows], []
+        for number, row in enumerate(rows):
+            for stage, place in enumerate(row):
+                first, *others = self.left_at(clusters, number, stage) or clusters.holders(number, stage)[:1]
+                row[stage] = StagePlace(*first, *place[3:])
+                backups += [BackupPlace(number, stage, other) for other in others]
+        return replace(clusters, rows=rows, backups=backups)
 
     def rounds_of(self, clusters: Clusters) -> int:
         """The rounds of these clusters that stand."""

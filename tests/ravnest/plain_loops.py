@@ -107,16 +107,18 @@ class Chain:
             shown: by number of the clusters, and cluster, the steps that it was seen to train.
         Returns: the losses, by number of clusters, cluster and step, and the digest of the average at the end.
         """
-        losses, loops = {}, {}
+        losses, loops, before = {}, [], None
         for clusters in self:
-            loops = {
-                tuple(row): loops[tuple(row)] if clusters.going.clusters and at < clusters.kept else Loop(self.training)
-                for at, row in enumerate(clusters.rows)
-            }
-            self._train(clusters, list(loops.values()), losses, shown)
-        found = set.union(*(each.steps for each in loops.values()))
+            kept = {clusters.place_before(before, n): loop for n, loop in enumerate(loops)} if before else {}
+            loops = [
+                kept[at] if clusters.going.clusters and at < clusters.kept else Loop(self.training)
+                for at in range(len(clusters.rows))
+            ]
+            self._train(clusters, loops, losses, shown)
+            before = clusters
+        found = set.union(*(each.steps for each in loops))
         assert found == set(range(self.training.steps)), f"steps in the average: {sorted(found)}"
-        return losses, digest_of(self.training, next(iter(loops.values())).parameters)
+        return losses, digest_of(self.training, loops[0].parameters)
 
     def _train(self, clusters, loops, losses, shown):
         training = replace(self.training, begin=clusters.begun.step)

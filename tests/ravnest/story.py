@@ -72,6 +72,7 @@ class Story:
         ram: bytes of each node.
         steps, by_microbatches: where no other training is given.
         delay: seconds of a frame from one party to another.
+        backups: how many of the nodes, the last ones, are backups.
         resume: whether `train` goes on from what another run saved.
         kept: where nodes keep what they do, for all or by name; see `ClusterMember`.
 
@@ -95,6 +96,7 @@ class Story:
         resume=False,
         steps=STEPS,
         by_microbatches=False,
+        backups=0,
         **kept,
     ):
         self.network, self._draw = VirtualNetwork(seed, delay=delay, jitter=delay / 2), random.Random(seed)
@@ -106,7 +108,7 @@ class Story:
         known = training_of(CASE, steps, replace(OPTIMIZER, steps=steps), torch.float32, every=2)
         self.training = training or replace(known, by_microbatches=by_microbatches)
         layers = tuple(LayerSize(100, 8, 8, 1.0) for _ in range(self.training.model.layers))
-        self._request = PoolRequest((), layers, clusters=clusters, rules=StageRules(ahead=ahead))
+        self._request = PoolRequest((), layers, clusters=clusters, rules=StageRules(ahead=ahead), backups=backups)
 
     async def run(self, *befalls):
         """Train to the end while these coroutines run; then check everything.
@@ -308,7 +310,7 @@ def tell(seed, **others):
         others: see `Story`.
     """
     draw = random.Random(seed)
-    story = Story(draw.choice([3, 4]), seed, **others)
+    story = Story(draw.choice([3, 4]) + others.get("backups", 0), seed, **others)
     faults = [(draw.choice(list(Fault)), draw.uniform(0.0, QUIET_S)) for _ in range(draw.randint(1, 4))]
     run_virtual(story.run(*(story.befall(fault, moment) for fault, moment in faults)))
     return story

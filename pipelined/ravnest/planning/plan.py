@@ -26,6 +26,7 @@ class PoolRequest:
         clusters: how many; None: the most that differ by at most `balance` of their mean.
         objective: None: rate where all speeds are known, else transfer.
         method: None: exhaustive for few nodes.
+        backups: how many nodes, the last ones of the pool, are to be backups of others' places.
     """
 
     pool: tuple[PoolNode, ...]
@@ -36,22 +37,24 @@ class PoolRequest:
     objective: Objective | None = None
     method: Method | None = None
     rules: StageRules = field(default_factory=StageRules)
+    backups: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """The layers [first, end) on one node, with the bytes it will hold and its microbatches alive."""
+    """The layers [first, end) on one node and its backup, with the bytes each will hold and its microbatches alive."""
 
     node: PoolNode
     first: int
     end: int
     bytes: int
     alive: int
+    backup: PoolNode | None = None
 
     def plain(self) -> dict[str, Any]:
         layers = [self.first, self.end]
         found = {"node": self.node.name, "layers": layers, "bytes": self.bytes, "ram": self.node.ram}
-        return found | {"alive": self.alive, "backup": None}
+        return found | {"alive": self.alive, "backup": self.backup.name if self.backup else None}
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class RavnestPlan:
     """The answer.
 
     Args:
-        waiting: nodes in no cluster: too small for any layer.
+        waiting: nodes in no cluster: too small for any layer, or for any place that has no backup yet.
         rings: by elements of the model; their ranks are indices into `members`.
     """
 
@@ -142,7 +145,7 @@ class RavnestPlan:
 
 
 def make_plan(request: PoolRequest) -> RavnestPlan:
-    """Form clusters, cut the model in each, and derive the rest.
+    """Form clusters of all nodes, cut the model in each, and derive the rest; `backups` assigns backups.
 
     Raises:
         UsageError: the pool cannot hold one copy of the model per cluster, no cut fits, a layer is larger than every

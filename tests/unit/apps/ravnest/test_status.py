@@ -52,7 +52,7 @@ async def test_clusters_and_waiting_nodes_are_shown():
     assert "step 7, loss 2.5000, round 3; waiting: c" in shown and "1.5" in shown and "2-4" in shown
     (cluster,) = told["clusters"]
     assert (told["step"], told["round"], told["waiting"], told["missing"]) == (7, 3, ["c"], [])
-    assert cluster["places"][1] == {"node": "b", "layers": [2, 5], "alive": 1, "staleness": 0.0}
+    assert cluster["places"][1] == {"node": "b", "backup": None, "layers": [2, 5], "alive": 1, "staleness": 0.0}
     assert (cluster["step"], cluster["loss"], cluster["step_s"], cluster["done"]) == (7, 2.5, 0.25, False)
 
 

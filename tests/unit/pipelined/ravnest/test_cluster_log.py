@@ -49,7 +49,7 @@ async def story(stack):
 async def test_a_round_is_written_and_stands():
     async with AsyncExitStack() as stack:
         _, _, log, _ = await story(stack)
-        assert await log.settle(1, log.write(1))
+        assert await log.settle(1, log.write(1), lambda: True)
 
 
 async def test_clusters_have_ended_when_later_ones_end_too():
@@ -67,7 +67,7 @@ async def test_a_round_of_clusters_that_end_does_not_stand():
         await log.write(1)  # before this node has seen it
         assert ROUND not in (await directory.read(ROUND)).entries
         assert await log.ended() == 0 and log.ends()
-        assert not await log.settle(1, log.write(1))
+        assert not await log.settle(1, log.write(1), lambda: True)
         await log.stop(ClusterStop(1, 0, [0, 2]))
         await view.wait_for(lambda: view.stopped)
 
@@ -78,7 +78,7 @@ async def test_a_round_waits_for_the_end_where_its_work_fails_and_a_node_is_miss
 
     async with AsyncExitStack() as stack:
         directory, _, log, _ = await story(stack)
-        settling = asyncio.ensure_future(log.settle(1, lost()))
+        settling = asyncio.ensure_future(log.settle(1, lost(), lambda: False))
         await VirtualClock().sleep(100.0)
         assert not settling.done()
         await directory.transact({}, {ENDING: ClustersEnding(1).pack()})

@@ -1,0 +1,93 @@
+"""A place that two nodes hold: both do the same in the same order, so either can be lost at any moment.
+
+What a stage sends is determined by its first state, the messages that it receives, and three choices that timing makes
+elsewhere. On a place with a backup none is left to timing:
+
+    the order of forwards and backwards          K forwards, then a backward and a forward by turns
+    when a round's difference is added           half the updates after the snapshot that lie between two rounds
+    the step after which its cluster stops       a fixed number of updates after a round that does not stand
+
+So both nodes send equal messages under equal names, each receiver keeps the first copy, and no node waits for a
+take-over. The two keep pace, so that the messages which wait at the slower one stay few. No torch.
+
+Source: Ravnest, section 3.5.2; state-machine replication (Schneider, 1990) in place of a copy of results is our own.
+"""
+
+from contextlib import suppress
+
+from pipelined.actors.actor import Actor
+from pipelined.ravnest.orders import NodeOrder
+from pipelined.ravnest.records import Clusters
+from transports import PeerLost
+from transports.rpc.world import RpcTransport
+
+
+def fixed_order(clusters: Clusters, place: tuple[int, int], microbatches: int) -> tuple[str, ...]:
+    """The instructions of a place; see `NodeOrder`.
+
+    Args:
+        place: cluster and stage.
+        microbatches: that the cluster trains at most.
+    """
+    cluster, stage = place
+    alive = min(each.alive for each in clusters.rows[cluster][: stage + 1])  # no stage before it waits for more
+    order = [f"F{microbatch}" for microbatch in range(min(alive, microbatches))]
+    for microbatch in range(microbatches):
+        order.append(f"B{microbatch}")
+        order += [f"F{microbatch + alive}"] if microbatch + alive < microbatches else []
+    return tuple(order)
+
+
+def fixed_turns(clusters: Clusters, rounds: int, every: int) -> dict[int, int]:
+    """By round the updates after which its difference is added.
+
+    Args:
+        rounds: beside training.
+        every: updates from one snapshot to the next.
+    """
+    return {number: (number - clusters.opening) * every + max(1, every // 2) for number in range(1, rounds + 1)}
+
+
+class BackedPlace:
+    """One of the two nodes of a place, in one cluster.
+
+    Args:
+        world: of the cluster.
+        actor: sends to the other node.
+        order: what both do.
+        microbatches: of a step; the nodes are at most two steps apart.
+        alive: at most, on this stage.
+    """
+
+    def __init__(self, world: RpcTransport, actor: Actor, order: NodeOrder, microbatches: int, alive: int):
+        self._world, self._actor, self.order, self._every, self._alive = world, actor, order, microbatches, alive
+        self._steps, self._ended_after = 0, -1
+
+    @property
+    def is_second(self) -> bool:
+        """Whether this node is the backup, and the first node is not lost."""
+        return self._world.is_backup and self._world.has_twin
+
+    def end_after(self, updates: int) -> None:
+        """A round did not stand, as both nodes see after equally many updates: these clusters end."""
+        if self._ended_after < 0:
+            self._ended_after = updates
+
+    def stops(self) -> bool:
+        """Whether the cluster is to stop; called once for each step of a segment, in order, after its last update."""
+        self._steps += 1
+        return 0 <= self._ended_after <= self._steps * self._every - self._alive
+
+    async def keep_pace(self, updates: int) -> None:
+        """Wait until the other node has made all updates but those of the last two steps, or is lost."""
+        number, rest = divmod(updates, self._every)
+        if rest or not self._world.has_twin:
+            return
+        self._actor.start(self._tell(number))
+        if number > 1:
+            with suppress(PeerLost):
+                await self._world.receive_twin(("pace", number - 1))
+
+    async def _tell(self, number: int) -> None:
+        with suppress(PeerLost):
+            await self._world.send_twin(("pace", number))

@@ -1,0 +1,105 @@
+"""The parts of a record of clusters: places, the nodes that hold them, and how clusters go on. No torch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MAX_ALIVE = 4096
+MAX_STEP = 1 << 53
+
+
+class StagePlace(NamedTuple):
+    """One stage of one cluster: its node, its layers [first, end), and its most microbatches alive.
+
+    The incarnation is the node's at that time: a node that has left and joined again is not in the cluster.
+    """
+
+    name: str
+    address: str
+    incarnation: int
+    first: int
+    end: int
+    alive: int
+
+
+class Holder(NamedTuple):
+    """A node in one incarnation, as a holder of a place."""
+
+    name: str
+    address: str
+    incarnation: int
+
+
+class BackupPlace(NamedTuple):
+    """The backup of one stage of one cluster: a second node, which does all that the first one does.
+
+    Args:
+        fresh: whether it begins with a copy of the first node's state; else it has the same state by itself.
+    """
+
+    cluster: int
+    stage: int
+    holder: Holder
+    fresh: bool = False
+
+
+class GoingOn(NamedTuple):
+    """How clusters go on after others, with what their nodes have in memory.
+
+    Args:
+        clusters: the number of those before; 0: these begin anew, or with what was saved.
+        rounds: how many rounds of those stand.
+        late: how many clusters are new, the last ones: they begin with the average of the first round.
+        again: steps before those that are next, which the clusters that are left have not trained: they come first.
+        apart: of each cluster that goes on, the steps in its parameters that are in no average.
+    """
+
+    clusters: int = 0
+    rounds: int = 0
+    late: int = 0
+    again: Sequence[int] = ()
+    apart: Sequence[Sequence[int]] = ()
+
+
+def are_steps(value: object) -> bool:
+    """Whether this is a list of numbers of steps."""
+    return isinstance(value, (list, tuple)) and all(type(each) is int and 0 <= each < MAX_STEP for each in value)
+
+
+def read_going(value: object, rows: int) -> GoingOn:
+    """How these clusters go on. Raises ValueError: it is something else."""
+    going = GoingOn(*value) if isinstance(value, (list, tuple)) and len(value) == len(GoingOn._fields) else None
+    if (
+        going is None
+        or [type(each) for each in going[:3]] != 3 * [int]
+        or min(going[:3]) < 0
+        or going.late >= max(1, rows)
+        or not are_steps(going.again)
+        or not isinstance(going.apart, (list, tuple))
+        or not all(map(are_steps, going.apart))
+        or (len(going.apart) != rows - going.late if going.clusters else any(going))
+    ):
+        raise ValueError(f"Clusters.going: not how clusters go on (got: {value!r:.200})")
+    return going._replace(again=[*going.again], apart=[[*each] for each in going.apart])
+
+
+def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPlace:
+    """The backup of a place of these rows. Raises ValueError: it is something else."""
+    kinds = [type(each) for each in value] if isinstance(value, (list, tuple)) else []
+    if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind, bool] for kind in (list, tuple, Holder)):
+        raise ValueError(f"Clusters.backups: no backup (got: {value!r:.80})")
+    cluster, stage, holder, fresh = value
+    if [type(each) for each in holder] != [str, str, int]:
+        raise ValueError(f"Clusters.backups: no node (got: {value!r:.80})")
+    if not (0 <= cluster < len(rows) and 0 <= stage < len(rows[cluster])):
+        raise ValueError(f"Clusters.backups: no place (got: {value!r:.80})")
+    return BackupPlace(cluster, stage, Holder(*holder), fresh)
+
+
+def read_place(value: object) -> StagePlace:
+    """One stage of one cluster. Raises ValueError: it is something else."""
+    if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
+        raise ValueError(f"Clusters.rows: no place (got: {value!r:.80})")
+    place = StagePlace(*value)
+    if not 0 <= place.first < place.end or not 1 <= place.alive <= MAX_ALIVE:
+        raise ValueError(f"Clusters.rows: layers or microbatches alive out of range (got: {place})")
+    return place

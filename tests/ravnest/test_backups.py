@@ -1,0 +1,87 @@
+"""Places with backups under fire: nothing is lost, no cluster ends, and the bits are those of plain loops."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pipelined.aio.clock import run_virtual
+from pipelined.ravnest.orders import OrderDirectory, read_orders
+from tests.ravnest.story import Fault, Phase, Story, tell
+from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
+
+
+class Backed(Story):
+    """Two clusters of three nodes, and a backup for each; attributes `stalls`: seconds between shown steps."""
+
+    def __init__(self, nodes=6, backups=3, **others):
+        super().__init__(nodes, backups=backups, **others)
+        self.moments = []
+
+    def _show(self, cluster, progress):
+        super()._show(cluster, progress)
+        self.moments.append(asyncio.get_running_loop().time())
+
+    @property
+    def stall(self):
+        return max(after - before for before, after in zip(self.moments, self.moments[1:], strict=False))
+
+
+def test_backups_train_beside_their_places_and_change_no_bit():
+    story = Backed()
+    run_virtual(story.run())
+    (clusters,) = story.chain
+    assert len(clusters.backups) == 3
+
+
+@pytest.mark.parametrize("fault", [Fault.KILL, Fault.FREEZE, Fault.CUT_OFF])
+@pytest.mark.parametrize("phase", Phase)
+def test_nothing_is_lost_with_a_node_that_has_a_backup(fault, phase):
+    story = Backed()
+    run_virtual(story.run(story.befall(fault, phase=phase, seconds=2.5, names=["n0", "n1"])))
+    assert len([*story.chain]) == 1, "clusters ended"
+    assert all(len(losses) == 1 for losses in story.shown.values()), "a step was trained again"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_faults_leave_the_bits_of_plain_loops(seed):
+    tell(seed, backups=1 + seed % 3)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(6, 1006, 20))
+def test_more_random_faults_leave_the_bits_of_plain_loops(first):
+    for seed in range(first, first + 20):
+        tell(seed, backups=1 + seed % 3)
+
+
+def tell_and_replay(path, seed):
+    """Several microbatches alive, so orders differ where they may, and rounds beside training on odd seeds."""
+    torch.set_num_threads(1)
+    training = replace(OVERLAPPED, overlapped=seed % 2 == 1)
+    told = tell(seed, training=training, ahead=1 + seed % 3, backups=1 + seed % 4, orders=OrderDirectory(path, "task"))
+    assert told.ends[-1] == f"average {replayed(training, read_orders(path))[0]}", told.told
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_random_faults_the_replay_has_the_same_bits(tmp_path, seed):
+    tell_and_replay(tmp_path, seed)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(4, 504, 5))
+def test_after_more_random_faults_the_replay_has_the_same_bits(tmp_path, first):
+    for seed in range(first, first + 5):
+        tell_and_replay(tmp_path / str(seed), seed)
+
+
+@pytest.mark.parametrize("moment", [0.31, 0.57, 0.83, 1.19, 1.47])
+def test_a_node_that_dies_beside_its_backup_changes_no_bit_at_any_moment(tmp_path, moment):
+    """The replay follows the orders of the nodes that are left; each place of both clusters has a backup."""
+    befall = Fault.KILL, {"moment": moment, "seconds": 9.0, "names": ["n1", "n0"]}
+    told, orders = recorded(tmp_path, OVERLAPPED, befall, nodes=6, ahead=3, backups=3)
+    assert told.ends == [f"average {replayed(OVERLAPPED, orders)[0]}"] and len(orders) == 1
+    assert all(len(losses) == 1 for losses in told.shown.values())

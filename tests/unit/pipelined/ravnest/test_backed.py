@@ -1,0 +1,83 @@
+"""What two nodes of a place do is fixed: their order, when differences are added, and where they stop."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pipelined.actors.actor import Actor
+from pipelined.programs.instructions import Instruction, Program
+from pipelined.programs.proof.check import check
+from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
+from pipelined.ravnest.orders import NodeOrder
+from pipelined.ravnest.records import Clusters, GoingOn, StagePlace
+from pipelined.schedules import Shape, find
+from pipelined.state.versions import Version
+from transports.rpc.virtual.network import VirtualNetwork
+from transports.rpc.world import Worlds
+
+
+def clusters_of(*alive):
+    return Clusters(1, [[StagePlace(f"n{at}", f"at {at}", 1, at, at + 1, most) for at, most in enumerate(alive)]])
+
+
+def test_a_stage_alternates_when_as_many_microbatches_are_alive_as_may_be():
+    assert " ".join(fixed_order(clusters_of(3, 2), (0, 1), 4)) == "F0 F1 B0 F2 B1 F3 B2 B3"
+    assert " ".join(fixed_order(clusters_of(9), (0, 0), 2)) == "F0 F1 B0 B1"
+
+
+@pytest.mark.parametrize("alive", [(3, 2, 1), (7, 4, 1), (1, 1, 1), (2, 3, 4)])
+def test_the_orders_of_all_stages_together_train_every_step(alive):
+    clusters, many, mb = clusters_of(*alive), 12, 2
+    orders = [NodeOrder(fixed_order(clusters, (0, stage), many), {}).of_stage(stage)[0] for stage in range(3)]
+    knobs = {"ahead": ",".join(map(str, alive))}
+    layout = find("async_1f1b").layout(replace(Shape(3, mb), knobs=knobs, steps=many // mb))
+    check(Program(layout, tuple(orders)))
+    assert all(isinstance(each, Instruction) for order in orders for each in order)
+
+
+def test_a_difference_is_added_half_way_to_the_next_snapshot():
+    first = clusters_of(1)
+    assert fixed_turns(first, 3, 8) == {1: 12, 2: 20, 3: 28}
+    on = replace(first, going=GoingOn(1, 2, 0, [], [[], []]), rows=[*first.rows, [StagePlace("b", "b", 1, 0, 1, 1)]])
+    assert replace(on, begun=Version(3, "")).opening == 1
+    assert fixed_turns(on, 2, 8) == {1: 4, 2: 12}
+
+
+async def two_holders():
+    network = VirtualNetwork(delay=1e-3)
+    ends = [Worlds(network.endpoint(name), 1 << 20) for name in "ab"]
+    opened = await asyncio.gather(*(each.open("w", ["virtual://a"], ["virtual://b"]) for each in ends))
+    return network, opened
+
+
+@pytest.mark.virtual
+async def test_neither_node_is_more_than_two_steps_ahead_unless_the_other_is_lost():
+    network, (one, other) = await two_holders()
+    async with Actor(one) as actor, Actor(other) as slow:
+        first, second = (BackedPlace(end, by, NodeOrder((), {}), 2, 1) for end, by in [(one, actor), (other, slow)])
+        for updates in (1, 2, 3):
+            await first.keep_pace(updates)
+        waits = asyncio.ensure_future(first.keep_pace(4))
+        await asyncio.sleep(1.0)
+        assert not waits.done()
+        await second.keep_pace(2)
+        await waits
+        waits = asyncio.ensure_future(first.keep_pace(6))
+        await asyncio.sleep(1.0)
+        assert not waits.done() and not first.is_second and second.is_second
+        network.kill("b")
+        await waits
+        await first.keep_pace(8)
+
+
+@pytest.mark.virtual
+async def test_both_stop_after_the_same_step_whatever_they_have_done_beyond_it():
+    _, (one, other) = await two_holders()
+    async with Actor(one) as actor:
+        early, late = (BackedPlace(end, actor, NodeOrder((), {}), 2, 3) for end in (one, other))
+        early.end_after(4)
+        votes = [early.stops() for _ in range(5)]
+        seen = [late.stops() for _ in range(3)]
+        late.end_after(4)
+        assert votes == seen + [late.stops() for _ in range(2)] == [False, False, False, True, True]
