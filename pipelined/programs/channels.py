@@ -45,5 +45,5 @@ class Channels:
         return self._numbers["team", stages]
 
     def share_sum(self, stages: Stages, copies: Hashable) -> int:
-        """The sum and the gather of one share of a bucket; see `pipelined.training.sums.division`."""
+        """The sum and the gather of one share of a bucket; see `pipelined.training.sums.update_shards`."""
         return self._numbers["share", stages, copies]

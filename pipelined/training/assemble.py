@@ -201,11 +201,13 @@ def _gradient_sums(
     plan, algorithm, channels, clock = job.plan, job.numerics.all_reduce, local.channels, executor.clock
     if job.numerics.shard_optimizer:
         require_divisible(plan, algorithm)
-        divided = [(bucket.stages, bucket.division) for bucket in local.buckets if bucket.division is not None]
+        divided = [
+            (bucket.stages, bucket.update_shards) for bucket in local.buckets if bucket.update_shards is not None
+        ]
         shares = {
             share: Group(transport, share.holders, channels.share_sum(stages, share.copies))
-            for stages, division in divided
-            for share in division.shares
+            for stages, shards in divided
+            for share in shards.shares
         }
         return DividedSums(shares, algorithm, tracer)
     groups = {b.stages: Group(transport, b.holders, channels.bucket_sum(b.stages)) for b in local.buckets}

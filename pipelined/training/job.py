@@ -35,7 +35,7 @@ class Numerics:
         compress: the codec for activations and gradients between stages, or "none".
         exact_sums: sum gradients without rounding between summands, so that the parameters have the same bits in any
             arrangement; see `exact_sums`.
-        shard_optimizer: the ranks that hold a parameter divide its update; see `pipelined.training.sums.division`.
+        shard_optimizer: the ranks that hold a parameter divide its update; see `pipelined.training.sums.update_shards`.
         offload_optimizer: the optimizer keeps masters and its state in host memory, and updates there.
         delayed_update: a step computes with the values of the update before the last one, which runs beside it.
         masters: the dtype of the masters, if it is another than `dtype`; see `pipelined.training.optimizer.masters`.

@@ -27,7 +27,7 @@ from pipelined.training.check_model import (
 )
 from pipelined.training.model import Model
 from pipelined.training.sums.bucket import Bucket, fill_bucket
-from pipelined.training.sums.division import divide
+from pipelined.training.sums.update_shards import shard_update
 from pipelined.training.teams.model import split_model
 from pipelined.training.teams.pieces import Membership
 
@@ -123,7 +123,7 @@ class LocalParameters:
     @property
     def divided(self) -> bool:
         """Whether the ranks that hold a parameter divide its update."""
-        return any(bucket.division for bucket in self.buckets)
+        return any(bucket.update_shards for bucket in self.buckets)
 
     def clear_gradients(self) -> None:
         for bucket in self.buckets:
@@ -184,9 +184,9 @@ def build_local(
 def _ownership(name: str, held: torch.Tensor, bucket: Bucket | None, team: Membership, *, is_first: bool) -> Ownership:
     """What a rank does with a tensor that it holds; `is_first`: as the first of its holders outside the team."""
     is_first, part = is_first and team.counts(name), team.part(name)
-    if bucket is None or bucket.division is None:
+    if bucket is None or bucket.update_shards is None:
         return Ownership(is_first, is_first, held if isinstance(held, nn.Parameter) else None, None, part)
-    updated, rows = bucket.division.updated.get(name), bucket.division.rows.get(name)
+    updated, rows = bucket.update_shards.updated.get(name), bucket.update_shards.rows.get(name)
     if rows is not None:
         part = (part or TensorPart.everything(held.shape)).rows(*rows)
     return Ownership(is_first, updated is not None, updated, rows, part)
@@ -207,7 +207,7 @@ def _bucket(
         for name, each in copies.items()
     }
     bucket = fill_bucket(plan, stages, ordered, member)
-    bucket.division = divide(ordered, holders, stages=stages, rank=rank)
+    bucket.update_shards = shard_update(ordered, holders, stages=stages, rank=rank)
     bucket.attach_gradient_views()
     return bucket
 

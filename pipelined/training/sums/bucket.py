@@ -17,7 +17,7 @@ from torch import nn
 
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.plan import Plan
-from pipelined.training.sums.division import Division
+from pipelined.training.sums.update_shards import UpdateShards
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Bucket:
         parameters: by global name, in the model's order.
         gradient: all their gradients, flat; each parameter's `.grad` is a view of it.
         exact: their sums on a grid, float64 and flat; None: the gradient itself is summed. See `exact_sums`.
-        division: how the holders divide the update; None: each makes all of it.
+        update_shards: how the holders divide the update; None: each makes all of it.
     """
 
     stages: Stages
@@ -38,7 +38,7 @@ class Bucket:
     parameters: dict[str, nn.Parameter]
     gradient: torch.Tensor
     exact: torch.Tensor | None = None
-    division: Division | None = None
+    update_shards: UpdateShards | None = None
 
     @property
     def summed(self) -> torch.Tensor:
@@ -52,13 +52,13 @@ class Bucket:
     @property
     def updated(self) -> Mapping[str, nn.Parameter]:
         """What this rank updates, by name: the parameters, or its rows of them."""
-        return self.parameters if self.division is None else self.division.updated
+        return self.parameters if self.update_shards is None else self.update_shards.updated
 
     @property
     def spans(self) -> Mapping[str, tuple[int, int]]:
         """The elements of the gradient of what this rank updates, by name: [low, high)."""
-        if self.division is not None:
-            return self.division.spans
+        if self.update_shards is not None:
+            return self.update_shards.spans
         ends = accumulate((parameter.numel() for parameter in self.parameters.values()), initial=0)
         return dict(zip(self.parameters, pairwise(ends), strict=True))
 
@@ -105,7 +105,7 @@ class Bucket:
         else:
             self.gradient = moved
             view_gradients(self.parameters, moved)
-            if self.division is not None:
+            if self.update_shards is not None:
                 self.attach_gradient_views()
 
     def clear(self) -> None:

@@ -9,9 +9,9 @@ from collectives.algorithms.registry import AlgorithmTable
 from pipelined.actors.executor import Executor
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.sums.bucket import Bucket
-from pipelined.training.sums.division import BucketShare
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.sums.halves import HALVES
+from pipelined.training.sums.update_shards import BucketShare
 
 
 class DividedSums(GradientSums):
@@ -81,5 +81,5 @@ class DividedSums(GradientSums):
 
 def _shared_shares(bucket: Bucket) -> list[BucketShare]:
     """The shares of a bucket that several ranks hold."""
-    assert bucket.division is not None  # all buckets of a rank have one, or none has
-    return [share for share in bucket.division.shares if len(share.holders) > 1]
+    assert bucket.update_shards is not None  # all buckets of a rank have one, or none has
+    return [share for share in bucket.update_shards.shares if len(share.holders) > 1]

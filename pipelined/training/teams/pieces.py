@@ -12,7 +12,7 @@ from pipelined.sharding import Shards
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.tape import sum_gradients, sum_path
 from pipelined.sharding.shards import TensorPart, merged, take
-from pipelined.training.sums.division import Copies
+from pipelined.training.sums.update_shards import Copies
 from pipelined.training.teams.move_timer import MoveTimer
 from transports import Transport
 

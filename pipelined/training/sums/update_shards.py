@@ -1,7 +1,7 @@
 """How the ranks that hold the same parameters divide their update among them (ZeRO-1): each updates some of their rows.
 
-Without a division every holder of a parameter gets the whole sum of its gradients, keeps the whole state of its
-optimizer, and makes the same update. With one each rank receives the sum for its own rows (a reduce-scatter), keeps
+Without that every holder of a parameter gets the whole sum of its gradients, keeps the whole state of its
+optimizer, and makes the same update. With it each rank receives the sum for its own rows (a reduce-scatter), keeps
 optimizer state for them and updates them. An all-gather then distributes the new values. Both ways send the same bytes.
 A rank keeps of its optimizer's state 1/R, where R ranks hold the parameter: W groups, the replicas of a bidirectional
 schedule, and those members of a team that hold the same piece.
@@ -44,7 +44,7 @@ class BucketShare:
 
 
 @dataclass(frozen=True)
-class Division:
+class UpdateShards:
     """What one rank updates of the parameters of a bucket.
 
     Args:
@@ -60,13 +60,13 @@ class Division:
     updated: Mapping[str, nn.Parameter]
 
 
-def divide(
+def shard_update(
     parameters: Mapping[str, nn.Parameter],
     holders: Mapping[str, tuple[Copies, tuple[int, ...]]],
     *,
     stages: Stages,
     rank: int,
-) -> Division:
+) -> UpdateShards:
     """Divide the parameters of a bucket.
 
     Args:
@@ -86,7 +86,7 @@ def divide(
             name: span for name, span in found.items() if span[0] < span[1] or not (number or alike[name].numel())
         }
         low = share.span[1]
-    return Division(tuple(shares), spans, *_updated(parameters, spans))
+    return UpdateShards(tuple(shares), spans, *_updated(parameters, spans))
 
 
 def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.training.sums.division import cut_by_rows, divide
+from pipelined.training.sums.update_shards import cut_by_rows, shard_update
 
 ALONE = ((0,),)
 """The copies in a team of one."""
@@ -23,7 +23,7 @@ def test_neighbouring_parameters_are_cut_by_whole_rows():
 def test_the_holders_update_each_element_once(shapes, parts):
     parameters = {f"p{n}": nn.Parameter(torch.zeros(shape)) for n, shape in enumerate(shapes)}
     held = {name: (((0,),), tuple(range(parts))) for name in parameters}
-    each = [divide(parameters, held, stages=(0,), rank=rank) for rank in range(parts)]
+    each = [shard_update(parameters, held, stages=(0,), rank=rank) for rank in range(parts)]
     for one in each:
         for part in one.updated.values():
             part.data += 1
@@ -34,7 +34,7 @@ def test_the_holders_update_each_element_once(shapes, parts):
 def test_a_holder_has_the_rows_between_those_of_its_neighbours_and_views_of_their_memory():
     parameters = {"a": nn.Parameter(torch.zeros(3, 2)), "b": nn.Parameter(torch.zeros(5))}
     held = dict.fromkeys(parameters, (ALONE, (4, 7)))
-    low, high = (divide(parameters, held, stages=(1,), rank=rank) for rank in (4, 7))
+    low, high = (shard_update(parameters, held, stages=(1,), rank=rank) for rank in (4, 7))
     assert low.shares == high.shares and [share.lengths for share in low.shares] == [(4, 7)]
     assert (low.spans, low.rows) == ({"a": (0, 4)}, {"a": (0, 2)})
     assert (high.spans, high.rows) == ({"a": (4, 6), "b": (6, 11)}, {"a": (2, 3)})
@@ -47,7 +47,7 @@ def test_a_holder_has_the_rows_between_those_of_its_neighbours_and_views_of_thei
 def test_parameters_with_other_holders_are_a_share_of_their_own():
     parameters = {name: nn.Parameter(torch.zeros(4)) for name in "abc"}
     both, one = (ALONE, (0, 1)), (ALONE, (0,))
-    found = divide(parameters, {"a": both, "b": both, "c": one}, stages=(0,), rank=0)
+    found = shard_update(parameters, {"a": both, "b": both, "c": one}, stages=(0,), rank=0)
     assert [(share.span, share.holders, share.lengths) for share in found.shares] == [
         ((0, 8), (0, 1), (4, 4)),
         ((8, 12), (0,), (4,)),
