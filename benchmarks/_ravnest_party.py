@@ -5,13 +5,14 @@ figures are the same on any machine.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from benchmarks._fair_network import FairNetwork
 from pipelined.actors.executor import TimedExecutor
-from pipelined.aio.clock import run_virtual
+from pipelined.aio.clock import Clock, run_virtual
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.membership.node import Node
 from pipelined.ravnest.cluster import ClusterMember
@@ -23,12 +24,13 @@ from pipelined.ravnest.records import ClusterProgress, Clusters
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.ravnest.view import RavnestView
 from tests.ravnest.story import at_once
-from transports.rpc.virtual.network import VirtualNetwork, address_of
+from transports.rpc.virtual.network import address_of
 from transports.rpc.world import Worlds
 
 DIRECTORY, TRAIN = "directory", "train"
 LEASE_S = 600.0
 MAX_BYTES = 1 << 28
+T = TypeVar("T")
 
 
 class Seen(NamedTuple):
@@ -37,6 +39,18 @@ class Seen(NamedTuple):
     time_s: float
     cluster: int
     progress: ClusterProgress
+
+
+class NotingExecutor(TimedExecutor):
+    """Notes when each kind of work began first."""
+
+    def __init__(self, seconds: Mapping[str, float], clock: Clock):
+        super().__init__(seconds, clock)
+        self.first = dict[str, float]()
+
+    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+        self.first.setdefault(op, self.clock.now())
+        return await super().run(op, work)
 
 
 @dataclass
@@ -49,11 +63,13 @@ class Party:
         seconds: of each kind of a device's work.
         rate: bytes a second of each node's line, each way; 0: no limit.
         delay_s: of a frame; `directory_s` more to and from the directory.
+        ram: bytes of each node, where a layer has 100 numbers and 8 bytes of activations.
         keeps: what else a `ClusterMember` takes: where to save, where to keep orders.
 
     Attributes:
         seen: the steps, in order.
         formed: when clusters were written, by their number, and which.
+        executors: by node.
     """
 
     training: ClusterTraining
@@ -64,9 +80,11 @@ class Party:
     rate: float = 0.0
     delay_s: float = 1e-3
     directory_s: float = 0.0
+    ram: int = 1 << 20
     keeps: Mapping[str, Any] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     formed: dict[int, tuple[float, Clusters]] = field(default_factory=dict)
+    executors: "dict[str, NotingExecutor]" = field(default_factory=dict)
 
     def run(self, *beside: "Coroutine[Any, Any, None]") -> "Party":
         """Train to the last step, while these run."""
@@ -76,7 +94,7 @@ class Party:
     async def _run(self, *beside: "Coroutine[Any, Any, None]") -> None:
         loop = asyncio.get_running_loop()
         loop.run_in_executor = at_once
-        self.network = VirtualNetwork(delay=self.delay_s)
+        self.network = FairNetwork(delay=self.delay_s)
         if self.directory_s:
             self.network.add_delay(DIRECTORY, self.directory_s)
         disk = MemoryDisk(partial(asyncio.sleep, 0))
@@ -105,9 +123,10 @@ class Party:
         if self.rate:
             self.network.set_access_rate(name, self.rate)
         node = self._node(name)
-        worlds, executor = Worlds(node.endpoint, MAX_BYTES), TimedExecutor(self.seconds, node.clock)
+        worlds = Worlds(node.endpoint, MAX_BYTES)
+        self.executors[name] = executor = NotingExecutor(self.seconds, node.clock)
         member = ClusterMember(self.training, worlds, executor, **self.keeps)
-        capacity = Capacity(1 << 20, self.rate or 1e9, 1e6)
+        capacity = Capacity(self.ram, self.rate or 1e9, 1e6)
         work = RavnestNode(node, member, capacity, LEASE_S, lambda _: None).run()
         self._tasks.append(self.network.run(name, work))
 

@@ -1,0 +1,141 @@
+"""What rounds and late clusters cost those that train: `python -m benchmarks.ravnest_overlap`.
+
+Two clusters of three nodes train with rounds beside training and without any, over lines on which a round takes at most
+half the time between rounds. Then three more nodes come, and form a late cluster. Real actors on the virtual clock:
+devices take given times, and links take turns on a node's line.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import tyro
+
+from apps.lm.models.gpt2 import UntiedGPT2
+from apps.lm.models.gpt2_presets import ModelConfig
+from benchmarks._ravnest_party import Party
+from benchmarks._results import Reported, tell
+from pipelined.planner.trial import RandomTokens
+from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.training import ClusterTraining
+from pipelined.training.job import Numerics
+from pipelined.training.optimizer import OptimizerConfig
+
+SECONDS = {"forward": 0.01, "backward": 0.02, "snapshot": 0.001, "average": 0.001}
+NEVER = 1 << 30
+MICROBATCHES, SEQUENCE, VOCABULARY = 4, 8, 16
+RAM = 9200
+"""So that three nodes can hold the model at six microbatches alive, and two cannot; see `Party`."""
+JOINED_S, LATE_EVERY = 3.0, 16
+
+
+@dataclass(frozen=True)
+class Options(Reported):
+    """Measure what is lost."""
+
+    width: int = 64
+    """Of the four blocks of GPT-2; a node has two layers."""
+    rate: float = 1.67e6
+    """Bytes a second of a node's line, each way."""
+    ahead: int = 6
+    """Microbatches alive in a first stage."""
+    steps: int = 48
+    """Steps of four microbatches, of both clusters together, where rounds are measured."""
+    late_steps: int = 120
+    """Steps of all clusters together where a cluster comes late."""
+
+
+def training(options: Options, steps: int, every: int) -> ClusterTraining:
+    """What is trained, with so many steps of a cluster between rounds."""
+    return ClusterTraining(
+        model=UntiedGPT2(ModelConfig(4, options.width, 1, VOCABULARY, SEQUENCE, dropout=0.0, tied=False)),
+        feed=RandomTokens(VOCABULARY, (1, SEQUENCE)),
+        steps=steps,
+        every=every,
+        rows=1,
+        microbatches=MICROBATCHES,
+        optimizer_config=OptimizerConfig(lr=1e-3, steps=steps, clip=0),
+        numerics=Numerics(),
+        sequence=SEQUENCE,
+        seed=0,
+        overlapped=True,
+    )
+
+
+def party(options: Options, what: ClusterTraining, **others: Any) -> Party:
+    """The six nodes."""
+    nodes = [f"n{number}" for number in range(6)]
+    return Party(what, nodes, None, options.ahead, SECONDS, rate=options.rate, ram=RAM, **others)
+
+
+def step_s(seen: Party, cluster: int = 0, until: float = float("inf")) -> float:
+    """Seconds of a step of a cluster after its first one."""
+    times = [each.time_s for each in seen.seen if each.cluster == cluster and each.time_s < until]
+    return (times[-1] - times[0]) / (len(times) - 1)
+
+
+def rounds(options: Options) -> dict[str, Any]:
+    """The throughput with rounds over that without, by cluster, and how many updates a round lasts."""
+    without = party(options, training(options, options.steps, NEVER)).run()
+    with TemporaryDirectory() as kept:
+        orders = OrderDirectory(Path(kept), "")
+        beside = party(options, training(options, options.steps, 4), keeps={"orders": orders}).run()
+        found = [order.added for run in read_orders(Path(kept)) for order in run.orders.values()]
+    between = 4 * MICROBATCHES
+    lags = [updates - number * between for added in found for number, updates in added.items()]
+    shares = [step_s(without, cluster) / step_s(beside, cluster) for cluster in range(2)]
+    return {"shares": shares, "updates_of_a_round": fmean(lags), "updates_between": between}
+
+
+def late(options: Options) -> dict[str, Any]:
+    """When a late cluster trains after it was formed, and what the others lose."""
+    what = training(options, options.late_steps, LATE_EVERY)
+    comes = party(options, what)
+
+    async def join() -> None:
+        await asyncio.sleep(JOINED_S)
+        for number in range(3):
+            comes.join(f"late{number}")
+
+    comes.run(join())
+    formed, clusters = comes.formed[max(comes.formed)]
+    held = [what.model.build(range(p.first, p.end), torch.float32, "meta", None) for p in clusters.rows[-1]]
+    most = 4 * max(sum(each.numel() for each in stage.parameters()) for stage in held)
+    count = len(clusters.rows)
+    bound = (3 * most + 2 * (count - 1) / count * most) / options.rate
+    trains = min(comes.executors[place.name].first["forward"] for place in clusters.rows[-1])
+    lost = []
+    for cluster in range(count - 1):
+        times = [each.time_s for each in comes.seen if each.cluster == cluster]
+        before = sum(time < formed for time in times) - 3  # the last two drain the pipeline
+        after = before + 10
+        lost.append(times[after] - times[before] - 10 * step_s(comes, cluster, formed - 0.1))
+    return {"clusters": count, "trains_after_s": trains - formed, "bound_s": bound, "lost_s": lost}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The figures as text."""
+    rounds, late = found["rounds"], found["late"]
+    lost = ", ".join(f"{each:.2f}" for each in late["lost_s"])
+    return (
+        f"a round lasts {rounds['updates_of_a_round']:.1f} of {rounds['updates_between']} updates; throughput of that "
+        f"without rounds: {min(rounds['shares']):.1%}\n"
+        f"a late cluster trains {late['trains_after_s']:.2f} s after it was formed; its bytes and a round take "
+        f"{late['bound_s']:.2f} s; the others lose {lost} s"
+    )
+
+
+def main() -> None:
+    """Run it as the flags say."""
+    options = tyro.cli(Options, prog="python -m benchmarks.ravnest_overlap")
+    torch.set_num_threads(1)
+    found = {"rounds": rounds(options), "late": late(options)}
+    tell(options, found, lambda: table(found))
+
+
+if __name__ == "__main__":
+    main()
