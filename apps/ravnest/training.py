@@ -35,7 +35,7 @@ def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
         feed=feed,
         steps=subject.steps,
         every=subject.average_every // subject.microbatches,
-        rows=subject.microbatch,
+        microbatch_size=subject.microbatch,
         microbatches=subject.microbatches,
         optimizer_config=OptimizerConfig(
             subject.lr, subject.steps, subject.warmup, clip=0.0, weight_decay=subject.weight_decay

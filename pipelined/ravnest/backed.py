@@ -5,7 +5,7 @@ elsewhere. On a place with a backup none is left to timing:
 
     the order of forwards and backwards          K forwards, then a backward and a forward by turns
     when a round's difference is added           half the updates after the snapshot that lie between two rounds
-    the step after which its cluster stops       a fixed number of updates after a round that does not stand
+    the step after which its cluster stops       a fixed number of updates after a round that is not committed
 
 So both nodes send equal messages under equal names, each receiver keeps the first copy, and no node waits for a
 take-over. The two keep pace, so that the messages which wait at the slower one stay few. No torch.
@@ -69,7 +69,7 @@ class BackedPlace:
         return self._world.is_backup and self._world.has_twin
 
     def end_after(self, updates: int) -> None:
-        """A round did not stand, as both nodes see after equally many updates: these clusters end."""
+        """A round was not committed, as both nodes see after equally many updates: these clusters end."""
         if self._ended_after < 0:
             self._ended_after = updates
 

@@ -104,12 +104,14 @@ class ClusterMember:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.
         """
-        (number, stage), many = place, len(clusters.rows)
+        (number, stage), count = place, len(clusters.rows)
         training = replace(self.training, begin=clusters.begun.step)
         async with AsyncExitStack() as stack:
             world = await stack.enter_async_context(_opened(self._open(clusters, number)))
             everyone = None
-            if many > 1 and part.includes(1):  # before the stage is built, which keeps the loop from replying to others
+            if count > 1 and part.includes(
+                1
+            ):  # before the stage is built, which keeps the loop from replying to others
                 everyone = await stack.enter_async_context(_opened(log.attempt(self._open(clusters))))
             actor = await stack.enter_async_context(Actor(world))
             backed = self._backed(training, clusters, place, world, actor)
@@ -186,12 +188,12 @@ class ClusterMember:
         self, training: ClusterTraining, clusters: Clusters, place: tuple[int, int], world: Transport, actor: Actor
     ) -> BackedPlace | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
-        number, many = place[0], len(clusters.rows)
+        number, count = place[0], len(clusters.rows)
         if self.order is not None or not clusters.has_backup(*place):
             return None
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
         each, rounds = training.microbatches, training.rounds_of(clusters) - 1
-        instructions = fixed_order(clusters, place, len(training.steps_of(number, many)) * each)
+        instructions = fixed_order(clusters, place, len(training.steps_of(number, count)) * each)
         order = NodeOrder(instructions, fixed_turns(clusters, rounds, training.every * each))
         return BackedPlace(world, actor, order, each, clusters.rows[number][place[1]].alive)
 

@@ -102,21 +102,21 @@ class ClusterLog:
 
         Raises:
             TransportError: the work failed, and no node is missing in the directory: two nodes cannot reach each other.
-                Of several such clusters the first waits for the others to leave. Or the round stands, and this node
-                has not the average: the other node of its place goes on.
+                Of several such clusters the first waits for the others to leave. Or the round is committed, and this
+                node has not the average: the other node of its place goes on.
         """
 
-        def stands() -> bool:
+        def is_committed() -> bool:
             return self._view.rounds_of(self._clusters) >= number
 
         def over() -> bool:
-            return stands() or self.ends()
+            return is_committed() or self.ends()
 
-        await self._until(lambda: whole() if stands() else self.ends(), work, over)
+        await self._until(lambda: whole() if is_committed() else self.ends(), work, over)
         await self._view.wait_for(over)
-        if stands() and not whole():
-            raise TransportError(f"round {number} stands, and this node has not the average")
-        return stands()
+        if is_committed() and not whole():
+            raise TransportError(f"round {number} is committed, and this node has not the average")
+        return is_committed()
 
     async def _until(
         self, settled: Callable[[], bool], work: Coroutine[Any, Any, T], over: Callable[[], bool]

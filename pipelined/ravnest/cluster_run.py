@@ -109,13 +109,14 @@ class ClusterRun:
 
         Args:
             order, added: see `OverlappedRounds`.
-        Returns: the steps trained, by the cluster's own count, and whether the last round stands; if not, these
+        Returns: the steps trained, by the cluster's own count, and whether the last round is committed; if not, these
             clusters end.
         """
         training, clusters, number, steps = self.training, self.clusters, self.number, self._steps
         every, last = self._updates_between_rounds, len(training.spans_of(number, len(clusters.rows))) - 1
-        many = last if self.part.rounds is None else min(last, self.part.rounds - clusters.opening)
-        beside = OverlappedRounds(rounds, self.trainer.context.actor, every=every, many=many, order=order, added=added)
+        limit = last if self.part.rounds is None else min(last, self.part.rounds - clusters.opening)
+        actor = self.trainer.context.actor
+        beside = OverlappedRounds(rounds, actor, every=every, limit=limit, order=order, added=added)
         weight = training.weight(clusters, number, 1)
 
         async def after_update(updates: int) -> None:

@@ -2,7 +2,7 @@
 
 When a cluster is lost, or nodes that wait can form another one, it lets the clusters end, so that others go on. When
 all are lost, it forms others of the nodes that are left. It holds no parameters, and the clusters train on if it ends.
-Started again, it follows the clusters that stand. No torch.
+Started again, it follows the clusters that train. No torch.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class ClusterFormer:
     losses: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> None:
-        """Form clusters, or find those that stand, and return when each has trained its last step.
+        """Form clusters, or find those that train, and return when each has trained its last step.
 
         Raises:
             UsageError: the first nodes cannot hold the model, or as `plan_with_backups`. UnequalClusters.
@@ -80,7 +80,7 @@ class ClusterFormer:
         await view.wait_for(lambda: view.revision > 0)
         digests = None
         while digests is None:
-            while (clusters := view.standing) is None:
+            while (clusters := view.current) is None:
                 await self._form(view)
             self._describe(clusters)
             digests = await self._follow(view, changes, clusters)
@@ -183,7 +183,7 @@ class ClusterFormer:
         await self._wait_for_nodes(view)
         plan = None
         while plan is None:
-            if view.standing:
+            if view.current:
                 return
             nodes, revision, waiting = {**view.nodes}, view.clusters_revision, view.free[: self.nodes]
             try:
@@ -207,7 +207,7 @@ class ClusterFormer:
         if (missing := self.nodes - len(view.free)) > 0:
             again = f", until none has come for {self.return_s:g} s" if view.clusters else ""
             self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes{again}")
-        while not view.standing and len(view.free) < max(self.nodes, len(view.nodes)):
+        while not view.current and len(view.free) < max(self.nodes, len(view.nodes)):
             change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
             try:
                 await (with_timeout(self.node.clock, self.return_s, change) if view.clusters else change)
@@ -217,7 +217,7 @@ class ClusterFormer:
 
     @staticmethod
     def _has_changed(view: RavnestView, nodes: Mapping[str, NodeRecord]) -> bool:
-        return view.standing is not None or view.nodes != nodes
+        return view.current is not None or view.nodes != nodes
 
     def _begun(self, view: RavnestView) -> Version:
         """What the next clusters begin with.

@@ -1,7 +1,7 @@
 """Which clusters follow others that end, and what they are to train: no step is left out, and none counts twice.
 
 The steps of a training are dealt by turn (`Clusters.step_of`). When clusters end, the ones that are left have trained
-all steps before the last round that stands, and some since (`ClusterStop`). What lost clusters trained since is in no
+all steps before the last committed round, and some since (`ClusterStop`). What lost clusters trained since is in no
 parameters any more: the clusters that follow train those steps first. No torch.
 """
 
@@ -22,7 +22,7 @@ def following(
 
     Args:
         number: theirs.
-        rounds: of the clusters before that stand.
+        rounds: of the clusters before that are committed.
         stops: by number, what each of those that are left had done.
         late: the rows of new clusters. Late ones that are left and heard no round are late again.
     """

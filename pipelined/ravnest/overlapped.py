@@ -26,26 +26,26 @@ class OverlappedRounds:
     Args:
         actor: the parent of the rings.
         every: updates from one snapshot to the next.
-        many: rounds after an update, all before the last one.
+        limit: rounds after an update, all before the last one.
         order: by round the updates after which its difference is to be added; rounds without an entry: as soon as it
             is there.
         added: by round the updates after which its difference was added, written here.
 
     Attributes:
-        ended: whether a round did not stand: the clusters end.
+        ended: whether a round was not committed: the clusters end.
     """
 
     def __init__(
-        self, rounds: Rounds, actor: Actor, *, every: int, many: int, order: Mapping[int, int], added: dict[int, int]
+        self, rounds: Rounds, actor: Actor, *, every: int, limit: int, order: Mapping[int, int], added: dict[int, int]
     ):
-        self._rounds, self._actor, self._every, self._many, self._order = rounds, actor, every, many, order
+        self._rounds, self._actor, self._every, self._limit, self._order = rounds, actor, every, limit, order
         self._running: asyncio.Task[torch.Tensor | None] | None = None
         self._snapshot = torch.empty(0)
         self._added, self.ended = added, False
 
     async def after_update(self, updates: int) -> None:
         """Add the difference of the last round if it is its turn, and begin the next one if that is due."""
-        due = updates % self._every == 0 and updates // self._every <= self._many
+        due = updates % self._every == 0 and updates // self._every <= self._limit
         if self._running is not None and (due or self._is_its_turn(updates, self._running)):
             await self.finish(updates)
         if due and not self.ended:

@@ -8,7 +8,7 @@ ending            ClustersEnding                the clusters that end for others
 stopped/C         ClusterStop               what cluster C had done when it stopped for that
 saved/NAME        SavedStages           what a node can read of what was saved; expires with the node's lease
 progress/C        ClusterProgress       the last step that cluster C has completed
-round             RoundRecord           the last round of averaging that stands
+round             RoundRecord           the last committed round of averaging
 """
 
 import math
@@ -209,7 +209,7 @@ class ClusterProgress(Record):
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord(Record):
-    """The last round of averaging that stands: every node had the whole average of its layers before it was written.
+    """The last committed round of averaging: every node had the whole average of its layers before it was written.
 
     Args:
         clusters: number of the clusters that averaged.
@@ -222,7 +222,7 @@ class RoundRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class ClustersEnding(Record):
-    """The clusters of this number end: no further round of theirs stands, each stops, and others go on.
+    """The clusters of this number end: no further round of theirs is committed, each stops, and others go on.
 
     Args:
         clusters: their number.
@@ -237,7 +237,7 @@ class ClusterStop(Record):
 
     Args:
         clusters: number of the clusters that it belongs to.
-        done: steps of the training done before the last round that stands, of one cluster alone before its end: all
+        done: steps of the training done before the last committed round, of one cluster alone before its end: all
             of them are in its parameters.
         apart: the steps that it trained since, and that are in no average.
     """

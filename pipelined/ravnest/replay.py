@@ -130,7 +130,7 @@ class LocalWorlds:
 
 
 class LocalLog:
-    """The log of clusters in this process, whose rounds stand when they are written, and which do not end early."""
+    """The log of clusters in this process: what is written is committed, and the clusters do not end early."""
 
     def __init__(self) -> None:
         self._written, self._changed = 0, Notifier()
@@ -185,11 +185,11 @@ def _prove(training: ClusterTraining, orders: RunOrders) -> None:
             continue
         layout = find(plan.schedule).layout(replace(plan.shape, steps=len(steps)))
         program = tuple(orders.orders[number, stage].of_stage(stage)[0] for stage in range(len(row)))
-        many = len(steps) * training.microbatches
+        microbatches = len(steps) * training.microbatches
         if orders.until or (
             orders.followed and not orders.went_on(number)
         ):  # what was done beyond a save or a round is not done again
-            program = tuple(tuple(each for each in row if each.microbatch < many) for row in program)
+            program = tuple(tuple(each for each in row if each.microbatch < microbatches) for row in program)
         try:
             check(Program(layout, program))
         except ScheduleError as error:

@@ -1,8 +1,8 @@
 """Rounds between clusters: each slice of the model is averaged over the nodes that hold it, one of every cluster.
 
 A round is whole or nothing: the rings leave every node with the average of its layers, then all confirm, then one
-transaction makes the round stand, and only then is it applied. Where clusters end first, it never stands, and no node
-applies it.
+transaction commits the round, and only then is it applied. Where clusters end first, it is never committed, and no
+node applies it.
 
 Running statistics are averaged like parameters. Optimizer moments stay where they are, because a difference of second
 moments could make one negative, and so do integers, such as the batches that a norm has counted. Imports torch.
@@ -34,25 +34,25 @@ T = TypeVar("T")
 
 
 class RoundLog(Protocol):
-    """Where the rounds of some clusters stand, and whether these clusters end for others to go on: the directory."""
+    """The committed rounds of some clusters, and whether these clusters end for others to go on: the directory."""
 
     def ends(self) -> bool:
-        """Whether these clusters end; no further round of theirs stands."""
+        """Whether these clusters end; no further round of theirs is committed."""
 
     async def ended(self) -> int:
-        """Wait until these clusters end; returns how many of their rounds stand."""
+        """Wait until these clusters end; returns how many of their rounds are committed."""
 
     async def write(self, number: int) -> None:
-        """Make a round stand, the next after the one that stands, unless these clusters end."""
+        """Commit a round, the next after the last one, unless these clusters end."""
 
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of work with other clusters; None: these clusters end first, also where it failed."""
 
     async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> bool:
-        """Take part in a round by this work; returns whether it stands. Otherwise these clusters end.
+        """Take part in a round by this work; returns whether it is committed. Otherwise these clusters end.
 
         Args:
-            whole: whether this node has the average; a round may stand before, by the other holder of the place.
+            whole: whether this node has the average; a round may be committed before, by the other holder of the place.
         """
 
 
@@ -117,7 +117,7 @@ class Rounds:
 
         Args:
             weight: of this cluster; None: that of each is the same.
-        Returns: whether it stands; if not, these clusters end, and nothing has changed.
+        Returns: whether it is committed; if not, these clusters end, and nothing has changed.
         Cost: with C clusters 2(C-1)/C of its bytes are sent, and twice its bytes are held.
         """
         await self.begin()
@@ -144,7 +144,7 @@ class Rounds:
     async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> torch.Tensor | None:
         """Take part in the next round with this snapshot, which becomes the average.
 
-        Returns: the average, when the round stands; None: these clusters end, and it does not stand.
+        Returns: the average, when the round is committed; None: these clusters end, and it is not.
         """
         if weight is not None:
             snapshot *= weight
@@ -158,7 +158,7 @@ class Rounds:
         return snapshot
 
     async def _exchange(self, number: int, snapshot: torch.Tensor, op: str) -> None:
-        """Average the snapshot, confirm that it is whole here, and on the first node make the round stand.
+        """Average the snapshot, confirm that it is whole here, and on the first node commit the round.
 
         Raises:
             TransportError: a node of some cluster is lost, or failed; the world has aborted then.

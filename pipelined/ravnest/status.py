@@ -18,7 +18,7 @@ class RavnestStatus:
     Args:
         clusters: None: none were formed yet.
         progress: by cluster, of those that have completed a step.
-        round: rounds of averaging that stand.
+        round: committed rounds of averaging.
         waiting: nodes without a cluster, in the order in which they joined.
         missing: nodes that left their cluster before it was done.
         unreadable: why a record of the directory cannot be read, by key.

@@ -30,7 +30,7 @@ class ClusterTraining:
         every: steps of a cluster from one round to the next.
         overlapped: whether clusters train on during a round; else they drain, and wait for it.
         by_microbatches: whether a cluster counts in a round by its microbatches since the last one; else all equally.
-        rows: sequences of a microbatch, B.
+        microbatch_size: sequences of a microbatch, B.
         microbatches: of a step, N.
         optimizer_config: gives the rates by step of the training; it must not clip by the global norm.
     """
@@ -39,7 +39,7 @@ class ClusterTraining:
     feed: MicrobatchSource
     steps: int
     every: int
-    rows: int
+    microbatch_size: int
     microbatches: int
     optimizer_config: OptimizerSettings
     numerics: Numerics
@@ -55,7 +55,7 @@ class ClusterTraining:
         ahead = {"ahead": ",".join(str(place.alive) for place in row)}
         return JobDescription(
             model=self.model,
-            plan=Plan(SCHEDULE, len(row), 1, self.rows, self.microbatches, ahead),
+            plan=Plan(SCHEDULE, len(row), 1, self.microbatch_size, self.microbatches, ahead),
             feed=ClusterFeed(self.feed, clusters, number),
             optimizer_config=ClusterRates(self.optimizer_config, clusters, number),
             numerics=self.numerics,
@@ -107,7 +107,7 @@ class ClusterTraining:
 
         Args:
             done: its steps, by its own count.
-            rounds: how many stand.
+            rounds: how many are committed.
         """
         if len(clusters.rows) == 1:
             return ClusterStop(clusters.number, self.begin + done, [])

@@ -65,7 +65,7 @@ class RavnestView(MembershipView):
         return self._clusters.revision
 
     @property
-    def standing(self) -> Clusters | None:
+    def current(self) -> Clusters | None:
         """The last clusters, if any of them is left, or all have trained their last step."""
         clusters = self.clusters
         return clusters if clusters is not None and (self.is_done(clusters) or self.left(clusters)) else None
@@ -80,10 +80,6 @@ class RavnestView(MembershipView):
         """The nodes that wait for a cluster, in the order in which they joined."""
         found = [node for node in self.nodes.values() if self.clusters is None or self.clusters.place_of(node) is None]
         return sorted(found, key=lambda node: node.incarnation)
-
-    def stands(self, clusters: Clusters) -> bool:
-        """Whether these are the last clusters, and any of them is left, or all have trained their last step."""
-        return self.standing == clusters
 
     def ends(self, clusters: Clusters) -> bool:
         """Whether these clusters end, so that others go on."""
@@ -167,6 +163,6 @@ class RavnestView(MembershipView):
         return replace(clusters, rows=rows, backups=backups)
 
     def rounds_of(self, clusters: Clusters) -> int:
-        """The rounds of these clusters that stand."""
+        """The committed rounds of these clusters."""
         found = self._round.record
         return found.number if found is not None and found.clusters == clusters.number else 0

@@ -31,7 +31,7 @@ def training_of(case, steps, optimizer_config, dtype, every=1):
         feed=Feed(),
         steps=steps,
         every=every,
-        rows=2,
+        microbatch_size=2,
         microbatches=case.microbatches,
         optimizer_config=optimizer_config,
         numerics=Numerics(dtype=dtype),

@@ -78,7 +78,7 @@ def training(microbatches=1, overlapped=True):
     row = pp.Sequential([Begin, Middle, Middle, End], initial="keyed")
     model = bind(row, nn.functional.cross_entropy, seed=3)
     base = training_of(replace(CASE, microbatches=microbatches), STEPS, OPTIMIZER, torch.float32, every=3)
-    return replace(base, model=model, feed=Draws(), rows=ROWS, overlapped=overlapped)
+    return replace(base, model=model, feed=Draws(), microbatch_size=ROWS, overlapped=overlapped)
 
 
 @pytest.mark.parametrize("microbatches, overlapped", [(1, True), (2, True), (2, False)])

@@ -47,7 +47,7 @@ class GoingOn(NamedTuple):
 
     Args:
         clusters: the number of those before; 0: these begin anew, or with what was saved.
-        rounds: how many rounds of those stand.
+        rounds: how many rounds of those are committed.
         late: how many clusters are new, the last ones: they begin with the average of the first round.
         again: steps before those that are next, which the clusters that are left have not trained: they come first.
         apart: of each cluster that goes on, the steps in its parameters that are in no average.

@@ -42,11 +42,11 @@ async def story(stack):
     await registration.put(NodeRecord("a", "at a", registration.incarnation, 1, 1.0, 0.0))
     clusters = Clusters(1, [[StagePlace("a", "at a", registration.incarnation, 0, 3, 1)]])
     await directory.transact({}, {CLUSTERS: clusters.pack()})
-    await view.wait_for(lambda: view.stands(clusters))
+    await view.wait_for(lambda: view.current == clusters)
     return directory, registration, ClusterLog(view, registration, clusters, 0, clock), view
 
 
-async def test_a_round_is_written_and_stands():
+async def test_a_round_is_written_and_committed():
     async with AsyncExitStack() as stack:
         _, _, log, _ = await story(stack)
         assert await log.settle(1, log.write(1), lambda: True)
