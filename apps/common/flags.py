@@ -82,10 +82,11 @@ class RunFlags:
     and skips a step whose gradients overflow. bfloat16-parameters: parameters, activations and gradients in bfloat16;
     the optimizer updates float32 copies of the parameters."""
     recompute: bool = False
-    """Keep only the input and output of a stage, and run its forward again before its backward. `--recompute attention`
-    is --recompute-attention."""
+    """Keep a stage's input and output alone, and run its forward again. attention: as --recompute-attention."""
     recompute_attention: bool = False
     """Keep queries, keys and values alone of each attention, and compute its core again in the backward."""
+    compile: bool = False
+    """Compile each stage with torch.compile, at its first microbatch; without dropout, with whole backwards."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
     shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond."""
@@ -119,8 +120,7 @@ class RunFlags:
     eval_every: int = 0
     """Steps between evaluations; 0 evaluates only at the end."""
     digest: int = 0
-    """Steps between digests of all parameters, in the log and in --metrics; 0 makes none. A swarm prints
-    one, at the end."""
+    """Steps between digests of all parameters, in the log and --metrics; 0: none. A swarm prints one at the end."""
     metrics: Path | None = None
     """Append one JSON object per step to this file."""
     config: Path | None = None

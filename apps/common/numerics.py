@@ -23,6 +23,7 @@ def numerics(config: RunFlags) -> Numerics:
         autocast=AUTOCAST.get(config.dtype),
         recompute=config.recompute,
         recompute_attention=config.recompute_attention,
+        compile=config.compile,
         all_reduce=config.all_reduce,
         compress=config.compress,
         exact_sums=config.exact_sums,

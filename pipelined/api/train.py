@@ -56,6 +56,7 @@ def train(
     dtype: torch.dtype = torch.float32,
     autocast: bool | torch.dtype = False,
     recompute: bool | None = None,
+    compile: bool = False,
     seed: int = 0,
     clip: float = 0.0,
     lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,
@@ -90,7 +91,7 @@ def train(
         tensor, layout: the ranks of a worker, and how they split every layer; see docs/sharding.md.
         microbatches, steps: of one pipeline in a step, by default twice the depth; to train, by default `len(batches)`.
         dtype, autocast: of parameters, activations and inputs; of products in the forward (True: bfloat16, or float16).
-        recompute: keep only the inputs of a stage, and run each forward again before its backward.
+        recompute, compile: keep only a stage's inputs, and run its forward again; compile it, see docs/memory.md.
         seed, clip: of initial values and all random numbers in layers; the largest global gradient norm, 0: any.
         lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
         all_reduce, exact_sums: the algorithm of the gradient sums, or exactly (one thread a rank); docs/exact-sums.md.

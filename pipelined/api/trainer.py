@@ -50,7 +50,7 @@ class LoopTrainer:
             the number of ranks that were started. Without a launcher all ranks run in this process.
         example: the inputs of one microbatch, to weigh layers by their operations and to check that they chain;
             without it the layers are weighed by their parameters alone.
-        loss, optimizer, layout, dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, exact_sums,
+        loss, optimizer, layout, dtype, autocast, recompute, compile, seed, clip, lr_scheduler, all_reduce, exact_sums,
             shard_optimizer, offload_optimizer, delayed_update, masters, compress, transport: as in `pipelined.train`.
     Raises:
         UsageError: model, plan, optimizer and ranks do not fit together.
@@ -71,6 +71,7 @@ class LoopTrainer:
         dtype: torch.dtype = torch.float32,
         autocast: bool | torch.dtype = False,
         recompute: bool | None = None,
+        compile: bool = False,
         seed: int = 0,
         clip: float = 0.0,
         lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,

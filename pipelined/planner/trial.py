@@ -99,7 +99,7 @@ def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, exec
         plan=plan,
         feed=model.feed(plan.rows),
         optimizer_config=model.optimizer(),
-        numerics=replace(numerics, recompute=candidate.recompute, shard_optimizer=divided),
+        numerics=replace(numerics, recompute=candidate.recompute, shard_optimizer=divided, compile=False),
         sequence=model.sequence,
         seed=0,
     )

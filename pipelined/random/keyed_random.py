@@ -97,5 +97,5 @@ def drawing_from(random: KeyedRandom | None) -> Iterator[None]:
 
 def dropout(x: torch.Tensor, p: float, place: str) -> torch.Tensor:
     """`KeyedRandom.dropout` of the current microbatch; x itself outside training."""
-    random = _CURRENT.get()
+    random = None if p == 0.0 else _CURRENT.get()  # a context cannot be compiled
     return x if random is None else random.dropout(x, p, place)

@@ -118,7 +118,7 @@ def run_layer(layer: Callable[[], T], place: str) -> T:
 
     Outside training the layer just runs.
     """
-    running = _RUNNING.get()
+    running = None if torch.compiler.is_compiling() else _RUNNING.get()
     return layer() if running is None else running.seeded(layer, place)
 
 

@@ -17,6 +17,7 @@ from pipelined.programs.step_totals import StepTotals
 from pipelined.sharding.groups import MeshGroups
 from pipelined.traces.file import Tracer
 from pipelined.training.exchange.compression import Compression
+from pipelined.training.graph.compiled import require_compilable
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer import require_elementwise
 from pipelined.training.optimizer.masters import MasterOptimizer
@@ -60,6 +61,8 @@ def build_rank(
         PlanError, ModelError, UsageError: the settings of the job do not go together.
     """
     plan, transport, numerics = job.plan, actor.transport, job.numerics
+    if numerics.compile:
+        require_compilable(plan, exact=numerics.exact_sums, attention=numerics.recompute_attention)
     local = build_local(
         job.model,
         plan,
@@ -155,6 +158,7 @@ def _stage(
         recompute=job.numerics.recompute or job.numerics.newest,
         input_only=job.numerics.newest,
         recompute_attention=job.numerics.recompute_attention,
+        compile=job.numerics.compile,
         replicas=len(job.plan.holders(index)),
         accumulation=accumulation,
     )

@@ -14,7 +14,7 @@ from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
 
-OF_RECOMPUTATION = ("recompute", "recompute_attention", "newest")
+OTHERWISE = ("recompute", "recompute_attention", "newest")
 """Fields of `Numerics` that the public calls have otherwise: as the plan's, as marks of layers, or not at all."""
 
 
@@ -29,6 +29,7 @@ class Numerics:
         recompute: keep only the inputs and run each forward again before its backward.
         recompute_attention: keep only the inputs of each attention's core, and run it again in the backward: of models
             that mark it (`attention_core`).
+        compile: compile each stage by torch's compiler; see `require_compilable`.
         newest: without a flush, as `recompute`, and both forward and backward compute with the newest weights of their
             stage at that time: no older version is kept.
         all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
@@ -47,6 +48,7 @@ class Numerics:
     autocast: torch.dtype | None = None
     recompute: bool = False
     recompute_attention: bool = False
+    compile: bool = False
     newest: bool = False
     all_reduce: str = "auto"
     compress: str = NONE
@@ -68,7 +70,9 @@ class Numerics:
 
     @classmethod
     def of_call(cls, arguments: Mapping[str, Any]) -> "Numerics":
-        """Those among the arguments of a public call, which has a keyword of each name but those of recomputation.
+        """Those among the arguments of a public call, which has a keyword of each name but `OTHERWISE`.
+
+        A planner has no `compile`.
 
         Args:
             arguments: by name. With autocast True products are in bfloat16, with False in `dtype`.
@@ -78,7 +82,8 @@ class Numerics:
         if (again := arguments["recompute"]) not in (None, False, True):
             fact = f"recompute={again!r} is neither True nor False"
             raise UsageError(f"{fact}; mark layers that are recomputed with pp.recomputed(layer)")
-        given = {each.name: arguments[each.name] for each in fields(cls) if each.name not in OF_RECOMPUTATION}
+        names = [each.name for each in fields(cls) if each.name not in OTHERWISE]
+        given = {name: arguments[name] for name in names if name != "compile" or name in arguments}
         return cls(**given | {"autocast": _autocast_dtype(given["autocast"])})
 
     @property

@@ -177,7 +177,7 @@ _PAST: ContextVar[Past | None] = ContextVar("what the tokens of a forward contin
 
 def tokens_before() -> int:
     """How many tokens of the sequence were seen before those of this forward."""
-    past = _PAST.get()
+    past = None if torch.compiler.is_compiling() else _PAST.get()
     return past.length if past else 0
 
 
@@ -188,5 +188,5 @@ def token_positions(tokens: int, device: torch.device) -> torch.Tensor:
 
 def with_past(key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of all tokens up to those of this forward: each (B, G, T, K) in, (B, G, S + T, K) out."""
-    past = _PAST.get()
+    past = None if torch.compiler.is_compiling() else _PAST.get()
     return past.extend(key, value) if past else (key, value)

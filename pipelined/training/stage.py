@@ -27,6 +27,7 @@ from pipelined.training.exchange.stream import (
     pack_tree,
     tensors_of,
 )
+from pipelined.training.graph.compiled import compiled
 from pipelined.training.graph.recompute import SELECTS_ATTENTION
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
 from pipelined.training.model import CountedLoss, Model, Past
@@ -51,6 +52,7 @@ class Stage:
         recompute: keep only input and output of a microbatch, and run the forward again before its backward.
         input_only: with `recompute`: keep no output either.
         recompute_attention: keep only the inputs of each attention's core, and run it again in the backward.
+        compile: let torch's compiler translate the forward and its backward, at the first microbatch.
         replicas: the ranks that hold the stage.
         accumulation: of the gradients of its parameters.
     Raises:
@@ -66,6 +68,7 @@ class Stage:
     recompute: bool = False
     input_only: bool = False
     recompute_attention: bool = False
+    compile: bool = False
     replicas: int = 1
     accumulation: Accumulation = field(default_factory=Accumulation)
     alive: dict[MicrobatchKey, tuple[Tree, Tree]] = field(default_factory=dict)
@@ -75,6 +78,9 @@ class Stage:
         self._random = TorchRandom(self.device)
         self.statistics = RunningStatistics(self.module, self.index, self.replicas)
         self.accumulation.require(self.index, self.statistics.any)
+        self._compiled = compiled(self.module, self.index) if self.compile else None
+        if self.compile and self.statistics.any:
+            raise UsageError(f"stage {self.index} has buffers that a forward may write; leave compile out")
 
     @property
     def first(self) -> bool:
@@ -185,12 +191,14 @@ class Stage:
 
     def _apply(self, x: Tree, random: KeyedRandom, targets: Tree, noting: bool = False) -> "Tree | CountedLoss":
         """Run the module and the loss; with `noting` the running statistics of its norms are noted."""
-        forward = partial(self.module, x)
+        forward = partial(self._compiled or self.module, x)
         if noting:
             forward = partial(self.statistics.noting, forward, random.step, random.microbatch)
         SELECTS_ATTENTION.set(self.recompute_attention)
         with self._precision():
             output = self._random.run(forward, random, f"stage {self.index}")
+        if self._compiled and self._random.draws:
+            raise UsageError(f"stage {self.index} draws random numbers; turn dropout off, or leave compile out")
         if not self.last:
             return output
         assert targets is not None  # the worker gives them to the last stage

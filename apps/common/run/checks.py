@@ -15,6 +15,7 @@ from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.exchange.compression import check_codec
+from pipelined.training.graph.compiled import require_compilable
 from pipelined.training.segments.loss_scale import require_scalable
 from pipelined.training.sums.halves import require_divisible
 
@@ -35,6 +36,8 @@ def check_run(config: RunFlags, plan: Plan, other_sums: Sequence[str] = ()) -> N
     check_codec(config.compress, "--compress")
     if config.exact_sums:
         require_exact(plan, config.compress)
+    if config.compile:
+        require_compilable(plan, exact=config.exact_sums, attention=config.recompute_attention)
     if config.master_itemsize or config.delayed_update:
         require_flush(plan)
     check_delayed(config)

@@ -31,6 +31,7 @@ NOT_IN_SWARM = {
     **dict.fromkeys(
         ("recompute", "recompute_attention"), "a peer always runs the forward of its stage again before the backward"
     ),
+    "compile": "microbatches of any number of rows come to a peer",
     "shard_optimizer": "the peers of a stage each hold its whole state, so that any of them may leave",
     **dict.fromkeys(("offload_optimizer", "delayed_update"), "a peer updates its stage where it computes"),
     "all_reduce": "the peers of a stage sum by slices that each of them owns",

@@ -208,7 +208,7 @@ class Attention(nn.Module):
         apart = self.c_attn(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, H, C/H)
         query, key, value = apart.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
         query, key = self._placed(query), self._placed(key)
-        drops = current_random() is not None and self.dropout != 0.0
+        drops = self.dropout != 0.0 and current_random() is not None
         y = causal_attention(query, key, value, self._drop if drops else None)
         y = self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
         return dropout(y, self.dropout, f"{self.place}.residual")

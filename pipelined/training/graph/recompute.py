@@ -29,18 +29,19 @@ SELECTS_ATTENTION: ContextVar[bool] = ContextVar("whether the cores of attention
 
 def attention_core(core: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
     """Run the core of an attention (scores, softmax, dropout, values), `recomputed` where the run selects that."""
-    return recomputed(core, *inputs) if SELECTS_ATTENTION.get() else core(*inputs)
+    selected = not torch.compiler.is_compiling() and SELECTS_ATTENTION.get()
+    return recomputed(core, *inputs) if selected else core(*inputs)
 
 
 def recomputed(part: Callable[..., Any], *inputs: Any) -> Any:
-    """Run a part of a forward, of which the backward keeps only the inputs; without a graph the part just runs.
+    """Run a part of a forward, of which the backward keeps only the inputs. Without a graph, or compiled, it just runs.
 
     Args:
         part: a function without parameters of its own, or a module. Buffers are written by the first run alone.
         inputs: tensors, alone or in tuples, lists and dicts, beside any other values.
     Cost: the part's forward once more, up to the last tensor that its backward needs.
     """
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return part(*inputs)
     run = _Run(part, inputs)
     pack: Any = weakref.WeakMethod(run.pack)  # torch keeps the hook as long as the graph

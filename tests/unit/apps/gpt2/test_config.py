@@ -2,7 +2,10 @@
 
 import pytest
 
+from apps.gpt2.checks import check_job
 from apps.gpt2.config import GPT2Flags, parse
+from apps.gpt2.job import resolve
+from pipelined.errors import UsageError
 
 
 def test_the_help_of_an_open_flag_names_its_type_and_no_default(capsys):
@@ -18,3 +21,13 @@ def test_an_open_flag_is_parsed_as_its_type_and_shows_a_value_that_it_has(capsys
     with pytest.raises(SystemExit):
         parse(["--help"], GPT2Flags(width=4))
     assert "(default: 4)" in capsys.readouterr().out
+
+
+def test_a_compiled_model_has_no_dropout_and_whole_backwards():
+    for flags, told in (
+        ({"dropout": 0.1}, "the masks of dropout 0.1 cannot be compiled; add --dropout 0"),
+        ({"dropout": 0.0, "schedule": "zb_h1", "depth": 2}, "a whole backward"),
+        ({"dropout": 0.0, "recompute_attention": True}, "recomputed attentions"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            check_job(resolve(GPT2Flags(compile=True, **flags), 2))

@@ -93,6 +93,7 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
         ("--pipes 2", None, "--pipes 2 means nothing to a swarm"),
         ("--recompute", None, "--recompute means nothing to a swarm: a peer always runs the forward"),
         ("--recompute attention", None, "--recompute-attention means nothing to a swarm: a peer always runs"),
+        ("--compile", None, "--compile means nothing to a swarm: microbatches of any number of rows"),
         ("--chunks 2", None, "a peer holds one stage; leave it out"),
         ("--scale forward-doubling", None, "--scale"),
         ("--plan auto", None, "--plan auto means nothing"),

@@ -1,0 +1,60 @@
+"""Stages that torch's compiler translates: what they go with, and their compilation, which alone imports torch."""
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+from pipelined.errors import UsageError
+from pipelined.programs.plan import Plan, PlanError
+from pipelined.programs.record import record
+from pipelined.schedules import find
+
+MOST_STAGES = 256
+"""Stages of one process, all ranks of which may run in it: torch counts each as one more compilation of one forward."""
+
+
+def require_compilable(plan: Plan, *, exact: bool, attention: bool) -> None:
+    """Refuse to compile where a stage would compute something else, or cannot be compiled.
+
+    Args:
+        exact: whether gradients are summed exactly.
+        attention: whether the cores of attentions are computed again.
+    Raises:
+        PlanError: the plan has teams, versions of weights, or a backward in halves.
+        UsageError: sums or recomputation do not go with it, or there is no C++ compiler.
+    """
+    halves = any(each.op == "I" for worker in record(find(plan.schedule), plan.proof_shape).workers for each in worker)
+    if plan.tensor > 1 or not plan.flushes or halves:
+        fact = f"a compiled stage is one rank's, with one version of its weights and a whole backward ({plan.schedule}"
+        raise PlanError(f"{fact}, tensor: {plan.tensor}); leave compile out, or use one_f_one_b and tensor 1")
+    if exact or attention:
+        given = "exact sums need the same roundings at every cut" if exact else "it chooses itself what runs again"
+        raise UsageError(f"a compiled stage takes neither exact sums nor recomputed attentions ({given}); leave it out")
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise UsageError(f"torch compiles with a C++ compiler, which is missing (CXX: {compiler}); install g++")
+
+
+def compiled(module: Any, stage: int) -> Callable[[Any], Any]:
+    """A function that computes what the module does, compiled for the first shapes in one piece.
+
+    Args:
+        stage: its number, for messages.
+    Cost: seconds to minutes at the first forward and the first backward.
+    """
+    import torch
+    from torch._dynamo.exc import TorchDynamoException
+
+    torch._dynamo.config.recompile_limit = MOST_STAGES
+    run = torch.compile(module, fullgraph=True, dynamic=False)
+
+    def compiling(x: Any) -> Any:
+        try:
+            return run(x)
+        except TorchDynamoException as error:
+            first = " ".join(str(error).partition("\n\n")[0].split())
+            fact = f"torch cannot compile stage {stage} in one piece ({first})"
+            raise UsageError(f"{fact}; turn dropout off, or leave compile out") from error
+
+    return compiling

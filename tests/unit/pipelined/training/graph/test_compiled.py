@@ -1,0 +1,72 @@
+"""A compiled stage computes what the stage computes, in one piece, or is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipelined.errors import UsageError
+from pipelined.programs.plan import Plan, PlanError
+from pipelined.random.keyed_random import KeyedRandom, dropout
+from pipelined.training.graph.compiled import require_compilable
+from pipelined.training.stage import Stage
+
+
+class Squares:
+    """A loss, as a model has it."""
+
+    def loss(self, output, targets):
+        return (output - targets).square().mean()
+
+
+class Drops(nn.Linear):
+    def forward(self, x):
+        return dropout(super().forward(x), 0.5, "drops")
+
+
+def trained(compile, recompute):
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)).double()
+    stage = Stage(Squares(), module, 0, 1, torch.device("cpu"), compile=compile, recompute=recompute)
+    x = torch.randn(3, 4, 8, dtype=torch.float64)
+    losses = [stage.forward((0, n), x[n], KeyedRandom(1, 0, n), -x[n]).tensors[0] for n in range(3)]
+    for n in range(3):
+        stage.backward((0, n), None, 0.5, KeyedRandom(1, 0, n), -x[n])
+    return [*losses, *(parameter.grad for parameter in module.parameters())]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
+def test_a_stage_is_compiled_once_for_all_microbatches_and_gives_the_same_to_rounding():
+    torch._dynamo.utils.counters.clear()
+    plain, found = trained(False, False), trained(True, False)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    for one, other in zip(plain, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
+
+
+def test_keyed_dropout_is_refused_with_the_remedy():
+    stage = Stage(Squares(), Drops(4, 4), 0, 1, torch.device("cpu"), compile=True)
+    with pytest.raises(UsageError, match=r"cannot compile stage 0 in one piece .*; turn dropout off, or leave compile"):
+        stage.forward((0, 0), torch.ones(2, 4), KeyedRandom(1, 0, 0), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("plan", "given", "told"),
+    [
+        (Plan("zb_h1", 2, 1, 2, 4), {}, r"a whole backward \(zb_h1, tensor: 1\)"),
+        (Plan("pipedream_2bw", 2, 1, 2, 4), {}, "one version of its weights"),
+        (Plan("gpipe", 1, 1, 2, 4, tensor=2), {}, r"is one rank's.*tensor: 2"),
+        (Plan("gpipe", 2, 1, 2, 4), {"exact": True}, "exact sums need the same roundings"),
+        (Plan("gpipe", 2, 1, 2, 4), {"attention": True}, "chooses itself what runs again"),
+    ],
+    ids=str,
+)
+def test_what_is_not_compiled_is_refused(plan, given, told):
+    with pytest.raises((PlanError, UsageError), match=told):
+        require_compilable(plan, **{"exact": False, "attention": False, **given})
+
+
+def test_without_a_compiler_it_is_refused_before_anything_runs(monkeypatch):
+    require_compilable(Plan("chimera", 2, 1, 2, 4), exact=False, attention=False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UsageError, match=r"which is missing \(CXX: no-such-compiler\); install g\+\+"):
+        require_compilable(Plan("gpipe", 2, 1, 2, 4), exact=False, attention=False)
