@@ -19,6 +19,8 @@ from transports.errors import SizeMismatch
 from transports.state import CHANNELS
 
 PIECE = 2 << 20
+WINDOW_BYTES, SLOT_HEADER_BYTES = 2 << 20, 64
+"""Bytes of a shared window, and those beside them for each of its slots, of which every rank has one in each half."""
 INLINE_BYTES = 16 << 10
 """Bytes up to which a first message is sent together with its fingerprint: a copy costs less than another message."""
 
@@ -161,7 +163,7 @@ class Group(Communicator):
         ahead: whether a ring sends a piece as soon as it has it, before those before it have arrived: for slow lines,
             on which a reply waits behind the other end's own bytes.
         window: bytes of each rank's shared window, where the transport shares memory; at least 128 + 128 * size for
-            `shared`.
+            `shared`. None: 2 MiB, and room for a header of every slot, so that even powers of two fit.
         patience: seconds that a rank waits in a collective before it reports its call (see `WaitCheck`).
     Attributes:
         measured: seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto` chooses by
@@ -179,7 +181,7 @@ class Group(Communicator):
         links: Links | None = None,
         piece: int = PIECE,
         ahead: bool = False,
-        window: int = (2 << 20) + 2 * FINGERPRINT_BYTES,
+        window: int | None = None,
         patience: float = PATIENCE_S,
     ):
         ranks = tuple(ranks)
@@ -189,6 +191,8 @@ class Group(Communicator):
         self.links = links or Links()
         self.measured: MeasuredTimes | None = None
         self._native: NativeCollectives | None = None
+        if window is None:
+            window = WINDOW_BYTES + 2 * (FINGERPRINT_BYTES + len(ranks) * SLOT_HEADER_BYTES)
         self.shared = SharedMemory(transport, ranks, channel, window)
 
     def call(self, signature: Signature) -> Call:

@@ -59,3 +59,15 @@ async def test_the_receiver_reports_unequal_sizes_in_shared_memory():
         await asyncio.wait_for(all_to_all(there, [none, none], [np.ones(2), none]), 5)
     sender.cancel()
     await asyncio.wait([sender])
+
+
+@pytest.mark.parametrize("size", [2, 4])
+async def test_a_mebibyte_passes_through_windows_at_one_barrier(size):
+    """Each slot's header once left 16 bytes for a second chunk, and a second barrier."""
+    groups = [Group(end, range(size), 0) for end in local_world(size, shared_memory=True)]
+    outgoing = [np.full((size, (1 << 20) // size), number, "uint8") for number in range(size)]
+    incoming = [np.empty_like(each) for each in outgoing]
+    calls = (all_to_all(group, list(outgoing[group.rank]), list(incoming[group.rank])) for group in groups)
+    await asyncio.wait_for(asyncio.gather(*calls), 30)
+    assert all((rows == np.arange(size)[:, None]).all() for rows in incoming)
+    assert [group.shared.memory.epoch for group in groups] == [1] * size
