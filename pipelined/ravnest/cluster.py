@@ -109,9 +109,8 @@ class ClusterMember:
         async with AsyncExitStack() as stack:
             world = await stack.enter_async_context(_opened(self._open(clusters, number)))
             everyone = None
-            if count > 1 and part.includes(
-                1
-            ):  # before the stage is built, which keeps the loop from replying to others
+            if count > 1 and part.includes(1):
+                # before the stage is built, which keeps the loop from replying to others
                 everyone = await stack.enter_async_context(_opened(log.attempt(self._open(clusters))))
             actor = await stack.enter_async_context(Actor(world))
             backed = self._backed(training, clusters, place, world, actor)
