@@ -85,3 +85,15 @@ def test_a_node_that_dies_beside_its_backup_changes_no_bit_at_any_moment(tmp_pat
     told, orders = recorded(tmp_path, OVERLAPPED, befall, nodes=6, ahead=3, backups=3)
     assert told.ends == [f"average {replayed(OVERLAPPED, orders)[0]}"] and len(orders) == 1
     assert all(len(losses) == 1 for losses in told.shown.values())
+
+
+def seconds_a_step(backups):
+    """In the middle of one cluster of three stages over slow lines, with as many microbatches alive as they need."""
+    training = replace(OVERLAPPED, steps=40)
+    story = Backed(3 + backups, backups, training=training, clusters=1, ahead=7, delay=0.09)
+    run_virtual(story.run())
+    return (story.moments[30] - story.moments[10]) / 20
+
+
+def test_a_backup_for_every_node_costs_at_most_a_tenth_of_the_throughput():
+    assert seconds_a_step(3) <= 1.1 * seconds_a_step(0)
