@@ -23,7 +23,7 @@ from pipelined.ravnest.records import (
     StagePlace,
 )
 from pipelined.ravnest.view import RavnestView
-from transports import PeerLost
+from transports import PeerLost, TransportError
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual
@@ -102,3 +102,15 @@ async def test_a_node_writes_nothing_about_clusters_that_others_followed():
         with pytest.raises(NoLongerValid):
             await log.write(1)
         await view.wait_for(lambda: view.rounds_of(newer) == 4)
+
+
+async def test_a_node_that_has_no_average_when_a_round_stands_leaves_it_to_the_other_node_of_its_place():
+    async with AsyncExitStack() as stack:
+        _, _, log, _ = await story(stack)
+
+        async def lost():
+            await log.write(1)
+            raise PeerLost(1, "it died")
+
+        with pytest.raises(TransportError, match="round 1 stands, and this node has not the average"):
+            await log.settle(1, lost(), lambda: False)
