@@ -104,7 +104,7 @@ async def test_a_node_writes_nothing_about_clusters_that_others_followed():
         await view.wait_for(lambda: view.rounds_of(newer) == 4)
 
 
-async def test_a_node_that_has_no_average_when_a_round_stands_leaves_it_to_the_other_node_of_its_place():
+async def test_a_node_without_the_average_of_a_committed_round_leaves_it_to_the_other_node_of_its_place():
     async with AsyncExitStack() as stack:
         _, _, log, _ = await story(stack)
 
@@ -112,5 +112,5 @@ async def test_a_node_that_has_no_average_when_a_round_stands_leaves_it_to_the_o
             await log.write(1)
             raise PeerLost(1, "it died")
 
-        with pytest.raises(TransportError, match="round 1 stands, and this node has not the average"):
+        with pytest.raises(TransportError, match="round 1 is committed, and this node has not the average"):
             await log.settle(1, lost(), lambda: False)
