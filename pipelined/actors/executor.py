@@ -8,16 +8,15 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from os import sched_getaffinity
 from typing import Protocol, TypeVar
 
+from pipelined.actors.work import Piece, WorkThread
 from pipelined.aio.clock import Clock, RealClock
 from transports import Transport
 
 T = TypeVar("T")
-Outcome = tuple[T | None, BaseException | None, float, float]
-"""Result or error of a piece of work, its start and its end."""
 PATIENCE_S = 3.0
 """Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""
 
@@ -51,12 +50,13 @@ class Executor(ABC):
         self._on_busy, self._unfinished = on_busy, 0
 
     @abstractmethod
-    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
         """Queue one piece of work, and wait for its end.
 
         Args:
             op: "forward", "backward", … (a timed executor has a duration for each).
             work: computes and returns a result; on a timed executor it must be cheap.
+            prompt: whether to return at once after the end; else the end may be noticed together with the next one.
         Returns: the result of `work`, and its start and end, in seconds of the clock.
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
@@ -92,7 +92,7 @@ class TorchExecutor(Executor):
     def __init__(self, device: str, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         super().__init__(clock, on_busy)
         self.device = device
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"device {device}")
+        self._thread = WorkThread(f"device {device}", self._compute, self._settle)
 
     @classmethod
     def of_rank(
@@ -117,56 +117,46 @@ class TorchExecutor(Executor):
             torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // ranks_here))
         return cls(device, RealClock(), transport.set_computing)
 
-    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`; this takes one turn of the event loop, `run_in_executor` takes three."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Outcome[T]] = loop.create_future()
-
-        def compute() -> None:
-            start = self.clock.now()
-            outcome = *self._finish(work), start, self.clock.now()
-            loop.call_soon_threadsafe(self._settle, op, done, outcome)
-
-        running = self._thread.submit(compute)
+        piece = Piece(op, work, prompt)
+        del work  # the piece has it until its end
+        self._thread.put(piece)
         self._queued()
         try:
-            result, error, start, end = await done
+            await piece.ended.wait()
         except asyncio.CancelledError:
-            if running.cancel():
+            if self._thread.withdraw(piece):
                 self._ended()
             else:
-                await asyncio.wait([asyncio.wrap_future(running)], timeout=PATIENCE_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await piece.ended.wait()
             raise
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error, done  # else they and the frame refer to each other and keep the work's tensors alive
-        return result, start, end  # type: ignore[return-value]
+        return piece.result(), piece.start, piece.end
 
-    def _settle(self, op: str, done: "asyncio.Future[Outcome[T]]", outcome: Outcome[T]) -> None:
-        """Set the result, unless the waiting caller was cancelled."""
-        self._ended()
-        _, _, start, end = outcome
-        self._record(op, end - start)
-        if not done.done():
-            done.set_result(outcome)
+    def close(self) -> None:
+        """Refuse further work; cancelled work that still runs is not waited for."""
+        self._thread.pool.shutdown(wait=False)
 
-    def _finish(self, work: Callable[[], T]) -> tuple[T, None] | tuple[None, BaseException]:
-        """Run the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
+    def _compute(self, piece: Piece) -> None:
+        """Do the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
+        piece.start = self.clock.now()
         try:
-            result = work()
+            piece.value = piece.work()
             if self.device != "cpu":
                 import torch
 
                 torch.cuda.synchronize(self.device)
         except BaseException as error:
-            return None, error
-        return result, None
+            piece.error = error
+        del piece.work
+        piece.end = self.clock.now()
 
-    def close(self) -> None:
-        """Refuse further work; cancelled work that still runs is not waited for."""
-        self._thread.shutdown(wait=False)
+    def _settle(self, piece: Piece) -> None:
+        self._ended()
+        self._record(piece.op, piece.end - piece.start)
+        piece.ended.set()
 
 
 class TimedExecutor(Executor):
@@ -182,7 +172,7 @@ class TimedExecutor(Executor):
         super().__init__(clock, on_busy)
         self.seconds, self._turn, self._end = seconds, asyncio.Lock(), -math.inf
 
-    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`."""
         queued = self.clock.now()
         self._queued()

@@ -228,12 +228,14 @@ class _Seeded(torch.autograd.Function):
 
 
 def seeded(seeds: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """A scalar whose backward is that of these tensors with these gradients, to the bit.
+    """A scalar whose backward is that of these tensors with these gradients, to the bit; of a scalar their product.
 
     Torch's own `backward` of several tensors imports the symbolic shapes of its compiler to compare two sizes, which
     takes each rank half as long as to import torch; that of a scalar does not.
     """
     outputs, gradients = zip(*seeds, strict=True)
+    if len(outputs) == 1 and not outputs[0].dim():
+        return outputs[0] * gradients[0]
     return _Seeded.apply(gradients, *outputs)
 
 

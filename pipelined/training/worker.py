@@ -27,6 +27,9 @@ from transports import Message, TransportError
 AHEAD = 2
 """Instructions that wait in the queue of the device after the one that it computes."""
 
+Given = list[Message | None]
+"""The message that an instruction needs, until it begins: nothing else may keep the message's memory."""
+
 
 class StageFailed(Exception):
     """An error inside one instruction; the message names rank, stage and microbatch."""
@@ -79,27 +82,27 @@ class TrainWorker(Worker):
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
         at = Instruction(op, pipe, stage, microbatch)
         if self._instructions is None:
-            await self._run(at, await self._message(at))
+            await self._run(at, [await self._message(at)])
         else:
             await self._room.acquire()
-            message = await self._message(at)
-            self._last = self._instructions.create_task(self._queued(at, message, self._last))
+            given = [await self._message(at)]
+            self._last = self._instructions.create_task(self._queued(at, given, self._last))
 
-    async def _queued(self, at: Instruction, message: Message | None, before: "asyncio.Task[None] | None") -> None:
+    async def _queued(self, at: Instruction, given: Given, before: "asyncio.Task[None] | None") -> None:
         """An instruction of the queue, after the one before it."""
         if not at.computes and before is not None:
             await asyncio.wait([before])
-        await self._run(at, message)
+        await self._run(at, given)
         self._room.release()
 
-    async def _run(self, at: Instruction, message: Message | None) -> None:
+    async def _run(self, at: Instruction, given: Given) -> None:
         with self._name_in_errors(at):
             if at.op == "F":
-                await self._forward(at, message)
+                await self._forward(at, given)
             elif at.op == "W":
                 await self._compute(at, lambda: self.context.stages[at.stage].backward_weight((at.pipe, at.microbatch)))
             elif at.computes:
-                await self._backward(at, message)
+                await self._backward(at, given)
         if self._sums is not None:
             self._sums.ended(at)
 
@@ -129,11 +132,11 @@ class TrainWorker(Worker):
             seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _forward(self, at: Instruction, message: Message | None) -> None:
+    async def _forward(self, at: Instruction, given: Given) -> None:
         held, random = self.context.stages[at.stage], self._random(at)
 
         def work() -> Any:
-            x = message or self.context.feed.inputs(self.step, self._number(at))
+            x = given.pop() or self.context.feed.inputs(self.step, self._number(at))
             return held.forward((at.pipe, at.microbatch), x, random, self._targets(at))
 
         output = await self._compute(at, work)
@@ -154,12 +157,12 @@ class TrainWorker(Worker):
         self.losses[number] = float(total)
         self.count += 1.0 if count is None else count
 
-    async def _backward(self, at: Instruction, gradient: Message | None) -> None:
+    async def _backward(self, at: Instruction, given: Given) -> None:
         """A whole backward or its input half; sends the gradient at once, even if other work is pending here."""
         held, key = self.context.stages[at.stage], (at.pipe, at.microbatch)
         random = self._random(at)
         half = held.backward if at.op == "B" else held.backward_input
-        back = await self._compute(at, lambda: half(key, gradient, self._scale, random, self._targets(at)))
+        back = await self._compute(at, lambda: half(key, given.pop(), self._scale, random, self._targets(at)))
         if at.stage > 0 and back is not None:
             self._send(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
 
@@ -172,9 +175,16 @@ class TrainWorker(Worker):
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
         name, place = OPS[at.op], (self.step, at.stage, at.microbatch, at.pipe)
-        result, start, end = await self.context.compute(name, work)
+        result, start, end = await self.context.compute(name, work, self._is_awaited(at))
         self.context.tracer.record(name.partition("_")[0], name, start, end, place)
         return result
+
+    def _is_awaited(self, at: Instruction) -> bool:
+        """Whether another rank waits for the result of an instruction, or a gradient sum may start at its end."""
+        if at.op == "F":
+            return at.stage < self.layout.depth - 1
+        sends = at.op in "BI" and at.stage > 0
+        return sends or (self._sums is not None and self._sums.left(at.stage) <= 1 + AHEAD)
 
     def _send(self, at: Instruction, address: Address, parcel: Parcel) -> None:
         async def send() -> None:

@@ -68,13 +68,13 @@ class CountingExecutor(TorchExecutor):
         super().__init__("cpu", RealClock(), transport.set_computing)
         self.device, self._counts = str(DEVICE), counts
 
-    async def run(self, op, work):
+    async def run(self, op, work, prompt=True):
         def counted():
             with Counting(self._counts):
                 return work()
 
         self._counts["run"] += 1
-        return await super().run(op, counted)
+        return await super().run(op, counted, prompt)
 
 
 def counted(job, monkeypatch):

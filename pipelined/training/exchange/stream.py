@@ -45,7 +45,9 @@ Arrived = Tree | Message
 
 
 def tensors_of(tree: Tree) -> list[torch.Tensor]:
-    """The tensors of a tree, in order."""
+    """The tensors of a tree, in order; most trees are one tensor, which needs no walk."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
@@ -69,6 +71,8 @@ def open_tree(arrived: Arrived, device: torch.device, gradients: bool = False) -
     Raises:
         WireError: the note and the blocks do not match.
     """
+    if isinstance(arrived, torch.Tensor):
+        return _leaf(arrived.to(device), gradients)
     if not isinstance(arrived, Message):
         return tree_map_only(torch.Tensor, lambda x: _leaf(x.to(device), gradients), arrived)
     blocks = iter(arrived.blocks)

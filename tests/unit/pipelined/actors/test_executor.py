@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 
 import pytest
 
@@ -107,3 +108,63 @@ def test_the_hint_says_busy_only_while_work_runs():
         return hints
 
     assert run_virtual(main()) == [True, "work", False]
+
+
+class Held:
+    """Three pieces of work on a device, of which no end is awaited; the first holds something big, the second waits."""
+
+    def __init__(self, device):
+        big, self.begun, self.go = threading.Thread(), threading.Event(), threading.Event()
+        self.big, self._queued = weakref.ref(big), threading.Event()
+        works = [lambda big=big: self._queued.wait(30), lambda: (self.begun.set(), self.go.wait(30)), lambda: 3]
+        self.runs = [asyncio.ensure_future(device.run("forward", work, prompt=False)) for work in works]
+
+    async def in_the_second(self):
+        await asyncio.sleep(0)
+        self._queued.set()
+        assert await asyncio.to_thread(self.begun.wait, 30)
+
+
+def on_held(scene):
+    async def main():
+        device = TorchExecutor("cpu", RealClock())
+        held = Held(device)
+        try:
+            async with asyncio.timeout(20):
+                await held.in_the_second()
+                await scene(held)
+        finally:
+            held.go.set()
+            device.close()
+
+    asyncio.run(main())
+
+
+def test_what_work_holds_is_free_at_its_end_even_if_the_end_is_noticed_later():
+    async def scene(held):
+        assert held.big() is None and not held.runs[0].done()
+        held.go.set()
+        assert [run[0] for run in await asyncio.gather(*held.runs)][::2] == [True, 3]
+
+    on_held(scene)
+
+
+def test_cancelling_the_work_that_waits_lets_the_work_before_it_return():
+    """The end of the first was to be noticed with that of the second, as the third would keep the device busy."""
+
+    async def scene(held):
+        held.runs[2].cancel()
+        await asyncio.wait(held.runs[::2])
+        assert held.runs[0].result()[0] and held.runs[2].cancelled() and not held.runs[1].done()
+
+    on_held(scene)
+
+
+def test_cancelling_work_that_has_ended_unnoticed_does_not_wait():
+    async def scene(held):
+        held.runs[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await held.runs[0]
+        assert not held.runs[1].done()
+
+    on_held(scene)

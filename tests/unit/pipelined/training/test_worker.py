@@ -66,6 +66,9 @@ class NoSums:
     def ended(self, instruction):
         self.done[instruction] = self.clock.now()
 
+    def left(self, stage):
+        return 1
+
 
 def walk(plan, by="order", fails=None, late=0.0, half=None, queued=True, in_order=False):
     """Run one step on the virtual clock over real messages: the end, each rank's spans, when its instructions ended.

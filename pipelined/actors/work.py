@@ -1,0 +1,106 @@
+"""Pieces of work, and the thread of a device, which takes the next piece without waiting for the event loop.
+
+The loop learns of ended pieces by one callback for all that have ended by then. An end that no rank waits for is not
+reported at once: while another piece is computed and a third waits, the device lacks nothing.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(eq=False, slots=True)
+class Piece:
+    """One piece of work on its way through an executor.
+
+    Args:
+        op, work, prompt: see `Executor.run`; the work is dropped at its end, with the tensors that it holds.
+
+    Attributes:
+        ended: set when the loop has learned of the end.
+    """
+
+    op: str
+    work: Callable[[], Any]
+    prompt: bool = True
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    start: float = 0.0
+    end: float = 0.0
+    value: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """The result of the work, or its error raised; once, as neither is kept: they hold the work's tensors."""
+        value, error, self.value, self.error = self.value, self.error, None, None
+        if error is None:
+            return value
+        try:
+            raise error
+        finally:
+            del error  # else it and this frame refer to each other
+
+
+class WorkThread:
+    """A thread that does pieces of work in the order in which they are put; its event loop does other things.
+
+    Args:
+        compute: does the work of a piece, in the thread; must not raise.
+        settle: called on the loop with each ended piece, in order.
+    """
+
+    def __init__(self, name: str, compute: Callable[[Piece], None], settle: Callable[[Piece], None]):
+        self._compute, self._settle, self._lock = compute, settle, threading.Lock()
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._waiting, self._ended = deque[Piece](), deque[Piece]()
+        self._working = self._reported = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def put(self, piece: Piece) -> None:
+        """Queue a piece; the running loop will settle it."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if loop is not self._loop:  # a report to a loop that has ended is lost
+                self._loop, self._reported = loop, False
+            self._waiting.append(piece)
+            idle, self._working = not self._working, True
+        if idle:
+            self.pool.submit(self._work)
+
+    def withdraw(self, piece: Piece) -> bool:
+        """Take a piece out of the queue; False if its work has begun. Ended pieces are settled."""
+        with self._lock:
+            if waits := piece in self._waiting:
+                self._waiting.remove(piece)
+        self.settle()  # an earlier end may count on that of this piece to be reported
+        return waits
+
+    def settle(self) -> None:
+        """Settle the pieces that have ended, on the loop."""
+        with self._lock:
+            ended, self._ended, self._reported = self._ended, deque[Piece](), False
+        for piece in ended:
+            self._settle(piece)
+
+    def _work(self) -> None:
+        piece = None
+        while (piece := self._next(piece)) is not None:
+            self._compute(piece)
+
+    def _next(self, ended: Piece | None) -> Piece | None:
+        """Take the next piece; report the one that has ended, if it is time."""
+        with self._lock:
+            following = self._waiting.popleft() if self._waiting else None
+            self._working, report = following is not None, False
+            if ended is not None:
+                self._ended.append(ended)
+                report = not self._reported and (ended.prompt or not self._waiting)
+                self._reported = self._reported or report
+        if report and self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended, and the piece was given up
+                self._loop.call_soon_threadsafe(self.settle)
+        return following
