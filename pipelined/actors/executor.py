@@ -137,7 +137,7 @@ class TorchExecutor(Executor):
 
     def close(self) -> None:
         """Refuse further work; cancelled work that still runs is not waited for."""
-        self._thread.pool.shutdown(wait=False)
+        self._thread.close()
 
     def _compute(self, piece: Piece) -> None:
         """Do the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""

@@ -57,19 +57,31 @@ class WorkThread:
         self._compute, self._settle, self._lock = compute, settle, threading.Lock()
         self.pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._waiting, self._ended = deque[Piece](), deque[Piece]()
-        self._working = self._reported = False
+        self._name, self._working, self._reported, self._closed = name, False, False, False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def put(self, piece: Piece) -> None:
-        """Queue a piece; the running loop will settle it."""
+        """Queue a piece; the running loop will settle it.
+
+        Raises:
+            RuntimeError: the thread is closed, or the interpreter ends; nothing is queued.
+        """
         loop = asyncio.get_running_loop()
         with self._lock:
             if loop is not self._loop:  # a report to a loop that has ended is lost
                 self._loop, self._reported = loop, False
+            if self._closed:
+                raise RuntimeError(f"{self._name} is closed and takes no work (op: {piece.op}); open another executor")
+            if not self._working:
+                self.pool.submit(self._work)  # before the queue changes, as it refuses when the interpreter ends
             self._waiting.append(piece)
-            idle, self._working = not self._working, True
-        if idle:
-            self.pool.submit(self._work)
+            self._working = True
+
+    def close(self) -> None:
+        """Refuse further pieces; those that were put before are done, and are not waited for."""
+        with self._lock:
+            self._closed = True
+        self.pool.shutdown(wait=False)
 
     def withdraw(self, piece: Piece) -> bool:
         """Take a piece out of the queue; False if its work has begun. Ended pieces are settled."""

@@ -115,7 +115,7 @@ class Held:
 
     def __init__(self, device):
         big, self.begun, self.go = threading.Thread(), threading.Event(), threading.Event()
-        self.big, self._queued = weakref.ref(big), threading.Event()
+        self.device, self.big, self._queued = device, weakref.ref(big), threading.Event()
         works = [lambda big=big: self._queued.wait(30), lambda: (self.begun.set(), self.go.wait(30)), lambda: 3]
         self.runs = [asyncio.ensure_future(device.run("forward", work, prompt=False)) for work in works]
 
@@ -166,5 +166,21 @@ def test_cancelling_work_that_has_ended_unnoticed_does_not_wait():
         with pytest.raises(asyncio.CancelledError):
             await held.runs[0]
         assert not held.runs[1].done()
+
+    on_held(scene)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_closed_device_refuses_all_further_work(busy):
+    """The first refusal once left the queue in a state in which the second piece waited for ever."""
+
+    async def scene(held):
+        if not busy:
+            held.go.set()
+            await asyncio.gather(*held.runs)
+        held.device.close()
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"device cpu is closed and takes no work \(op: backward\)"):
+                await held.device.run("backward", lambda: None)
 
     on_held(scene)
