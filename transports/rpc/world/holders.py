@@ -65,6 +65,11 @@ class Holders:
         """The other holder of this member's rank; None: there is none, or it is lost."""
         return next((each for each in self.left(self.ranks[self.own]) if each != self.own), None)
 
+    @property
+    def is_last(self) -> bool:
+        """Whether this member's rank fails with it: no other holder is left, and none has sent all of the rank's."""
+        return self.twin is None and not self.has_closed(self.ranks[self.own])
+
     def left(self, rank: int) -> list[int]:
         """The holders of a rank that are not lost."""
         return [each for each, held in enumerate(self.ranks) if held == rank and each not in self.lost]

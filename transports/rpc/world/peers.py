@@ -11,7 +11,7 @@ A rank leaves the world by `close` or `abort`; until then it also answers for a 
                         that peer is needed
 
 A rank with a backup has two members: see `transports.rpc.world.holders`. It is lost with its last holder, and a holder
-that aborts while the other one is there is lost alone.
+that aborts while the other one is there, or has closed, is lost alone.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ class WorldPeers:
     async def abort(self, reason: str) -> None:
         """See `Transport.abort`; also after an opening that failed."""
         self.end(Closed(f"rank {self.rank} aborted: {reason}"))
-        await self._leave((PeerAborted if self.holders.twin is None else PeerLost)(self.rank, reason))
+        await self._leave((PeerAborted if self.holders.is_last else PeerLost)(self.rank, reason))
 
     async def close(self) -> None:
         """See `Transport.close`."""

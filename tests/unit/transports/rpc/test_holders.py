@@ -96,6 +96,16 @@ async def test_a_holder_that_aborts_beside_the_other_is_lost_alone():
         await ends["c"].receive(1, ("never",))
 
 
+async def test_a_holder_that_aborts_after_the_other_one_has_closed_fails_no_rank():
+    """The first holder has sent all that the slower one would send, so the other ranks go on to their end."""
+    ends = await World().open()
+    await ends["b"].send(2, ("k",), note=1)
+    await ends["b"].close()
+    await ends["b2"].abort("it was stopped")
+    assert (await ends["c"].receive(1, ("k",))).note == 1
+    await asyncio.gather(ends["a"].send(1, ("k",)), ends["a"].send(2, ("k",)), ends["c"].receive(0, ("k",)))
+
+
 async def test_a_world_opens_without_a_holder_that_is_not_there():
     ends = await World(absent=["b2"]).open()
     assert ends["b"].world_size == 3 and not ends["b"].has_twin and not ends["b"].is_backup
