@@ -75,8 +75,13 @@ class ClusterLog:
                 await self._write({f"{PROGRESS}{self._cluster}": progress})
 
     async def stop(self, stopped: ClusterStop) -> None:
-        """Write what this cluster had done, for others to go on. Raises NoLongerValid: as `write`."""
-        await self._write({f"{STOPPED}{self._cluster}": stopped})
+        """Write what this cluster had done, for others to go on; a backup writes it if no other node has.
+
+        Others may go on once one node has written it. Raises NoLongerValid: as `write`.
+        """
+        await self._view.wait_for(lambda: self._is_first or self._has_stopped or self._view.clusters != self._clusters)
+        if not self._has_stopped:
+            await self._write({f"{STOPPED}{self._cluster}": stopped})
 
     async def write(self, number: int) -> None:
         """See `RoundLog`. Raises NoLongerValid: this node has left, or newer clusters were formed."""
@@ -143,9 +148,19 @@ class ClusterLog:
         place = self._own and self._clusters.place_of(self._own)
         return place is not None and len(self._view.left_at(self._clusters, *place)) > 1
 
+    @property
+    def _is_first(self) -> bool:
+        """Whether this node writes for its cluster: the nodes that write before it have left."""
+        return self._own in self._view.left_at(self._clusters, self._cluster, 0)[:1]
+
+    @property
+    def _has_stopped(self) -> bool:
+        """Whether it is written what this cluster had done."""
+        return self._cluster in self._view.stops(self._clusters)
+
     def _is_due(self, progress: ClusterProgress) -> bool:
         """Whether the nodes that write before this one have written a step, or have left."""
-        return self._own in self._view.left_at(self._clusters, self._cluster, 0)[:1] or self._is_past(progress)
+        return self._is_first or self._is_past(progress)
 
     def _is_past(self, progress: ClusterProgress) -> bool:
         """Whether this step, or a later one of the cluster, is written."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -15,9 +16,11 @@ from pipelined.ravnest.records import (
     ENDING,
     NODES,
     ROUND,
+    BackupPlace,
     Clusters,
     ClustersEnding,
     ClusterStop,
+    Holder,
     NodeRecord,
     RoundRecord,
     StagePlace,
@@ -102,6 +105,45 @@ async def test_a_node_writes_nothing_about_clusters_that_others_followed():
         with pytest.raises(NoLongerValid):
             await log.write(1)
         await view.wait_for(lambda: view.rounds_of(newer) == 4)
+
+
+async def beside_a_backup(stack, directory, first):
+    """The clusters of this node and a backup, which end; the backup's registration, and these clusters."""
+    second = await stack.enter_async_context(registered(directory, NODES + "b", 1.0, VirtualClock(), "at b"))
+    await second.put(NodeRecord("b", "at b", second.incarnation, 1, 1.0, 0.0))
+    row = [StagePlace("a", "at a", first.incarnation, 0, 3, 1)]
+    both = Clusters(2, [row], backups=[BackupPlace(0, 0, Holder("b", "at b", second.incarnation))])
+    await directory.transact({}, {CLUSTERS: both.pack(), ENDING: ClustersEnding(2).pack()})
+    return second, both
+
+
+async def test_a_slower_backup_stays_in_the_clusters_that_went_on_before_it_stopped():
+    """Its first node has written where the cluster stopped, and `train` the clusters that follow, with both nodes."""
+    async with AsyncExitStack() as stack:
+        directory, first, _, view = await story(stack)
+        second, both = await beside_a_backup(stack, directory, first)
+        await view.wait_for(lambda: view.current == both)
+        logs = [ClusterLog(view, each, both, 0, VirtualClock()) for each in (first, second)]
+        stopped = ClusterStop(2, 0, [0])
+        slower = asyncio.ensure_future(logs[1].stop(stopped))
+        await VirtualClock().sleep(0.5)
+        assert not slower.done()
+        await logs[0].stop(stopped)
+        await slower
+        await directory.transact({}, {CLUSTERS: replace(both, number=3).pack()})
+        await view.wait_for(lambda: view.clusters != both)
+        await logs[1].stop(stopped)
+
+
+async def test_a_backup_writes_where_its_cluster_stopped_when_the_first_node_has_left():
+    async with AsyncExitStack() as stack:
+        directory, first, _, view = await story(stack)
+        second, both = await beside_a_backup(stack, directory, first)
+        await view.wait_for(lambda: view.current == both)
+        stopping = asyncio.ensure_future(ClusterLog(view, second, both, 0, VirtualClock()).stop(ClusterStop(2, 0, [])))
+        await first.lease.revoke()
+        await stopping
+        await view.wait_for(lambda: view.stops(both))
 
 
 async def test_a_node_without_the_average_of_a_committed_round_leaves_it_to_the_other_node_of_its_place():
