@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.arrays import Vector
+from collectives.group.fifo_lock import FifoLock
 from transports.base import SharedWindows, Transport
 
 
@@ -56,7 +57,7 @@ class SymmetricArray:
 
 
 class SharedMemory:
-    """The shared memory of one group; all ranks make the same calls, each inside a call of the group.
+    """The shared memory of one group; all ranks make the same calls, and allocate inside a call of the group.
 
     Args:
         transport: this rank's end of the network.
@@ -71,13 +72,27 @@ class SharedMemory:
         self.memory: SharedWindows | None = None
         self._transport, self._ranks, self._channel, self._window = transport, ranks, channel, window
         self._allocated: list[SymmetricArray] = []
-        self._opened = False
+        self._opened, self._lock = False, FifoLock(f"Group(ranks={ranks}, channel={channel})")
 
     async def open(self) -> SharedWindows | None:
-        """The windows, or None if the ranks share no memory; the same answer on all ranks."""
-        if not self._opened:
-            self.memory = await self._transport.open_shared(self._ranks, self._channel, self._window)
-            self._opened = True
+        """The windows, or None if the ranks share no memory; the same answer on all ranks.
+
+        They are opened once: calls at the same time wait for the first, and return in their order.
+
+        Raises: as `Transport.open_shared`. BrokenGroup: an earlier call failed or was cancelled while it opened them.
+        """
+        if not self._lock.acquire_nowait():
+            await self._lock.acquire()
+        error: BaseException | None = None
+        try:
+            if not self._opened:
+                self.memory = await self._transport.open_shared(self._ranks, self._channel, self._window)
+                self._opened = True
+        except BaseException as found:
+            error = found
+            raise
+        finally:
+            self._lock.release(error)
         return self.memory
 
     def windows(self, vector: Vector) -> list[Vector]:
