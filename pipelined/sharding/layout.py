@@ -98,6 +98,9 @@ class Layout:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> "tuple[type[Layout], tuple[str]]":
+        return Layout, (str(self),)  # a hash of text counts in one process alone
+
     def __repr__(self) -> str:
         return f"Layout({str(self)!r})"
 

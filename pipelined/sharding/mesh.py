@@ -55,6 +55,9 @@ class Mesh:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> "tuple[type[Mesh], tuple[str]]":
+        return Mesh, (str(self),)  # a hash of text counts in one process alone
+
     @cached_property
     def _strides(self) -> dict[str, int]:
         """For each axis, by how much the rank grows with its coordinate."""
