@@ -1,6 +1,7 @@
 """The worker that trains takes the time the price says, passes gradients on at once, and reports what has ended."""
 
 import asyncio
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +21,7 @@ from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
-from pipelined.training.worker import StageFailed, TrainWorker
+from pipelined.training.worker import AHEAD, StageFailed, TrainWorker
 from transports.local import world
 
 COSTS = Costs(forward=3.0, backward=7.0, backward_input=4.0, backward_weight=2.0)
@@ -123,6 +124,21 @@ def test_sums_learn_of_each_weight_half_at_its_end(name):
     for _, events, done in walk(Plan(name, 4, 1, 1, 5)):
         halves = {(i.stage, i.microbatch): end for i, end in done.items() if i.op == "W"}
         assert halves == ends(events, "backward_weight")
+
+
+@pytest.mark.parametrize(("left", "backwards"), [(1 + AHEAD, {True: 6}), (2 + AHEAD, {True: 3, False: 3})])
+def test_an_end_is_awaited_that_another_rank_or_a_sum_waits_for(monkeypatch, left, backwards):
+    """Of two stages: forwards of the first, backwards of the second, and what may be a stage's last gradient."""
+    run, found = TimedExecutor.run, {"forward": Counter(), "backward": Counter()}
+
+    async def noted(self, op, work, prompt=True):
+        found[op][prompt] += 1
+        return await run(self, op, work, prompt)
+
+    monkeypatch.setattr(TimedExecutor, "run", noted)
+    monkeypatch.setattr(NoSums, "left", lambda self, stage: left)
+    walk(Plan("gpipe", 2, 1, 1, 3))
+    assert found == {"forward": {True: 3, False: 3}, "backward": backwards}
 
 
 @pytest.mark.parametrize("in_order", [False, True])
