@@ -46,10 +46,10 @@ def compiled(module: Any, stage: int) -> Callable[[Any], Any]:
     import torch
     from torch._dynamo.exc import TorchDynamoException
 
-    torch._dynamo.config.recompile_limit = MOST_STAGES
     run = torch.compile(module, fullgraph=True, dynamic=False)
 
     def compiling(x: Any) -> Any:
+        torch._dynamo.config.recompile_limit = MOST_STAGES  # of this thread alone
         try:
             return run(x)
         except TorchDynamoException as error:

@@ -1,5 +1,8 @@
 """A compiled stage computes what the stage computes, in one piece, or is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +10,7 @@ from torch import nn
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.random.keyed_random import KeyedRandom, dropout
-from pipelined.training.graph.compiled import require_compilable
+from pipelined.training.graph.compiled import compiled, require_compilable
 from pipelined.training.stage import Stage
 
 
@@ -41,6 +44,14 @@ def test_a_stage_is_compiled_once_for_all_microbatches_and_gives_the_same_to_rou
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     for one, other in zip(plain, found, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
+
+
+def test_more_stages_than_torch_compiles_by_default_are_compiled_in_a_thread_of_a_rank(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    stages = [compiled(nn.Linear(width, width), width) for width in range(1, 11)]
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(lambda: [run(torch.ones(1, n)).shape[1] for n, run in enumerate(stages, 1)]).result()
+    assert found == list(range(1, 11))
 
 
 def test_keyed_dropout_is_refused_with_the_remedy():
