@@ -64,7 +64,7 @@ class Program(Generic[F]):
         except (UsageError, WrongKey) as error:
             return self._refuse(error, USAGE)
         except ChildFailed as error:
-            return self._refuse(error, USAGE if error.code == USAGE else FAILED)
+            return USAGE if error.code == USAGE else self._refuse(error, FAILED)  # a refusal is printed by the child
         except KeyboardInterrupt:
             return INTERRUPTED
         except BrokenPipeError:

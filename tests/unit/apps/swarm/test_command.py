@@ -19,7 +19,6 @@ CASES = [
     (JournalError("cannot write the journal"), 1),
     (DeviceStalled("the device is stuck"), 1),
     (ChildFailed("a trainer", -9), 1),
-    (ChildFailed("a trainer", 2), 2),
     (UsageError("no"), 2),
 ]
 
@@ -32,6 +31,14 @@ def test_a_failure_that_is_known_ends_in_a_line_and_a_code(monkeypatch, capsys, 
     monkeypatch.setattr(swarm, "_work", fail)
     assert swarm.main(["coordinator"]) == code
     assert str(error) in capsys.readouterr().err
+
+
+def test_what_a_child_refused_is_told_by_the_child_alone(monkeypatch, capsys):
+    async def fail(flags):
+        raise ChildFailed("a trainer", 2)
+
+    monkeypatch.setattr(swarm, "_work", fail)
+    assert (swarm.main(["coordinator"]), capsys.readouterr().err) == (2, "")
 
 
 @pytest.mark.parametrize("kind", [UsageError, CutOff, ChildFailed, ZeroDivisionError])
