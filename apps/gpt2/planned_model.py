@@ -67,7 +67,7 @@ class PlannedGPT2:
     @property
     def fixed(self) -> Mapping[str, Any]:
         exact = {SCALE.name: "direct"} if self.config.exact_sums else {}  # other sizes of microbatches are refused
-        return {**exact, **given(self.config)}
+        return {**exact, **given(self.config), **({"compile": True} if self.config.compile else {})}
 
     @property
     def all_reduce(self) -> str:

@@ -57,7 +57,7 @@ def planned_row(kind: type[Planned], config: RowFlags, batch: int | None = None)
         training.example(rows),
         optimizer,
         numerics(config),
-        {**given, **dict(config.knobs)},
+        {**given, **dict(config.knobs), **({"compile": True} if config.compile else {})},
         task=job.task,
     )
 

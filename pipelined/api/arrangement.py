@@ -54,7 +54,8 @@ class Arrangement:
 
     def fixed(self, numerics: Numerics) -> dict[str, Any]:
         """What a planner must keep: what is given, and the settings without which these numerics are refused."""
-        return {SCALE.name: "direct", **self.given} if numerics.exact_sums else self.given
+        exact = {SCALE.name: "direct"} if numerics.exact_sums else {}
+        return exact | self.given | ({"compile": True} if numerics.compile else {})
 
     def ranks(self, launch: Launch) -> int:
         """The ranks of the job: those that were started, or without a launcher those that it needs."""

@@ -12,6 +12,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import SIZES, Plan
 from pipelined.schedules import find, knobs_of, known
 from pipelined.schedules.registry import declared
+from pipelined.training.graph.compiled import is_compilable
 
 AUTO = "auto"
 """Instead of a number of ranks of a worker: any."""
@@ -50,13 +51,13 @@ def candidates(
         batch: sequences per step, B·N·W.
         layers: the most stages of a plan.
         fixed: settings that the user has chosen: sizes and knobs of a `Plan`, `recompute`, `tensor` (`AUTO`: any) and
-            its `layout`; without one that is open.
+            its `layout`; without one that is open; `compile`, with which only plans that can be compiled are tried.
         asynchronous: include schedules without a flush.
     Raises:
         UsageError: no such schedule, or no plan matches.
     """
     fixed = dict(fixed or {})
-    tensor, split = fixed.pop("tensor", 1), fixed.pop("layout", None) or ""
+    tensor, split, compiles = fixed.pop("tensor", 1), fixed.pop("layout", None) or "", fixed.get("compile", False)
     teams = _divisors(ranks) if tensor == AUTO else [tensor] if ranks % tensor == 0 else []
     recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
     names = [fixed["schedule"]] if "schedule" in fixed else known()
@@ -69,7 +70,7 @@ def candidates(
         for plan in _of(name, ranks // team, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
         if all(getattr(plan, size) == fixed[size] for size in SIZES if size in fixed) and (team == 1 or plan.flushes)
     ]
-    found = [plan for plan in every if asynchronous or plan.flushes]
+    found = [plan for plan in every if (asynchronous or plan.flushes) and (not compiles or is_compilable(plan))]
     if not found:
         fixed |= {} if tensor == 1 else {"tensor": tensor}
         settings = "".join(f", {name}: {value}" for name, value in fixed.items())

@@ -27,7 +27,7 @@ class PlannedModel(MeasuredModel, Protocol):
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        """Settings that the user has chosen, which the planner must keep: fields of `Plan`, and `recompute`."""
+        """What the user has chosen, and the planner must keep: fields of `Plan`, `recompute` and `compile`."""
         ...
 
     @property

@@ -122,7 +122,7 @@ class SearchResult:
         other = self.baseline
         if not most or other is None or other.memory > self.request.memory_limit:
             return every
-        known = {**other.candidate.plan.plain(), "recompute": other.candidate.recompute}
+        known = {**other.candidate.plan.plain(), "recompute": other.candidate.recompute, "compile": True}
         if any(known.get(name) != value for name, value in fixed.items()):
             return every
         return every if other.candidate in [one.candidate for one in every] else [*every, other]

@@ -24,8 +24,7 @@ def require_compilable(plan: Plan, *, exact: bool, attention: bool) -> None:
         PlanError: the plan has teams, versions of weights, or a backward in halves.
         UsageError: sums or recomputation do not go with it, or there is no C++ compiler.
     """
-    halves = any(each.op == "I" for worker in record(find(plan.schedule), plan.proof_shape).workers for each in worker)
-    if plan.tensor > 1 or not plan.flushes or halves:
+    if not is_compilable(plan):
         fact = f"a compiled stage is one rank's, with one version of its weights and a whole backward ({plan.schedule}"
         raise PlanError(f"{fact}, tensor: {plan.tensor}); leave compile out, or use one_f_one_b and tensor 1")
     if exact or attention:
@@ -34,6 +33,13 @@ def require_compilable(plan: Plan, *, exact: bool, attention: bool) -> None:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise UsageError(f"torch compiles with a C++ compiler, which is missing (CXX: {compiler}); install g++")
+
+
+def is_compilable(plan: Plan) -> bool:
+    """Whether the plan has one rank a worker, one version of the weights, and whole backwards."""
+    if plan.tensor > 1 or not plan.flushes:
+        return False
+    return all(each.op != "I" for worker in record(find(plan.schedule), plan.proof_shape).workers for each in worker)
 
 
 def compiled(module: Any, stage: int) -> Callable[[Any], Any]:

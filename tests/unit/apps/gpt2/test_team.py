@@ -92,6 +92,7 @@ def test_open_teams_leave_the_rule_s_arrangement_until_it_is_planned():
     assert is_open(config) and resolve(config, 4).plan == resolve(GPT2Flags(), 4).plan
     model = planned_model_of(config)
     assert model.fixed == {"tensor": "auto"}
+    assert planned_model_of(replace(config, compile=True)).fixed == {"tensor": "auto", "compile": True}
     team = Plan("gpipe", 1, 2, 8, 2, tensor=2)
     assert model.splits(team) and replace(model, runs=True).splits(team)
     exact = planned_model_of(replace(config, exact_sums=True))

@@ -6,6 +6,7 @@ import pytest
 
 from apps.gpt2.__main__ import main as gpt2
 from apps.llama.__main__ import LlamaFlags
+from apps.rows.planned import PlannedRow, planned_row
 from apps.rows.program import main
 
 LLAMA = partial(main, "apps.llama", LlamaFlags())
@@ -40,3 +41,7 @@ def test_what_the_trainer_would_refuse_is_refused_before_the_data_is_read(flags,
     monkeypatch.setattr("apps.gpt2.text.read_text", read)
     assert program([*flags.split(), "--steps", "1"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_program_that_compiles_is_planned_so():
+    assert planned_row(PlannedRow, LlamaFlags(depth=2, compile=True)).fixed == {"depth": 2, "compile": True}

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
+from pipelined.api.arrangement import Arrangement
 from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.model.sequential import LayeredModel
 from pipelined.planner import read_plan
@@ -135,6 +136,11 @@ def test_exact_sums_are_planned_with_microbatches_of_one_size():
     assert {row["scale"] for row in rows} > {"direct"}
     exact = mlp(ranks=2, schedule="chimera", exact_sums=True).to_dict()["best"]
     assert {row["scale"] for row in exact} == {"direct"}
+
+
+def test_a_call_that_compiles_is_planned_so():
+    call = Arrangement("auto", 2, None, None, None, {})
+    assert call.fixed(Numerics(compile=True)) == {"depth": 2, "compile": True}
 
 
 def test_stages_are_timed_where_no_speed_is_stated():

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
-from pipelined.planner.candidates import Candidate, candidates, data_parallel
+from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
 from pipelined.schedules import find, known
+from pipelined.training.graph.compiled import require_compilable
 
 
 @settings(max_examples=10)
@@ -62,6 +63,15 @@ def test_what_is_fixed_is_not_chosen(fixed):
     for name, value in fixed.items():
         seen = {"recompute": lambda c: c.recompute, "pipes": lambda c: c.plan.layout.pipes}
         assert {seen.get(name, lambda c, name=name: getattr(c.plan, name))(c) for c in found} == {value}
+
+
+def test_plans_of_stages_that_are_compiled_have_whole_backwards_and_workers_of_one_rank():
+    kept = {c.plan for c in candidates(4, 8, 4, {"tensor": AUTO, "compile": True}, asynchronous=True)}
+    assert {"gpipe", "one_f_one_b", "chimera"} <= {plan.schedule for plan in kept}
+    for plan in kept:
+        require_compilable(plan, exact=False, attention=False)
+    with pytest.raises(UsageError, match="compile: True"):
+        list(candidates(4, 16, 8, {"schedule": "zb_h1", "compile": True}))
 
 
 def test_a_schedule_of_the_users_own_can_be_requested():
