@@ -44,6 +44,21 @@ def test_nothing_is_lost_with_a_node_that_has_a_backup(fault, phase):
     assert all(len(losses) == 1 for losses in story.shown.values()), "a step was trained again"
 
 
+def test_a_node_that_lost_a_connection_leaves_at_once_what_its_backup_shows(monkeypatch):
+    """It stayed listed for a lease, and until then its backup, which trained on, wrote no step."""
+    monkeypatch.setattr("tests.ravnest.story.LEASE_S", 8.0)
+    story = Backed(3, 1, clusters=1)
+
+    async def lost():
+        await story.view.wait_for(lambda: story.view.progress)
+        (backup,), (row,) = story.view.clusters.backups, story.view.clusters.rows
+        assert backup.stage == 0
+        await story.befall(Fault.RESET, seconds=0.1, names=[row[0].name, row[1].name])
+
+    run_virtual(story.run(lost()))
+    assert story.stall < 1.0 and len([*story.chain]) == 1
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_faults_leave_the_bits_of_plain_loops(seed):
     tell(seed, backups=1 + seed % 3)
