@@ -244,7 +244,7 @@ class WorldPeers:
         """Send one copy of a message; a member that does not take it is lost."""
         try:
             await self._send_in_turn(member, note, blocks)
-        except Rejected as error:
+        except (Rejected, WireError) as error:
             raise self._lost(member, error) from error
 
     async def _request(self, member: int, note: WorldNote, blocks: Blocks = ()) -> None:

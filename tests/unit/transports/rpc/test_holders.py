@@ -139,6 +139,14 @@ async def test_a_rank_that_ended_its_program_needs_nothing_more_from_the_slower_
     await ends["b2"].send(2, ("k",), note=1)
 
 
+async def test_a_message_that_no_holder_takes_is_not_lost_in_silence():
+    world = World(absent=["b", "b2"])
+    world.worlds |= {name: Worlds(world.network.endpoint(name), 64) for name in ("b", "b2")}
+    ends = await world.open()
+    with pytest.raises(PeerLost, match=r"lost rank 1: rank 1 did not take the message: .*too large"):
+        await ends["a"].send(1, ("k",), np.zeros(1000))
+
+
 async def test_two_holders_of_a_rank_send_each_other_messages_of_their_own():
     ends = await World().open()
     await ends["b"].send_twin(("state",), np.arange(3), note="n")
