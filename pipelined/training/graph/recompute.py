@@ -100,6 +100,7 @@ class _Run:
         self._leaves = [leaf.requires_grad if isinstance(leaf, torch.Tensor) else [leaf] for leaf in leaves]
         self._part, self._tickets = part, list[weakref.ref[Ticket]]()
         self._parameters = dict(part.named_parameters()) if isinstance(part, nn.Module) else {}
+        self._versions = self._written()
         self._context, self._draws = copy_context(), drawing_again()
         device = next((tensor.device.type for tensor in tensors if tensor.device.type != "meta"), "cpu")
         cast = torch.is_autocast_enabled(device)
@@ -129,7 +130,13 @@ class _Run:
             with suppress(_Filled):
                 self._context.run(self._repeat)
 
+    def _written(self) -> list[int]:
+        return [parameter._version for parameter in self._parameters.values()]
+
     def _repeat(self) -> None:
+        if self._written() != self._versions:
+            fact = "a weight of a recomputed layer was changed between its forward and its backward"
+            raise RuntimeError(f"{fact}; leave its mark out, or change weights between steps alone")
         saved = iter(self.inputs.saved_tensors)
         leaves = [next(saved).detach().requires_grad_(x) if isinstance(x, bool) else x[0] for x in self._leaves]
         inputs = tree_unflatten(leaves, self._form)

@@ -124,3 +124,13 @@ def test_a_part_that_computes_otherwise_the_second_time_is_refused():
 def test_without_a_graph_a_part_just_runs():
     with torch.no_grad():
         assert recomputed(torch.exp, torch.zeros(2)).tolist() == [1.0, 1.0]
+
+
+def test_a_weight_that_changes_before_the_backward_is_refused_as_by_torch():
+    layer = nn.Linear(WIDTH, WIDTH)
+    for run in (layer, lambda x: recomputed(layer, x)):
+        output = run(torch.ones(2, WIDTH, requires_grad=True))
+        with torch.no_grad():
+            layer.weight.mul_(2.0)
+        with pytest.raises(RuntimeError, match=r"modified by an inplace operation|changed between its forward and its"):
+            output.square().sum().backward()
