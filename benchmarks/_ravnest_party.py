@@ -48,9 +48,9 @@ class NotingExecutor(TimedExecutor):
         super().__init__(seconds, clock)
         self.first = dict[str, float]()
 
-    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
         self.first.setdefault(op, self.clock.now())
-        return await super().run(op, work)
+        return await super().run(op, work, prompt)
 
 
 @dataclass
@@ -110,13 +110,21 @@ class Party:
         request = PoolRequest((), layers, clusters=self.clusters, rules=StageRules(ahead=self.ahead))
         former = ClusterFormer(node, len(self.nodes), request, self._show, lambda _: None)
         running = asyncio.ensure_future(former.run())
-        await asyncio.wait([running, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         try:
-            await running
+            await self._end_of(running)
         finally:
+            running.cancel()
             for task in reversed(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _end_of(self, running: "asyncio.Task[None]") -> None:
+        """Wait until all is trained. Raises: what a party raised; else the others would wait for it for ever."""
+        while not running.done():
+            under_way = [running, *(task for task in self._tasks if not task.done())]
+            done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
 
     def join(self, name: str) -> None:
         """Start one more node."""

@@ -56,7 +56,7 @@ def training(options: Options, steps: int, every: int) -> ClusterTraining:
         feed=RandomTokens(VOCABULARY, (1, SEQUENCE)),
         steps=steps,
         every=every,
-        rows=1,
+        microbatch_size=1,
         microbatches=MICROBATCHES,
         optimizer_config=OptimizerConfig(lr=1e-3, steps=steps, clip=0),
         numerics=Numerics(),
