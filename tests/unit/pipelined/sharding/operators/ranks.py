@@ -1,6 +1,7 @@
 """Operators on all ranks of a mesh in one process, beside the same operators on whole tensors."""
 
 import asyncio
+from fractions import Fraction
 from math import prod
 
 import pytest
@@ -36,8 +37,8 @@ def closed_form(operator, rows):
     Source: AutoDDL, section 4.2.2.
     """
     (p0, p1, p2), k, n = operator.factors, prod(operator.inputs), prod(operator.outputs)
-    once = (p1 - 1) / p1 * rows * k / (p0 * p2) + (p2 - 1) / p2 * rows * n / (p0 * p1)
-    return once, once, 2 * (p0 - 1) / p0 * k * n / (p1 * p2)
+    once = Fraction((p1 - 1) * rows * k + (p2 - 1) * rows * n, p0 * p1 * p2)
+    return once, once, Fraction(2 * (p0 - 1) * k * n, p0 * p1 * p2)
 
 
 def normal(*shape, seed=0):
