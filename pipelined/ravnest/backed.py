@@ -19,7 +19,7 @@ from pipelined.actors.actor import Actor
 from pipelined.ravnest.orders import NodeOrder
 from pipelined.ravnest.records import Clusters
 from transports import PeerLost
-from transports.rpc.world import RpcTransport
+from transports.rpc.world import RankHolder, RpcTransport
 
 
 def fixed_order(clusters: Clusters, place: tuple[int, int], microbatches: int) -> tuple[str, ...]:
@@ -60,13 +60,14 @@ class BackedPlace:
     """
 
     def __init__(self, world: RpcTransport, actor: Actor, order: NodeOrder, microbatches: int, alive: int):
-        self._world, self._actor, self.order, self._every, self._alive = world, actor, order, microbatches, alive
+        self._actor, self.order, self._every, self._alive = actor, order, microbatches, alive
+        self._holder = RankHolder(world)
         self._steps, self._ended_after = 0, -1
 
     @property
     def is_second(self) -> bool:
         """Whether this node is the backup, and the first node is not lost."""
-        return self._world.is_backup and self._world.has_twin
+        return self._holder.is_backup and self._holder.has_twin
 
     def end_after(self, updates: int) -> None:
         """A round was not committed, as both nodes see after equally many updates: these clusters end."""
@@ -81,13 +82,13 @@ class BackedPlace:
     async def keep_pace(self, updates: int) -> None:
         """Wait until the other node has made all updates but those of the last two steps, or is lost."""
         number, rest = divmod(updates, self._every)
-        if rest or not self._world.has_twin:
+        if rest or not self._holder.has_twin:
             return
         self._actor.start(self._tell(number))
         if number > 1:
             with suppress(PeerLost):
-                await self._world.receive_twin(("pace", number - 1))
+                await self._holder.receive(("pace", number - 1))
 
     async def _tell(self, number: int) -> None:
         with suppress(PeerLost):
-            await self._world.send_twin(("pace", number))
+            await self._holder.send(("pace", number))

@@ -32,7 +32,7 @@ from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.step_report import StepReport
 from transports import Transport
-from transports.rpc.world import RpcTransport
+from transports.rpc.world import RankHolder, RpcTransport
 
 T = TypeVar("T", bound=Transport | None)
 
@@ -115,7 +115,7 @@ class ClusterMember:
             actor = await stack.enter_async_context(Actor(world))
             backed = self._backed(training, clusters, place, world, actor)
             order = backed.order if backed else self.order
-            second = isinstance(world, RpcTransport) and world.is_backup
+            second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
             kept = KeptOrder(self.orders, clusters, place, training.microbatches, second)
             trainer = build_rank(
                 actor,

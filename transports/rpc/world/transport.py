@@ -69,25 +69,6 @@ class RpcTransport(Transport):
         fill([block], [arrived])
         self.traffic.count_received(block.nbytes, uncounted)
 
-    @property
-    def has_twin(self) -> bool:
-        """Whether another endpoint holds this rank, too, and is not lost."""
-        return self._peers.holders.twin is not None
-
-    @property
-    def is_backup(self) -> bool:
-        """Whether this endpoint is the second holder of its rank."""
-        return self._peers.holders.own >= self.world_size
-
-    async def send_twin(self, key: Key, *arrays: Any, note: Any = None) -> None:
-        """Send a message to the other holder of this rank; nothing if it is lost. Raises: as `send`."""
-        blocks = tuple(Block.of(array) for array in arrays)
-        await self._peers.send_twin(MessageNote(self._peers.name, pack_header(key, blocks, note)), blocks)
-
-    async def receive_twin(self, key: Key) -> Message:
-        """Receive a message of the other holder of this rank. Raises: as `receive`."""
-        return await self.receive(self.world_size, key)
-
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
 
@@ -99,3 +80,32 @@ class RpcTransport(Transport):
 
     def kill(self, reason: str = "it was killed") -> None:
         self._peers.kill(reason)
+
+
+class RankHolder:
+    """An endpoint as a holder of its rank, beside another one where the rank has two (see `holders`).
+
+    These are no members of the transport, as what wraps a transport would lose them.
+    """
+
+    def __init__(self, end: RpcTransport):
+        self._end, self._peers = end, end._peers
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether another endpoint holds this rank, too, and is not lost."""
+        return self._peers.holders.twin is not None
+
+    @property
+    def is_backup(self) -> bool:
+        """Whether this endpoint is the second holder of its rank."""
+        return self._peers.holders.own >= self._end.world_size
+
+    async def send(self, key: Key, *arrays: Any, note: Any = None) -> None:
+        """Send a message to the other holder; nothing if it is lost. Raises: as `Transport.send`."""
+        blocks = tuple(Block.of(array) for array in arrays)
+        await self._peers.send_twin(MessageNote(self._peers.name, pack_header(key, blocks, note)), blocks)
+
+    async def receive(self, key: Key) -> Message:
+        """Receive a message of the other holder. Raises: as `Transport.receive`."""
+        return await self._end.receive(self._end.world_size, key)

@@ -8,7 +8,7 @@ import pytest
 
 from transports import PeerLost, TransportError
 from transports.rpc.virtual.network import VirtualNetwork
-from transports.rpc.world import Worlds
+from transports.rpc.world import RankHolder, Worlds
 from transports.rpc.world.holders import Holders
 
 pytestmark = pytest.mark.virtual
@@ -77,7 +77,7 @@ async def test_a_rank_is_lost_with_its_last_holder():
     waiting = asyncio.ensure_future(ends["c"].receive(1, ("never",)))
     world.network.kill("b2")
     await asyncio.sleep(0.01)
-    assert not waiting.done() and not ends["b"].has_twin
+    assert not waiting.done() and not RankHolder(ends["b"]).has_twin
     world.network.kill("b")
     with pytest.raises(PeerLost, match="lost rank 1"):
         await waiting
@@ -108,7 +108,7 @@ async def test_a_holder_that_aborts_after_the_other_one_has_closed_fails_no_rank
 
 async def test_a_world_opens_without_a_holder_that_is_not_there():
     ends = await World(absent=["b2"]).open()
-    assert ends["b"].world_size == 3 and not ends["b"].has_twin and not ends["b"].is_backup
+    assert ends["b"].world_size == 3 and not RankHolder(ends["b"]).has_twin and not RankHolder(ends["b"]).is_backup
 
 
 async def test_a_silent_holder_that_is_gone_holds_nothing_up():
@@ -129,7 +129,7 @@ async def test_a_holder_that_is_gone_before_a_world_opens_is_not_waited_for():
     world.network.freeze("b2")
     for name in "abc":
         world.worlds[name].lose(["virtual://b2"])
-    assert not (await world.open("a", "b", "c"))["b"].has_twin
+    assert not RankHolder((await world.open("a", "b", "c"))["b"]).has_twin
 
 
 async def test_a_rank_that_ended_its_program_needs_nothing_more_from_the_slower_holder():
@@ -149,10 +149,15 @@ async def test_a_message_that_no_holder_takes_is_not_lost_in_silence():
 
 async def test_two_holders_of_a_rank_send_each_other_messages_of_their_own():
     ends = await World().open()
-    await ends["b"].send_twin(("state",), np.arange(3), note="n")
-    found = await ends["b2"].receive_twin(("state",))
+    await RankHolder(ends["b"]).send(("state",), np.arange(3), note="n")
+    found = await RankHolder(ends["b2"]).receive(("state",))
     assert found.note == "n" and found.blocks[0].numpy().tolist() == [0, 1, 2]
-    assert (ends["b"].is_backup, ends["b2"].is_backup, ends["b"].rank, ends["b2"].rank) == (False, True, 1, 1)
+    assert (RankHolder(ends["b"]).is_backup, RankHolder(ends["b2"]).is_backup, ends["b"].rank, ends["b2"].rank) == (
+        False,
+        True,
+        1,
+        1,
+    )
 
 
 async def test_the_first_copies_are_counted_by_key_and_leave_no_entries():
