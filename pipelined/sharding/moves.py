@@ -28,7 +28,7 @@ from collectives import Group, Links, ProblemSize, segment
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from collectives.algorithms.registry import AlgorithmTable
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.shards import Piece, Shards, common, empty_like, length_of, put, take, within
+from pipelined.sharding.shards import Piece, Shards, common, empty_like, put, shape_of, take, within
 
 
 class Groups(Protocol):
@@ -151,7 +151,7 @@ class AllToAll(CollectiveMove):
         sent = [_intersection(held, self.target.pieces(member)) for member in members]
         taken = [_intersection(self.source.pieces(member), wanted) for member in members]
         outgoing = [take(array, within(held, piece)) for piece in sent]
-        incoming = [empty_like(array, _shape(piece)) for piece in taken]
+        incoming = [empty_like(array, shape_of(piece)) for piece in taken]
         group, algorithm = await self.opened(groups)
         await collectives.all_to_all(group, outgoing, incoming, algorithm)
         for piece, values in zip(taken, incoming, strict=True):
@@ -279,12 +279,8 @@ def _intersection(one: Piece, two: Piece) -> Piece:
     return tuple(map(common, one, two))
 
 
-def _shape(piece: Piece) -> tuple[int, ...]:
-    return tuple(map(length_of, piece))
-
-
 def _size(piece: Piece) -> int:
-    return math.prod(map(length_of, piece))
+    return math.prod(shape_of(piece))
 
 
 def _cut(flat: Any, lengths: list[int]) -> list[Any]:
