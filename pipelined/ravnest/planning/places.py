@@ -30,16 +30,11 @@ class Holder(NamedTuple):
 
 
 class BackupPlace(NamedTuple):
-    """The backup of one stage of one cluster: a second node, which does all that the first one does.
-
-    Args:
-        fresh: whether it begins with a copy of the first node's state; else it has the same state by itself.
-    """
+    """The backup of one stage of one cluster: a second node, which does all that the first one does."""
 
     cluster: int
     stage: int
     holder: Holder
-    fresh: bool = False
 
 
 class GoingOn(NamedTuple):
@@ -85,14 +80,14 @@ def read_going(value: object, rows: int) -> GoingOn:
 def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPlace:
     """The backup of a place of these rows. Raises ValueError: it is something else."""
     kinds = [type(each) for each in value] if isinstance(value, (list, tuple)) else []
-    if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind, bool] for kind in (list, tuple, Holder)):
+    if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind] for kind in (list, tuple, Holder)):
         raise ValueError(f"Clusters.backups: no backup (got: {value!r:.80})")
-    cluster, stage, holder, fresh = value
+    cluster, stage, holder = value
     if [type(each) for each in holder] != [str, str, int]:
         raise ValueError(f"Clusters.backups: no node (got: {value!r:.80})")
     if not (0 <= cluster < len(rows) and 0 <= stage < len(rows[cluster])):
         raise ValueError(f"Clusters.backups: no place (got: {value!r:.80})")
-    return BackupPlace(cluster, stage, Holder(*holder), fresh)
+    return BackupPlace(cluster, stage, Holder(*holder))
 
 
 def read_place(value: object) -> StagePlace:
