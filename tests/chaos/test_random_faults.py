@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 
 from pipelined.aio.clock import run_virtual
+from tests.virtual_time import virtual_seconds
 from transports.rpc import Rejected, Response, Unreachable
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -84,7 +85,7 @@ class Story:
             for _ in range(self.random.randrange(6)):
                 name, other = self.random.choice(NAMES), self.random.choice(NAMES)
                 self.asks.append(asyncio.create_task(self.request(name, other, len(self.asks))))
-            await asyncio.sleep(self.random.random() * 0.01)
+            await virtual_seconds(self.random.random() * 0.01)
             if step % 3 == 0:
                 self.fault()
         self.mend()

@@ -31,6 +31,7 @@ from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import Case
 from tests.numerics.ravnest import training_of
 from tests.ravnest.plain_loops import Chain
+from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 from transports.rpc.world import Worlds
 
@@ -141,7 +142,7 @@ class Story:
             for name, task in self.tasks.items():
                 if task.done():
                     raise AssertionError(f"{name} ended: {task.exception()!r}") from task.exception()
-            await asyncio.sleep(0.05)
+            await virtual_seconds(0.05)
 
     def _check(self):
         if not self._is_known:
@@ -156,11 +157,11 @@ class Story:
             assert losses[at] == loss, f"clusters, cluster, step {at}: {loss}, not {losses[at]}"
         assert set(self.ends) == {f"average {digest}"}
 
-    sleep = staticmethod(asyncio.sleep)
+    sleep = staticmethod(virtual_seconds)
 
     async def befall(self, fault, moment=None, phase=None, seconds=None, names=None):
         """Let a fault begin at a moment or in a phase, with these nodes, and end after some seconds."""
-        await asyncio.sleep(moment or 0.0)
+        await virtual_seconds(moment or 0.0)
         if phase is not None:
             await getattr(self, f"_{phase.name.lower()}")()
         seconds = self._draw.uniform(0.05, 2.5 * LEASE_S) if seconds is None else seconds
@@ -176,12 +177,12 @@ class Story:
         """Kill a party, and start it again later."""
         if name in self.tasks:
             self._end(name)
-            await asyncio.sleep(seconds)
+            await virtual_seconds(seconds)
             self._start(name)
 
     async def _frozen(self, name, seconds):
         self.network.freeze(name)
-        await asyncio.sleep(seconds)
+        await virtual_seconds(seconds)
         self.network.thaw(name)
 
     async def _kill(self, names, seconds):
@@ -202,12 +203,12 @@ class Story:
 
     async def _cut_off(self, names, seconds):
         self.network.cut_off(names[0])
-        await asyncio.sleep(seconds)
+        await virtual_seconds(seconds)
         self.network.heal(names[0])
 
     async def _cut(self, names, seconds):
         self.network.cut(*names)
-        await asyncio.sleep(seconds)
+        await virtual_seconds(seconds)
         self.network.heal(*names)
 
     async def _reset(self, names, seconds):

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pipelined.aio.clock import run_virtual
 from pipelined.state.versions import common_step
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 QUIET_S = 4.0
 PATIENCE_S = 60.0
@@ -90,7 +91,7 @@ class Story:
         await swarm.finish(within=PATIENCE_S)
 
     async def _befall(self, moment, fault):
-        await asyncio.sleep(moment)
+        await virtual_seconds(moment)
         await getattr(self, f"_{fault.name.lower()}")()
 
     def _tell(self, text):
@@ -118,7 +119,7 @@ class Story:
         if name is not None:
             self._tell(f"{name} stops")
             self.swarm.network.freeze(name)
-            await asyncio.sleep(self._draw.uniform(0.05, QUIET_S - 1))
+            await virtual_seconds(self._draw.uniform(0.05, QUIET_S - 1))
             self._tell(f"{name} goes on")
             self.swarm.network.thaw(name)
 
@@ -138,7 +139,7 @@ class Story:
         if "directory" in self.swarm.tasks:
             self._tell("the directory dies")
             self.swarm.kill("directory")
-            await asyncio.sleep(self._draw.uniform(0.0, QUIET_S - 1))
+            await virtual_seconds(self._draw.uniform(0.0, QUIET_S - 1))
             self._tell("the directory is started again")
             self.swarm.start_directory()
 
@@ -163,7 +164,7 @@ class Story:
     async def _cut_and_heal(self, *names):
         self._tell(f"{' and '.join(names)}: cut")
         (self.swarm.network.cut if len(names) == 2 else self.swarm.network.cut_off)(*names)
-        await asyncio.sleep(self._draw.uniform(0.05, QUIET_S - 1))
+        await virtual_seconds(self._draw.uniform(0.05, QUIET_S - 1))
         self._tell(f"{' and '.join(names)}: healed")
         self.swarm.network.heal(*names)
 

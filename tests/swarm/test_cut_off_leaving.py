@@ -6,6 +6,7 @@ import pytest
 
 from pipelined.swarm.config import GRACE_S
 from tests.swarm.virtual_swarm import VirtualSwarm
+from tests.virtual_time import virtual_seconds
 from transports.rpc import Rejected
 
 pytestmark = pytest.mark.virtual
@@ -20,7 +21,7 @@ async def cut_off(seconds):
     asked = asyncio.get_running_loop().time()
     swarm.peers["p0"].peer.leave()
     swarm.network.cut_off("p0")
-    await asyncio.sleep(seconds)
+    await virtual_seconds(seconds)
     swarm.network.heal("p0")
     return swarm, asked
 

@@ -17,6 +17,7 @@ from pipelined.swarm.records.view import SwarmView
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.story import Story
 from tests.swarm.virtual_parties import VirtualParties
+from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork
 
 BATCH, PEERS, STEPS = 8, 2, 8
@@ -72,7 +73,7 @@ class Swarm:
         """The last peer dies so long after this step was begun."""
         while len(self.decided) <= step:
             await self._news.wait()
-        await asyncio.sleep(after_s)
+        await virtual_seconds(after_s)
         self.parties.kill(f"p{self._peers - 1}")
 
     async def _watch(self, view):

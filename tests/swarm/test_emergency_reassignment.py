@@ -6,6 +6,7 @@ import pytest
 
 from pipelined.swarm.config import GRACE_S
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 pytestmark = pytest.mark.virtual
 
@@ -58,7 +59,7 @@ async def test_no_peer_moves_to_a_stage_without_saved_state_or_if_peers_are_to_s
     swarm, store = VirtualSwarm(stages=2, rebalance_s=rebalance_s), MemoryStore()
     await training(swarm, None if rebalance_s else store, until=3)
     swarm.kill("p1")
-    await asyncio.sleep(10.0)
+    await virtual_seconds(10.0)
     assert {process.peer.replica.index for process in swarm.peers.values()} == {0}
     swarm.check()
     await swarm.close()

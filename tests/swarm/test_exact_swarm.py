@@ -24,6 +24,7 @@ from pipelined.swarm.records.committed_steps import StepsBegan
 from pipelined.swarm.stages.torch_stage import TorchStage
 from tests.swarm import own_model
 from tests.swarm.virtual_parties import VirtualParties
+from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork
 
 STAGES, STEPS, MICROBATCHES, WIDTH = 3, 6, 8, own_model.WIDTH
@@ -135,7 +136,7 @@ async def strike(swarm, draw, start):
     """Kill and stop peers, kill trainers, let peers leave, and start others, at random moments."""
     number = 0
     while True:
-        await asyncio.sleep(draw.uniform(0.02, 0.3))
+        await virtual_seconds(draw.uniform(0.02, 0.3))
         number += 1
         match draw.choice(["kill", "kill", "stop", "leave", "join", "trainer"]):
             case "kill" if spare := spared(swarm):

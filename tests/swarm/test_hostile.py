@@ -30,6 +30,7 @@ from pipelined.swarm.records.members import TRAINERS, TrainerRecord
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm
+from tests.virtual_time import virtual_seconds
 from transports import TransportError, pack
 from transports.rpc import Rejected
 from transports.rpc.tcp import open_at
@@ -80,7 +81,7 @@ class Hostile:
                 self.refused.add(rejection.reason)
             except (TransportError, TimeoutError):
                 pass
-            await asyncio.sleep(0.005)
+            await virtual_seconds(0.005)
 
     def _question(self):
         draw, swarm = self._draw, self.swarm

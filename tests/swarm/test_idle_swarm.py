@@ -1,11 +1,10 @@
 """Where nothing goes on the directory has no news, and nobody who comes or goes may wait for any."""
 
-import asyncio
-
 import pytest
 
 from pipelined.swarm.records.members import Phase
 from tests.swarm.virtual_swarm import VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 pytestmark = pytest.mark.virtual
 
@@ -22,7 +21,7 @@ async def trained(steps=2):
 
 async def leaves(swarm, after):
     """Ask its first peer to leave when nothing has happened for so many seconds: it does."""
-    await asyncio.sleep(after)
+    await virtual_seconds(after)
     swarm.peers["p0"].peer.leave()
     await swarm.until(lambda: swarm.tasks["p0"].done())
     await swarm.close()
@@ -31,7 +30,7 @@ async def leaves(swarm, after):
 @pytest.mark.parametrize("topic", ["manifest", "chunk"])
 async def test_a_joining_peer_tries_a_failed_donor_again(topic):
     swarm = await trained()
-    await asyncio.sleep(5)
+    await virtual_seconds(5)
     struck = []
 
     def hear(passing):
@@ -77,7 +76,7 @@ async def test_a_peer_leaves_while_it_joins_its_stage_again():
 async def test_a_newcomer_that_knows_no_stage_comes_once_a_trainer_leads():
     swarm = await trained()
     swarm.peer("late")
-    await asyncio.sleep(5)
+    await virtual_seconds(5)
     assert swarm.peers["late"].peer.replica is None
     swarm.trainer("t1", steps=4)
     await swarm.until(lambda: swarm.peers["late"].peer.replica is not None)

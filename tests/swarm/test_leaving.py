@@ -6,6 +6,7 @@ import pytest
 
 from pipelined.swarm.config import GRACE_S
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 pytestmark = pytest.mark.virtual
 
@@ -91,7 +92,7 @@ async def test_a_draining_peer_without_state_leaves_at_once():
     await training(swarm, ("p0", 0), ("p1", 1))
     swarm.kill("p1")
     swarm.peer("late", 1)
-    await asyncio.sleep(3.0)
+    await virtual_seconds(3.0)
     swarm.peers["late"].peer.leave()
     assert await gone(swarm, "late", within=GRACE_S) < 1.0
     await swarm.close()

@@ -7,6 +7,7 @@ import pytest
 
 from pipelined.swarm.config import OtherModel
 from tests.swarm.virtual_swarm import VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 pytestmark = pytest.mark.virtual
 
@@ -51,7 +52,7 @@ async def test_a_transaction_with_a_lost_reply_blocks_no_process(nth, down):
     on("RESPONSE", "directory.transact", "t0", swarm, die, nth)
     swarm.trainer("t0", steps=3)
     await lost.wait()
-    await asyncio.sleep(down)
+    await virtual_seconds(down)
     swarm.start_directory()
     await swarm.finish(within=20)
     await swarm.close()

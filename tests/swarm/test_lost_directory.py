@@ -1,7 +1,5 @@
 """A directory that dies: forward and backward go on, commits wait, and nothing is lost; whoever is cut off says so."""
 
-import asyncio
-
 import pytest
 
 from apps.swarm.config import read_goal
@@ -10,6 +8,7 @@ from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.steps import members_of
 from pipelined.swarm.status.reader import StatusReader
 from tests.swarm.virtual_swarm import VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 pytestmark = pytest.mark.virtual
 
@@ -34,7 +33,7 @@ async def test_while_the_directory_is_dead_peers_compute_and_no_step_is_taken():
     await swarm.until(lambda: len(swarm.heads) == 2)
     before = passes(swarm)
     swarm.kill("directory")
-    await asyncio.sleep(3.0)
+    await virtual_seconds(3.0)
     assert passes(swarm) == before + 40 * 3, "the step under way was not computed to its end"
     assert {each.peer.replica.step for each in swarm.peers.values()} == {1}, "a step was taken without the directory"
     assert all([(await status(swarm, name)).cut_off for name in ("p0", "p3", "t0")])
@@ -68,7 +67,7 @@ async def test_eight_peers_with_clocks_an_hour_apart_are_one_membership_three_se
     swarm.trainer("t0", steps=4, offset=-HOUR_S)
     for at in range(8):
         swarm.peer(f"p{at}", offset=(at - 4) * HOUR_S / 7)
-    await asyncio.sleep(3.0)
+    await virtual_seconds(3.0)
     known = lambda view: sorted((peer.name, peer.stage, str(peer.phase)) for peer in view.peers.values())  # noqa: E731
     every = known(swarm.trainers["t0"].view)
     assert len(every) == 8 and {phase for *_, phase in every} == {"serving"}
@@ -85,7 +84,7 @@ async def test_a_stage_without_a_peer_is_waited_for():
     swarm = VirtualSwarm(stages=2, batch=4)
     swarm.peer("p0", stage=0)
     swarm.trainer("t0", steps=2)
-    await asyncio.sleep(10.0)
+    await virtual_seconds(10.0)
     assert [head.step for head in swarm.heads] == [0]
     assert (await StatusReader(swarm.watcher, swarm.directory, read_goal).read()).waits_for == "a peer of stage 1"
     swarm.peer("p1", stage=1)

@@ -1,13 +1,12 @@
 """Stages whose every peer is lost, one, many or all: training goes on from what was saved, and equals one process."""
 
-import asyncio
-
 import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.state.versions import common_step
 from pipelined.swarm.records.steps import LOST, LostStages
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 
 def start(swarm, stores, generation, **trainer):
@@ -88,7 +87,7 @@ def test_what_another_run_saved_is_gone_back_to_only_where_one_asks_for_it():
         swarm.kill("p0.1")
         swarm.kill("p2.1")
         swarm.peer("late", stage=0, store=store)
-        await asyncio.sleep(20.0)
+        await virtual_seconds(20.0)
         assert steps(swarm) == [0, 1], "it took up what it had not seen itself"
         await swarm.close()
 
@@ -106,7 +105,7 @@ def test_a_swarm_that_is_to_go_on_waits_for_what_was_saved():
         swarm = VirtualSwarm(stages=2, seed=1)
         swarm.trainer("t", steps=4, resume=True)
         swarm.peer("empty", stage=0, store=MemoryStore())
-        await asyncio.sleep(10.0)
+        await virtual_seconds(10.0)
         assert not swarm.heads
         for stage in (0, 1):
             swarm.peer(f"p{stage}", stage, store=store)

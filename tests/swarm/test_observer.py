@@ -1,7 +1,5 @@
 """An observer copies the state of every stage, to the bit, and costs the swarm no step."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from pipelined.membership.node import Node
 from pipelined.swarm.process.observer import SwarmObserver
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 pytestmark = pytest.mark.virtual
 
@@ -78,7 +77,7 @@ async def test_an_observer_does_not_make_the_swarm_go_back_while_a_stage_is_unre
     swarm = await trained(last=7)  # step 6 was saved
     swarm.network.cut_off("b")
     observer = observing(swarm)
-    await asyncio.sleep(5.0)  # a rollback would come after two leases of 1 s
+    await virtual_seconds(5.0)  # a rollback would come after two leases of 1 s
     swarm.network.heal("b")
     await observer
     assert [head.step for head in swarm.heads] == list(range(len(swarm.heads)))
@@ -100,7 +99,7 @@ async def test_an_observer_that_loses_its_lease_copies_on_under_a_new_one():
     observer = observing(swarm, load=0.5)
     await swarm.until(lambda: listed(swarm))
     first = listed(swarm)
-    await asyncio.sleep(0.2)  # the first stage is being loaded
+    await virtual_seconds(0.2)  # the first stage is being loaded
     swarm.network.freeze("observer")
     await swarm.until(lambda: not listed(swarm))  # the lease of 1 s has expired
     swarm.network.thaw("observer")

@@ -1,7 +1,5 @@
 """Whatever somebody with the key writes into the directory, who reads it goes on, and says what it could not read."""
 
-import asyncio
-
 import msgpack
 import pytest
 
@@ -9,6 +7,7 @@ from pipelined.state.versions import SAVED
 from pipelined.swarm.records.members import LEADER, PEERS, TRAINERS
 from pipelined.swarm.records.steps import EVALUATED, HEAD
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 pytestmark = pytest.mark.virtual
 
@@ -66,7 +65,7 @@ async def test_a_trainer_that_never_read_the_head_does_not_begin_anew_but_may_go
         await swarm.finish(within=20)
         assert [head.step for head in swarm.heads[last:]] == [4, 5, 6, 7, 8]
     else:
-        await asyncio.sleep(10.0)
+        await virtual_seconds(10.0)
         assert len(swarm.heads) == last and swarm.trainers["t1"].view.leader is None
     swarm.check()
     await swarm.close()

@@ -4,8 +4,6 @@ The bound: the longest that a member may bring nothing (10 leases, or more where
 leader's next look (1, 3, 7, 15, 31, 47 … leases after the round began), and three leases for the asking.
 """
 
-import asyncio
-
 import pytest
 
 from pipelined.aio import events
@@ -13,6 +11,7 @@ from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.commit import CommitLoop
 from pipelined.swarm.peer.all_reduce import AllReduce
 from tests.swarm.virtual_swarm import VirtualSwarm
+from tests.virtual_time import virtual_seconds
 
 LEASE_S, FOR_EVER_S = 1.0, 1e9
 BOUND_S = (15 + 3) * LEASE_S
@@ -28,7 +27,7 @@ def withhold(monkeypatch, culprit, method):
 
     async def held(self, *args):
         if self._members[self._me].name == culprit:
-            await asyncio.sleep(FOR_EVER_S)
+            await virtual_seconds(FOR_EVER_S)
         return await plain(self, *args)
 
     monkeypatch.setattr(AllReduce, method, held)
@@ -84,7 +83,7 @@ def test_a_sum_that_lasts_while_its_pieces_come_is_left_alone(monkeypatch):
     plain = AllReduce._ask
 
     async def slowly(self, owner, start, span):
-        await asyncio.sleep(8.0)
+        await virtual_seconds(8.0)
         return await plain(self, owner, start, span)
 
     async def train():

@@ -19,6 +19,7 @@ from pipelined.swarm.records.steps import name_digest
 from pipelined.swarm.records.view import SwarmView
 from tests.swarm.exact import ExactStage, Reference, data
 from tests.swarm.virtual_parties import DIRECTORY, VirtualParties
+from tests.virtual_time import virtual_seconds
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -143,7 +144,7 @@ class VirtualSwarm(VirtualParties):
         while not all(self.tasks[name].done() for name in self.trainers):
             self.check()
             assert asyncio.get_running_loop().time() < deadline, f"no end within {within} s: {self.describe()}"
-            await asyncio.sleep(0.05)
+            await virtual_seconds(0.05)
         self.check()
 
     async def until(self, holds, within=20.0):
@@ -151,7 +152,7 @@ class VirtualSwarm(VirtualParties):
         async with asyncio.timeout(within):
             while not holds():
                 self.check()
-                await asyncio.sleep(0.01)
+                await virtual_seconds(0.01)
 
     def _right(self, replica):
         """What one process has at this step; where sums lose, what the first peer had who was seen there."""

@@ -12,6 +12,7 @@ from collectives import Group, Links, ProblemSize, all_gather, all_reduce, barri
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from collectives.cost_model import ring_pass_seconds, ring_seconds
 from tests.unit.collectives.rounds import Rounds
+from tests.virtual_time import virtual_seconds
 from transports import open_local
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
@@ -175,7 +176,7 @@ async def test_a_ring_over_two_nodes_of_four_takes_what_walking_it_says(table, h
     """Short arrays by alpha, long ones by beta; adding takes no virtual time."""
     groups = [Group(end, range(8), 0, patience=1e6) for end in open_local(SLOW_URL, 8)]
     await asyncio.gather(*map(barrier, groups))
-    await asyncio.sleep(1.0)
+    await virtual_seconds(1.0)
     clock = asyncio.get_running_loop().time
     began, arrays = clock(), [np.zeros(floats, np.float32) for _ in groups]
     await asyncio.gather(*map(CALLS[table], groups, arrays))

@@ -10,6 +10,7 @@ import pytest
 
 from pipelined.process.stop_request import POLL_S, StopRequest, stop_signals
 from tests.terminal import closed_over
+from tests.virtual_time import virtual_seconds
 
 ASKED = """
 import os, signal, sys
@@ -75,7 +76,7 @@ def test_a_launcher_that_is_gone_has_asked():
 async def test_wait_returns_at_the_check_after_the_request():
     loop, stop = asyncio.get_running_loop(), StopRequest()
     waiting = asyncio.ensure_future(stop.wait())
-    await asyncio.sleep(3.5 * POLL_S)
+    await virtual_seconds(3.5 * POLL_S)
     assert not waiting.done()
     stop._receive(signal.SIGUSR1, None)
     await waiting

@@ -13,6 +13,7 @@ from pipelined.ravnest.orders import NodeOrder
 from pipelined.ravnest.records import Clusters, GoingOn, StagePlace
 from pipelined.schedules import Shape, find
 from pipelined.state.versions import Version
+from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork
 from transports.rpc.world import Worlds
 
@@ -59,12 +60,12 @@ async def test_neither_node_is_more_than_two_steps_ahead_unless_the_other_is_los
         for updates in (1, 2, 3):
             await first.keep_pace(updates)
         waits = asyncio.ensure_future(first.keep_pace(4))
-        await asyncio.sleep(1.0)
+        await virtual_seconds(1.0)
         assert not waits.done()
         await second.keep_pace(2)
         await waits
         waits = asyncio.ensure_future(first.keep_pace(6))
-        await asyncio.sleep(1.0)
+        await virtual_seconds(1.0)
         assert not waits.done() and not first.is_second and second.is_second
         network.kill("b")
         await waits

@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from tests.virtual_time import virtual_seconds
 from transports import Closed, PeerLost, open_local, open_transport
 from transports.emulation.options import LinkProfile
 from transports.emulation.transport import AHEAD_BYTES, SEND_BUFFER_BYTES, SlowTransport
@@ -89,7 +90,7 @@ async def test_beyond_the_window_a_send_waits_for_the_receiver_and_no_copy_is_ma
     here, there = ends = slowed(delay=1.0)
     body = np.zeros(SEND_BUFFER_BYTES + 1, np.uint8)
     sending = asyncio.ensure_future(here.send(1, ("large",), body))
-    await asyncio.sleep(7.0)
+    await virtual_seconds(7.0)
     assert not sending.done()
     await there.receive(0, ("large",))
     await sending
@@ -149,7 +150,7 @@ async def test_closes_at_the_same_time_all_return():
 async def test_a_message_that_arrives_during_a_close_is_delivered(turns):
     here, there = slowed(delay=3.0)
     await here.send(1, ("last",), b"word")
-    await asyncio.sleep(3.0)
+    await virtual_seconds(3.0)
     for _ in range(turns):
         await asyncio.sleep(0)
     await here.close()
@@ -161,7 +162,7 @@ async def test_a_send_under_way_to_a_peer_that_is_lost_ends_with_it():
     here, dying = slowed(rate=1.0)
     sending = asyncio.ensure_future(here.send(1, ("k",), bytes(2 * AHEAD_BYTES)))
     waiting = asyncio.ensure_future(here.receive(1, ("never",)))
-    await asyncio.sleep(1.0)
+    await virtual_seconds(1.0)
     dying.kill()
     for operation in (waiting, sending, here.send(1, ("later",))):
         with pytest.raises(PeerLost):
@@ -173,7 +174,7 @@ async def test_a_send_under_way_to_a_peer_that_is_lost_ends_with_it():
 async def test_an_abort_does_not_wait_for_messages_under_way():
     here, there = slowed(rate=1.0)
     sending = asyncio.ensure_future(here.send(1, ("k",), bytes(2 * AHEAD_BYTES)))
-    await asyncio.sleep(1.0)
+    await virtual_seconds(1.0)
     await here.abort("out of luck")
     with pytest.raises(Closed, match="out of luck"):
         await sending

@@ -6,6 +6,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from tests.virtual_time import virtual_seconds
 from transports import PeerLost, TransportError
 from transports.rpc.virtual.network import VirtualNetwork
 from transports.rpc.world import RankHolder, Worlds
@@ -62,7 +63,7 @@ async def test_each_message_arrives_once_and_in_order_whichever_holder_is_lost(l
     ends, many = await world.open(), 8
     relays = [asyncio.ensure_future(ignoring_its_end(relay(ends[name], many))) for name in ("b", "b2")]
     giving, taking = asyncio.ensure_future(give(ends["a"], many)), asyncio.ensure_future(take(ends["c"], many))
-    await asyncio.sleep(after_s)
+    await virtual_seconds(after_s)
     if lost:
         world.network.kill(lost)
     assert await taking == ([float(n * n) for n in range(many)], many, False)
@@ -76,7 +77,7 @@ async def test_a_rank_is_lost_with_its_last_holder():
     ends = await world.open()
     waiting = asyncio.ensure_future(ends["c"].receive(1, ("never",)))
     world.network.kill("b2")
-    await asyncio.sleep(0.01)
+    await virtual_seconds(0.01)
     assert not waiting.done() and not RankHolder(ends["b"]).has_twin
     world.network.kill("b")
     with pytest.raises(PeerLost, match="lost rank 1"):
@@ -115,7 +116,7 @@ async def test_a_silent_holder_that_is_gone_holds_nothing_up():
     world = World()
     world.network.freeze("b2")
     opening = asyncio.ensure_future(world.open("a", "b", "c"))
-    await asyncio.sleep(1.0)
+    await virtual_seconds(1.0)
     assert not opening.done()
     for name in "abc":
         world.worlds[name].lose(["virtual://b2"])

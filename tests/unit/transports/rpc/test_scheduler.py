@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.virtual_time import virtual_seconds
 from transports import WireError
 from transports.rpc.frames import KINDS
 from transports.rpc.frames import RpcKind as Kind
@@ -97,7 +98,7 @@ async def test_lanes_take_turns_and_each_keeps_its_order():
     ask(scheduler, 1, 8 * MAX_PART, "other")
     ask(scheduler, 2, 8, "slow")
     ask(scheduler, 3, 8, "quick")
-    await asyncio.sleep(1)
+    await virtual_seconds(1)
     assert [word for word in pen.story if word.startswith("REQUEST")] == [
         "REQUEST0",
         "REQUEST3",
@@ -114,7 +115,7 @@ async def test_lanes_take_turns_and_each_keeps_its_order():
 async def test_parts_are_as_long_as_takes_a_hundredth_of_a_second(seconds, size):
     scheduler, pen = speaking(seconds)
     ask(scheduler, 0, 16 * MAX_PART)
-    await asyncio.sleep(seconds * 1000)
+    await virtual_seconds(seconds * 1000)
     sizes = [nbytes for kind, *_, nbytes in pen.frames if kind == "PART"]
     assert sizes[0] == MAX_PART and sizes[-2] == size
 
@@ -126,7 +127,7 @@ async def test_a_message_withdrawn_before_its_first_byte_is_not_sent():
     ask(scheduler, 2, LONG)
     scheduler.withdraw(Kind.REQUEST, 1)
     scheduler.withdraw(Kind.REQUEST, 7)
-    await asyncio.sleep(1)
+    await virtual_seconds(1)
     assert [word for word in pen.story if word.startswith("REQUEST")] == ["REQUEST0", "REQUEST2"]
     assert ("PART", 2, (), 0) not in pen.frames
 
@@ -136,9 +137,9 @@ async def test_a_withdrawn_body_is_truncated_and_the_next_message_follows():
     out = []
     ask(scheduler, 0, LONG, out=lambda: out.append(0))
     ask(scheduler, 1, LONG, out=lambda: out.append(1))
-    await asyncio.sleep(0.025)
+    await virtual_seconds(0.025)
     scheduler.withdraw(Kind.REQUEST, 0)
-    await asyncio.sleep(1)
+    await virtual_seconds(1)
     mine = [nbytes for kind, channel, _, nbytes in pen.frames if kind == "PART" and channel == 1]
     assert mine[-1] == 0 and 0 < sum(mine) < LONG
     assert sum(nbytes for _, channel, _, nbytes in pen.frames if channel == 2) == LONG
@@ -170,5 +171,5 @@ async def test_the_end_lets_go_of_everything():
     ask(scheduler, 0, LONG, out=lambda: pytest.fail("it never was out"))
     scheduler.end()
     scheduler.withdraw(Kind.REQUEST, 0)
-    await asyncio.sleep(1)
+    await virtual_seconds(1)
     assert len(pen.frames) <= 2

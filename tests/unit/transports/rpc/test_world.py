@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from collectives.clusters import Rings, Share
+from tests.virtual_time import virtual_seconds
 from transports import PeerAborted, PeerLost, WireError
 from transports.rpc import Rejected, Unreachable, open_endpoint
 from transports.rpc.tcp import TcpEndpoint, open_at
@@ -34,7 +35,7 @@ async def test_a_world_opens_when_the_last_party_opens_it(network):
     addresses = [one.address, other.address]
     worlds = Worlds(other, MAX_BYTES)
     first = asyncio.ensure_future(Worlds(one, MAX_BYTES).open("late", addresses))
-    await asyncio.sleep(1.0)
+    await virtual_seconds(1.0)
     assert not first.done()
     second = await worlds.open("late", addresses)
     assert (await first).rank == 0 and second.rank == 1
@@ -44,7 +45,7 @@ async def test_a_world_opens_when_the_last_party_opens_it(network):
 async def test_a_killed_party_is_lost_to_all_that_wait_for_it(network):
     ends = await opened([network.endpoint(name) for name in "abc"])
     waiting = [asyncio.ensure_future(end.receive(2, ("never",))) for end in ends[:2]]
-    await asyncio.sleep(0.01)
+    await virtual_seconds(0.01)
     network.kill("c")
     for done in waiting:
         with pytest.raises(PeerLost, match="lost rank 2"):
@@ -86,7 +87,7 @@ async def test_a_party_that_listens_and_does_not_reply_in_time_is_waited_for(mon
         monkeypatch.setattr("transports.rpc.world.peers._logger.warning", warning)
         opening = asyncio.ensure_future(Worlds(other, MAX_BYTES).open("w", [starved.address, other.address]))
         await warned.wait()
-        await asyncio.sleep(0.15)
+        await virtual_seconds(0.15)
         assert not opening.done()
         (said,) = told
         assert f"waits for rank 0: {starved.address} cannot be reached" in said
@@ -113,10 +114,10 @@ async def test_a_failed_open_aborts_the_world_for_the_parties_that_have_opened_i
     ends = {name: network.endpoint(name) for name in names}
     worlds, addresses = {name: Worlds(end, MAX_BYTES) for name, end in ends.items()}, [e.address for e in ends.values()]
     first = asyncio.ensure_future(worlds["one"].open("world", addresses))
-    await asyncio.sleep(0.1)
+    await virtual_seconds(0.1)
     second = asyncio.ensure_future(worlds["other"].open("world", addresses))
     if failure == "cancelled":
-        await asyncio.sleep(1.5e-3)  # after the request of `other` has arrived, before its reply has
+        await virtual_seconds(1.5e-3)  # after the request of `other` has arrived, before its reply has
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
@@ -138,7 +139,7 @@ async def test_every_rank_raises_the_abort_even_from_a_rank_that_only_passes_it_
     one, other, failing = await opened([network.endpoint(name) for name in "abc"])
     network.cut("b", "c")
     aborting = asyncio.ensure_future(failing.abort("the loss is not finite"))
-    await asyncio.sleep(0.1)
+    await virtual_seconds(0.1)
     with pytest.raises(PeerAborted, match="the loss is not finite") as seen:
         await other.send(0, ("k",))
     assert seen.value.rank == 2
@@ -152,7 +153,7 @@ async def test_a_rank_that_closes_after_an_abort_passes_it_on(network):
     network.cut("b", "c")
     waiting = asyncio.ensure_future(other.receive(2, ("never",)))
     aborting = asyncio.ensure_future(failing.abort("the loss is not finite"))
-    await asyncio.sleep(0.1)
+    await virtual_seconds(0.1)
     await one.close()
     with pytest.raises(PeerAborted, match="the loss is not finite") as seen:
         await waiting
@@ -183,11 +184,11 @@ async def test_requests_to_open_a_world_that_are_cancelled_leave_nothing(network
     one, other = network.endpoint("one"), network.endpoint("other")
     worlds = Worlds(other, MAX_BYTES)
     requests = [asyncio.ensure_future(one.request(other.address, OPEN, note=[f"w{n % 2}"])) for n in range(4)]
-    await asyncio.sleep(0.1)
+    await virtual_seconds(0.1)
     assert len(worlds._waiting) == 2
     for request in requests:
         request.cancel()
-    await asyncio.sleep(0.1)
+    await virtual_seconds(0.1)
     assert not worlds._waiting
 
 

@@ -33,6 +33,7 @@ from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
 from pipelined.swarm.status.reader import MAX_REQUESTS, StatusReader
 from pipelined.swarm.status.status import Selection
 from tests.unit.apps.swarm.status.samples import peer_reply, trainer_reply
+from tests.virtual_time import virtual_seconds
 from transports.rpc import Response, Unreachable
 
 
@@ -169,7 +170,7 @@ class Busy:
         self.asked.append(address)
         self.now += 1
         self.most = max(self.most, self.now)
-        await asyncio.sleep(0.1)
+        await virtual_seconds(0.1)
         self.now -= 1
         leads = LeaderReport(left=1, unscored=0, phase=address, attempt=1, last_failure="")
         return trainer_reply(replies={"p00-000": 3, "p00-499": 1}, rate=1.0, leads=leads).response()

@@ -15,6 +15,7 @@ from pipelined.swarm.messaging.fields import Malformed
 from pipelined.swarm.messaging.reasons import Blame, Reason
 from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, RoundName, Summed
 from pipelined.swarm.records.members import Peer, Phase
+from tests.virtual_time import virtual_seconds
 from transports.rpc import Rejected
 
 BATCH, NAME, START = 8, RoundName(1, 1), Version(0, "")
@@ -86,10 +87,10 @@ class Refusing(MemberClient):
 
     async def request(self, who, request, limit=None):
         if isinstance(request, Prepare):
-            await asyncio.sleep(0.1)
+            await virtual_seconds(0.1)
             return await super().request(who, request)
         seconds, rejection = self._refusals[who.name]
-        await asyncio.sleep(seconds)
+        await virtual_seconds(seconds)
         raise rejection
 
 

@@ -10,6 +10,7 @@ from pipelined.swarm.messaging.client import SILENCE_LEASES, SLICES, MemberClien
 from pipelined.swarm.messaging.messages import Done, Ping, serve
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
+from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 LEASE_S = 1.0
@@ -35,7 +36,7 @@ class Two:
         """Whether it is heard, and after how long; faults are moments and what happens then."""
         listening = self.network.run("one", self.probe.reaches(self.other))
         for moment, fault, *names in faults:
-            await asyncio.sleep(moment - asyncio.get_running_loop().time())
+            await virtual_seconds(moment - asyncio.get_running_loop().time())
             getattr(self.network, fault)(*names)
         heard, moment = await listening, self.clock.now()
         self.network.kill("one")
@@ -73,10 +74,10 @@ def test_time_while_this_process_was_stopped_does_not_count():
 @pytest.mark.virtual
 async def test_what_is_done_with_a_member_ends_when_it_is_silent_and_not_because_it_lasts():
     two = Two()
-    assert await two.probe.while_reachable(two.other, asyncio.sleep(100, "done")) == "done"
+    assert await two.probe.while_reachable(two.other, virtual_seconds(100, "done")) == "done"
     two.network.cut("one", "other")
     with pytest.raises(NoLongerValid):
-        await two.probe.while_reachable(two.other, asyncio.sleep(100))
+        await two.probe.while_reachable(two.other, virtual_seconds(100))
     assert two.clock.now() < 100 + 3 * SILENCE_S
     two.network.kill("one")
     two.network.kill("other")

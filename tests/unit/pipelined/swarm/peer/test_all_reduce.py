@@ -12,6 +12,7 @@ from pipelined.swarm.peer import all_reduce
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
 from pipelined.swarm.protocol.rounds import Reach, RoundMember, RoundName, SendPart
 from pipelined.swarm.stages.codec import Coding
+from tests.virtual_time import virtual_seconds
 from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
@@ -104,7 +105,7 @@ async def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(c
     *first, last = stage.rounds
     stage.network.listen(lambda _: held.append(gathered(stage.rounds[0])))
     summing = [asyncio.ensure_future(part.run(at_once())) for part in first]
-    await asyncio.sleep(0.1)
+    await virtual_seconds(0.1)
     totals = [await last.run(at_once()), *await asyncio.gather(*summing)]
     assert len({total.tobytes() for total in totals}) == 1
     assert max(held) == window * (count - 1) // count
@@ -339,7 +340,7 @@ def test_a_member_says_for_which_others_it_waits_and_since_when():
         stage = Members(3, 3)
         assert stage.rounds[0].awaited == Reach((), {"p1": 0.0, "p2": 0.0}, {})
         two = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds[:2]]
-        await asyncio.sleep(5.0)
+        await virtual_seconds(5.0)
         awaited = stage.rounds[0].awaited
         assert awaited == Reach((), {"p2": 5.0}, {"p1": 5.0, "p2": 5.0})
         assert stage.rounds[2].awaited.parts == {}, "it lacks its own part alone"
@@ -356,12 +357,12 @@ def test_an_owner_that_answered_some_chunks_is_awaited_since_the_last():
 
         async def take(request, sender):
             asked.append(request)
-            await asyncio.sleep(4.0 if len(asked) <= 2 else 1e9)
+            await virtual_seconds(4.0 if len(asked) <= 2 else 1e9)
             return await stage.rounds[1].receive_part(request, sender)
 
         served(stage.ends[1], take)
         running = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds]
-        await asyncio.sleep(10.0)
+        await virtual_seconds(10.0)
         assert stage.rounds[0].awaited.totals == {"p1": pytest.approx(6.0, abs=0.1)}
         for each in running:
             each.cancel()

@@ -15,6 +15,7 @@ from pipelined.swarm.peer.device_watchdog import (
     DeviceStalled,
     DeviceWatchdog,
 )
+from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork
 
 LEASE_S, LONG_S = 1.0, 1e3
@@ -38,10 +39,10 @@ async def seen(before, kind="op", stopped=0.0):
     took[kind], began = LONG_S, clock.now()
     stuck = network.run("p0", device.run(kind, lambda: None))
     asking = network.run("p0", device.unless_late(asyncio.Event().wait()))
-    await asyncio.sleep(0.1)
+    await virtual_seconds(0.1)
     if stopped:
         network.freeze("p0")
-        await asyncio.sleep(stopped)
+        await virtual_seconds(stopped)
         network.thaw("p0")
     with pytest.raises(DeviceLate, match=f"{kind} for "):
         await asking

@@ -12,6 +12,7 @@ from pipelined.swarm.protocol.rounds import Inherit, Resume, RoundName
 from pipelined.swarm.protocol.work import Announce
 from pipelined.swarm.records.members import LEADER, LeaderRecord, Observer, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.view import SwarmView
+from tests.virtual_time import virtual_seconds
 from transports.rpc import Party, Rejected
 
 pytestmark = pytest.mark.virtual
@@ -85,7 +86,7 @@ async def test_members_are_let_in(role, address):
 async def test_a_newcomer_is_admitted_when_its_record_arrives():
     known = view()
     late = asyncio.ensure_future(admitted(known, "trainer", "virtual://t1", stage=0))
-    await asyncio.sleep(0.1)
+    await virtual_seconds(0.1)
     known.trainers["t1"] = TrainerRecord("t1", "virtual://t1", 9, "model")
     known.notify()
     await late

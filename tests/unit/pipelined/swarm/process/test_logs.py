@@ -14,6 +14,7 @@ from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, Tr
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.status.reader import waits_for
+from tests.virtual_time import virtual_seconds
 
 HEAD, LEADER = Commit(2, "m"), LeaderRecord("t", "at t")
 
@@ -65,7 +66,7 @@ async def told(*news):
             else:
                 setattr(view, name, value)
         view.notify()
-        await asyncio.sleep(seconds)
+        await virtual_seconds(seconds)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     return said
@@ -131,7 +132,7 @@ def test_a_block_that_lasts_reports_what_it_waits_for():
     async def wait(seconds):
         said = []
         async with reported_wait("the others", said.append):
-            await asyncio.sleep(seconds)
+            await virtual_seconds(seconds)
         return said
 
     assert run_virtual(wait(9)) == ["waits for the others"] and run_virtual(wait(0.9 * MOMENT_S)) == []

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pipelined.aio.clock import run_virtual
+from tests.virtual_time import virtual_seconds
 from transports import Closed
 from transports.rpc import Rejected, Response, Unreachable
 from transports.rpc.virtual.network import VirtualNetwork
@@ -116,7 +117,7 @@ async def test_a_kill_ends_the_requests_the_tasks_and_the_sleep_of_the_killed():
         world.a.handle("wait", world.wait)
         asks = asyncio.create_task(world.b.request(world.a.address, "wait"))
         sleeps = asyncio.create_task(clock.sleep(60))
-        runs = world.network.run("b", asyncio.sleep(60))
+        runs = world.network.run("b", virtual_seconds(60))
         await world.clock.sleep(1.0)
         world.network.kill("b")
         await asyncio.wait([asks, sleeps, runs])
