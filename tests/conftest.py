@@ -99,6 +99,17 @@ def _log_as_it_is_at_first():
     logger.setLevel(logging.NOTSET)
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """Let torch compute on one thread: many ranks in one process must not compete for two cores."""
+    import torch  # here, because most tests of the transports run without it
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Run a test that is a coroutine on a loop of its own: for a minute at most, or on virtual time if marked so."""

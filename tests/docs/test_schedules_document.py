@@ -5,7 +5,6 @@ import re
 import shlex
 
 import pytest
-import torch
 
 from pipelined.__main__ import main
 from pipelined.programs.pricing.price import Costs, price
@@ -35,13 +34,9 @@ def block_with(text):
 
 
 @pytest.fixture
-def in_root(monkeypatch):
-    """Paths in the document are from the root; several ranks here must not fight over two cores."""
+def in_root(monkeypatch, one_thread):
+    """Paths in the document are from the root."""
     monkeypatch.chdir(ROOT)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_the_file_shown_is_the_example():

@@ -41,7 +41,6 @@ def trained(case, change=lambda trainer, step: None, exact=True, **numerics):
 
 @pytest.fixture(scope="module")
 def expected():
-    torch.set_num_threads(1)
     return trained(ALONE)
 
 

@@ -117,7 +117,6 @@ class Story:
         Raises:
             AssertionError: with the whole story.
         """
-        torch.set_num_threads(1)
         loop = asyncio.get_running_loop()
         loop.run_in_executor = at_once
         self._start(DIRECTORY)

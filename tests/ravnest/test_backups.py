@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-import torch
 
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.orders import OrderDirectory, read_orders
@@ -74,7 +73,6 @@ def test_more_random_faults_leave_the_bits_of_plain_loops(first):
 
 def tell_and_replay(path, seed):
     """Several microbatches alive, so orders differ where they may, and rounds beside training on odd seeds."""
-    torch.set_num_threads(1)
     training = replace(OVERLAPPED, overlapped=seed % 2 == 1)
     told = tell(seed, training=training, ahead=1 + seed % 3, backups=1 + seed % 4, orders=OrderDirectory(path, "task"))
     assert told.ends[-1] == f"average {replayed(training, read_orders(path))[0]}", told.told

@@ -65,7 +65,6 @@ def test_a_node_holds_at_most_a_fiftieth_more_than_planned_and_at_least_six_seve
     async def everyone():
         return await asyncio.gather(*(held(end, job, order) for end, order in zip(world(3), orders, strict=True)))
 
-    torch.set_num_threads(1)
     counted = on_loop(everyone())
     sizes = StageSizes(tuple(layer_sizes(model.config, MICROBATCH, SEQUENCE, dtype)), StageRules(weights))
     planned = [float(sizes.bytes(alive)[cut.start, cut.stop]) for cut, alive in zip(CUT, ALIVE, strict=True)]

@@ -4,7 +4,6 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-import torch
 
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
@@ -139,7 +138,6 @@ def test_the_replay_goes_through_the_saves_with_the_same_bits(tmp_path, kind):
 
 
 def tell_and_replay(path, seed):
-    torch.set_num_threads(1)
     saving = Saving(DiskStore(path / "saved", CASE.model.identity()), 1 + seed % 2, "run")
     orders = OrderDirectory(path / "orders", "task")
     told = tell(seed, training=OVERLAPPED, ahead=1 + seed % 3, orders=orders, saving=saving)

@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from apps.gpt2.config import parse
@@ -32,7 +31,6 @@ FLAGS = (
 
 def trained(words, ranks, stop=None, checkpoints=None):
     """Train with these flags on this many ranks, each with its directory if there are some; returns job and text."""
-    torch.set_num_threads(1)
     job = resolve_ravnest(parse([*FLAGS.split(), *map(str, words)]), ranks)
     job.check()
     text = job.read_text()

@@ -32,12 +32,7 @@ LARGE = 3
 SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def layers():
@@ -170,8 +165,7 @@ def trained(exact=True, **how):
 
 
 @pytest.fixture(scope="module")
-def alone():
-    torch.set_num_threads(1)
+def alone(one_thread):
     return trained(peers=1)
 
 

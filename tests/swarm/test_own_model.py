@@ -105,7 +105,7 @@ MANY = 40
 @pytest.mark.timeout(120)
 def test_a_peer_s_process_is_killed_and_training_goes_on():
     """Three peers for two stages, and the trainer in this process. With exact sums its death changes no bit."""
-    serving, killed = dict[str, str](), list[str]()
+    serving, killed, have_spare = dict[str, str](), list[str](), threading.Event()
     with ExitStack() as stack:
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -119,14 +119,20 @@ def test_a_peer_s_process_is_killed_and_training_goes_on():
             for line in peers[name].stdout:
                 if found := re.fullmatch(r"\w+: (stage \d): (.*)\n", line):
                     serving[name] = found[1] if found[2] == "serves" else ""
+                    if one_of_two():
+                        have_spare.set()
+
+        def one_of_two():
+            """A peer that serves a stage with another one, or none."""
+            at = [serving.get(name, "") for name in peers]
+            return next((name for name in peers if at.count(serving.get(name) or name) == 2), None)
 
         def report(step):
-            at = [serving.get(name, "") for name in peers]
-            twice = [name for name in peers if at.count(serving.get(name) or name) == 2]
-            if not killed and twice and step.step > 1:
-                killed.append(twice[0])
-                peers[twice[0]].kill()
-            time.sleep(0 if killed else 0.8)  # less than a lease; the third peer may start late
+            if not killed and step.step > 1 and (spare := one_of_two()):
+                killed.append(spare)
+                peers[spare].kill()
+            elif not killed:
+                have_spare.wait(0.8)  # the third peer may start late, and the trainer's lease is longer
 
         directory = start("-m", "pipelined", "directory")
         coordinator = directory.stdout.readline().split()[-1]

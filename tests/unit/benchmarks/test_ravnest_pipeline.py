@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-import torch
 
 from benchmarks._ravnest_stage import trained
 from benchmarks.ravnest_pipeline import Options, plain, run_of, table
@@ -25,10 +24,10 @@ def measured(options, schedule):
         working = zip(worlds, runs, map(network.clock, names), strict=True)
         return await asyncio.gather(*(trained(*each) for each in working))
 
-    torch.set_num_threads(1)
     return run_virtual(everyone())
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("ahead, share, alive", [(None, 1.0, [7, 4, 1]), (3, 3 / 7, [3, 2, 1])])
 def test_each_microbatch_alive_is_a_seventh_of_the_slowest_stage_s_rate(ahead, share, alive):
     options = Options(ahead=ahead, microbatches=3, steps=8)

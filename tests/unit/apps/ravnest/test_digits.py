@@ -45,8 +45,7 @@ def test_files_to_learn_from_are_refused(tmp_path):
         read_data(RavnestConfig("digits"), type(flags)((tmp_path,)))
 
 
-def test_two_clusters_train_on_digits_are_replayed_and_exported(tmp_path, capsys):
-    torch.set_num_threads(1)
+def test_two_clusters_train_on_digits_are_replayed_and_exported(tmp_path, capsys, one_thread):
     pytest.importorskip("sklearn")
     data = Digits.read()
     config = RavnestConfig("digits", microbatch=8, batch=8, average_every=2, steps=6)

@@ -78,19 +78,21 @@ async def test_a_party_that_listens_and_does_not_reply_in_time_is_waited_for(mon
         with pytest.raises(Unreachable, match="what listens there does not reply") as seen:
             await other.request(starved.address, "echo")
         assert seen.value.silent and not seen.value.sent
-        warned, told = asyncio.Event(), list[str]()
+        attempts, request, warnings = asyncio.Queue[None](), other.request, list[str]()
 
-        def warning(text, *facts):
-            told.append(text % facts)
-            warned.set()
+        def counted(*arguments, **note):
+            attempts.put_nowait(None)
+            return request(*arguments, **note)
 
+        monkeypatch.setattr(other, "request", counted)
+        warning = lambda text, *facts: warnings.append(text % facts)  # noqa: E731
         monkeypatch.setattr("transports.rpc.world.peers._logger.warning", warning)
         opening = asyncio.ensure_future(Worlds(other, MAX_BYTES).open("w", [starved.address, other.address]))
-        await warned.wait()
-        await virtual_seconds(0.15)
+        for _ in range(3):
+            await attempts.get()
         assert not opening.done()
-        (said,) = told
-        assert f"waits for rank 0: {starved.address} cannot be reached" in said
+        (warned,) = warnings
+        assert f"waits for rank 0: {starved.address} cannot be reached" in warned
         monkeypatch.undo()
         await listen(starved)
         await Worlds(starved, MAX_BYTES).open("w", [starved.address, other.address])
