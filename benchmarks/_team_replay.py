@@ -12,9 +12,8 @@ import torch
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from benchmarks._planned import WORLD, slowest
 from benchmarks._punctual import PunctualClock
-from collectives import Group, Links, barrier
-from pipelined.aio.clock import Clock, RealClock
-from pipelined.measurement.collective_fits import TimedCall, fit_pooled, time_collectives
+from collectives import Group, barrier
+from pipelined.aio.clock import Clock
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.planned_model import SplitModel
 from pipelined.programs.plan import Plan
@@ -26,20 +25,6 @@ from transports import Transport
 
 MOVES = 1
 """The channel of a team's moves."""
-ALGORITHMS = {"all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "pairwise"}
-"""What a team's moves run by."""
-SIZES, REPEATS = (1 << 10, 1 << 15, 1 << 18, 1 << 20), 5
-"""Bytes of the timed collectives, and how often each is run."""
-
-
-async def fitted_links(transport: Transport) -> Links | None:
-    """Alpha and beta of collectives over all ranks, as the paper pools them; on rank 0. All ranks call this."""
-    every = [TimedCall(name, by, tuple(range(transport.world_size))) for name, by in ALGORITHMS.items()]
-    timings = await time_collectives(transport, RealClock(), every, SIZES, REPEATS)
-    if transport.rank:
-        return None
-    alpha, beta = fit_pooled(timings).values
-    return Links(max(0.0, alpha), max(0.0, beta), 0.0)
 
 
 async def replayed(

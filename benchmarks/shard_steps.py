@@ -23,8 +23,10 @@ from apps.lm.sharded.layouts import states_of
 from benchmarks._flags import flags
 from benchmarks._predictions import Row, as_table, row_of, spread_out, summary
 from benchmarks._results import Reported, tell
-from benchmarks._team_replay import fitted_links, replayed
+from benchmarks._team_links import fitted_links
+from benchmarks._team_replay import replayed
 from benchmarks.planner import REAL, measured_request, measured_steps, shared, tried
+from pipelined.aio.clock import RealClock
 from pipelined.planner import SearchRequest, Stated
 from pipelined.planner.candidates import ONE_STAGE, Candidate, candidates, data_parallel
 from pipelined.planner.decide import TRIES
@@ -93,7 +95,7 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
 
 async def _stated(transport: Transport, planned: PlannedGPT2, options: Options) -> SearchRequest | None:
     """With links that are measured here, and devices of the stated speed; on rank 0."""
-    links = await fitted_links(transport)
+    links = await fitted_links(transport, RealClock())
     costs = Stated(planned.layer_costs, planned.sequence, options.speed)
     return links and SearchRequest(planned, costs, Machine(links), transport.world_size)
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from benchmarks._team_links import fitted_links
 from benchmarks._team_replay import Member
 from benchmarks.shard_steps import Options, pick
 from collectives import Links
@@ -44,3 +45,12 @@ def test_an_emulated_team_takes_no_longer_than_the_planner_predicts_and_little_l
             return max(await asyncio.gather(*(member.step() for member in members)))
 
         assert 0.9 * outcome.step_s <= run_virtual(step()) <= 1.005 * outcome.step_s, plan.split
+
+
+@pytest.mark.virtual
+async def test_timed_collectives_give_the_delay_and_the_rate_of_emulated_links():
+    ends, clock = open_local("local://?delay=1ms&rate=1gbit", 4), VirtualClock()
+    found, *others = await asyncio.gather(*(fitted_links(end, clock) for end in ends))
+    assert others == [None] * 3
+    assert (found.alpha, found.beta) == (pytest.approx(LINKS.alpha, rel=0.005), pytest.approx(LINKS.beta, rel=0.005))
+    await asyncio.gather(*(end.close() for end in ends))
