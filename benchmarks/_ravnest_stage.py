@@ -68,7 +68,7 @@ async def trained(worlds: Worlds, run: dict[str, Any], clock: Clock) -> dict[str
     """Train, and measure this stage; see `benchmarks.ravnest_pipeline`."""
     world = await worlds.open(run["schedule"], run["addresses"])
     tracer, steps = TimingTracer(run["microbatches"]), range(run["steps"])
-    executor = TimedExecutor({"forward": run["forward"], "backward": run["backward"]}, clock)
+    executor = TimedExecutor({"forward": run["forward"], "backward": run["backward"]}, clock, work_first=True)
     async with Actor(world) as actor:
         trainer = build_rank(actor, job_of(run), executor=executor, tracer=tracer)
         while steps:

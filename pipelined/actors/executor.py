@@ -166,11 +166,20 @@ class TimedExecutor(Executor):
 
     Args:
         seconds: duration of each op; other ops take no time.
+        work_first: do the work at the beginning of its duration, so that on the real clock what the work itself takes
+            is part of the duration; else at the end, and it takes longer by that.
     """
 
-    def __init__(self, seconds: Mapping[str, float], clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
+    def __init__(
+        self,
+        seconds: Mapping[str, float],
+        clock: Clock,
+        on_busy: Callable[[bool], None] = lambda busy: None,
+        *,
+        work_first: bool = False,
+    ):
         super().__init__(clock, on_busy)
-        self.seconds, self._turn, self._end = seconds, asyncio.Lock(), -math.inf
+        self.seconds, self._turn, self._end, self._work_first = seconds, asyncio.Lock(), -math.inf, work_first
 
     async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`."""
@@ -181,8 +190,11 @@ class TimedExecutor(Executor):
                 start, seconds = max(queued, self._end), self.seconds.get(op, 0.0)
                 self._end = start + seconds
                 try:
+                    if self._work_first:
+                        result = work()
                     await self._compute(op, seconds - (self.clock.now() - start))
-                    result = work()
+                    if not self._work_first:
+                        result = work()
                 except BaseException:
                     self._end = self.clock.now()
                     raise

@@ -21,6 +21,35 @@ def test_a_timed_device_takes_what_each_op_takes_one_after_another():
     assert busy == 3.0
 
 
+class Steps:
+    """A clock that advances only by what is slept, and by what work adds."""
+
+    def __init__(self):
+        self.time = 0.0
+
+    def now(self):
+        return self.time
+
+    async def sleep(self, seconds):
+        self.time += seconds
+
+
+@pytest.mark.parametrize(("work_first", "ends"), [(True, [1.0, 2.0]), (False, [1.25, 2.5])])
+def test_what_work_itself_takes_is_part_of_its_duration_if_it_is_done_first(work_first, ends):
+    clock = Steps()
+
+    def work():
+        clock.time += 0.25
+
+    async def main():
+        device = TimedExecutor({"forward": 1.0}, clock, work_first=work_first)
+        for end in ends:
+            await device.run("forward", work)
+            assert clock.time == end
+
+    asyncio.run(main())
+
+
 def test_torch_work_leaves_the_loop_free():
     """The work waits for something that only the loop can do: on the loop's own thread it would never end."""
 
