@@ -125,6 +125,7 @@ class ClusterRun:
                 self.backed.end_after(updates)
 
         if clusters.opening and number < clusters.kept:
+            await self.trainer.prepare()  # its small messages would wait behind the round's
             await beside.begin(weight)
         elif clusters.opening:
             if not await rounds.average(weight):

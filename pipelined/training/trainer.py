@@ -94,9 +94,9 @@ class RankTrainer:
         if self.plan.flushes and len(steps) != 1:
             fact = f"{self.plan.schedule} drains the pipe after every step (steps: {len(steps)})"
             raise PlanError(f"{fact}; train one step at a time")
-        self._prepared = self._prepared or await self._prepare()
+        prepared = await self.prepare()
         begun = self.context.executor.clock.now(), self.context.executor.busy, payload_sent(self.context.actor)
-        segment = self._segment(steps, self._prepared, after_update)
+        segment = self._segment(steps, prepared, after_update)
         async with Nursery() as tasks:
             agreement = tasks.create_task(
                 self._agreement.follow(segment, steps, begun, stopping=stopping, on_step=on_step)
@@ -111,9 +111,15 @@ class RankTrainer:
             raise diverged(report)
         return report
 
+    async def prepare(self) -> Prepared:
+        """Prepare the first step now; all ranks call this. Else the first step does it, and later ones nothing."""
+        self._prepared = self._prepared or await self._prepare()
+        return self._prepared
+
     async def planned_sum_bytes(self) -> int:
         """Payload bytes of this rank's gradient sums in a step. All ranks call this, as it prepares the first one."""
-        self._prepared, agreed = self._prepared or await self._prepare(), self.accumulation.agreed
+        agreed = self.accumulation.agreed
+        await self.prepare()
         return self.plan.updates_a_step * await self.sums.planned_bytes(self.local.buckets, self.world, agreed)
 
     async def merge_statistics(self, step: int) -> None:
@@ -136,7 +142,7 @@ class RankTrainer:
         if not self._delayed:
             yield
             return
-        self._prepared = self._prepared or await self._prepare()
+        await self.prepare()
         parameters = self.local.parameters
         in_use = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         try:
