@@ -1,8 +1,8 @@
 """What rounds and late clusters cost those that train: `python -m benchmarks.ravnest_overlap`.
 
 Two clusters of three nodes train with rounds beside training and without any, over lines on which a round takes at most
-half the time between rounds. Then three more nodes come, and form a late cluster. Real actors on the virtual clock:
-devices take given times, and links take turns on a node's line.
+half the time between rounds. Of a larger model, three more nodes come, and form a late cluster. Real actors on the
+virtual clock: devices take given times, and links take turns on a node's line.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ NEVER = 1 << 30
 MICROBATCHES, SEQUENCE, VOCABULARY = 4, 8, 16
 RAM = 9200
 """So that three nodes can hold the model at six microbatches alive, and two cannot; see `Party`."""
-JOINED_S, LATE_EVERY = 3.0, 16
+JOINED_S, LATE_EVERY = 3.0, 56
+"""A node waits if its next snapshot is due before the last round is applied, so the transfer is to be shorter."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,16 @@ class Options(Reported):
     """Microbatches alive in a first stage."""
     steps: int = 48
     """Steps of four microbatches, of both clusters together, where rounds are measured."""
-    late_steps: int = 120
+    late_steps: int = 300
     """Steps of all clusters together where a cluster comes late."""
+    late_width: int = 128
+    """As `width`, where a cluster comes late: its bytes take about four seconds."""
 
 
-def training(options: Options, steps: int, every: int) -> ClusterTraining:
+def training(width: int, steps: int, every: int) -> ClusterTraining:
     """What is trained, with so many steps of a cluster between rounds."""
     return ClusterTraining(
-        model=UntiedGPT2(ModelConfig(4, options.width, 1, VOCABULARY, SEQUENCE, dropout=0.0, tied=False)),
+        model=UntiedGPT2(ModelConfig(4, width, 1, VOCABULARY, SEQUENCE, dropout=0.0, tied=False)),
         feed=RandomTokens(VOCABULARY, (1, SEQUENCE)),
         steps=steps,
         every=every,
@@ -80,10 +83,10 @@ def step_s(seen: Party, cluster: int = 0, until: float = float("inf")) -> float:
 
 def rounds(options: Options) -> dict[str, Any]:
     """The throughput with rounds over that without, by cluster, and how many updates a round lasts."""
-    without = party(options, training(options, options.steps, NEVER)).run()
+    without = party(options, training(options.width, options.steps, NEVER)).run()
     with TemporaryDirectory() as kept:
         orders = OrderDirectory(Path(kept), "")
-        beside = party(options, training(options, options.steps, 4), keeps={"orders": orders}).run()
+        beside = party(options, training(options.width, options.steps, 4), keeps={"orders": orders}).run()
         found = [order.added for run in read_orders(Path(kept)) for order in run.orders.values()]
     between = 4 * MICROBATCHES
     lags = [updates - number * between for added in found for number, updates in added.items()]
@@ -93,7 +96,7 @@ def rounds(options: Options) -> dict[str, Any]:
 
 def late(options: Options) -> dict[str, Any]:
     """When a late cluster trains after it was formed, and what the others lose."""
-    what = training(options, options.late_steps, LATE_EVERY)
+    what = training(options.late_width, options.late_steps, LATE_EVERY)
     comes = party(options, what)
 
     async def join() -> None:
@@ -108,24 +111,28 @@ def late(options: Options) -> dict[str, Any]:
     count = len(clusters.rows)
     bound = (3 * most + 2 * (count - 1) / count * most) / options.rate
     trains = min(comes.executors[place.name].first["forward"] for place in clusters.rows[-1])
-    lost = []
-    for cluster in range(count - 1):
-        times = [each.time_s for each in comes.seen if each.cluster == cluster]
-        before = sum(time < formed for time in times) - 3  # the last two drain the pipeline
-        after = before + 10
-        lost.append(times[after] - times[before] - 10 * step_s(comes, cluster, formed - 0.1))
+    lost = [lost_s(comes, cluster, formed, trains) for cluster in range(count - 1)]
     return {"clusters": count, "trains_after_s": trains - formed, "bound_s": bound, "lost_s": lost}
+
+
+def lost_s(seen: Party, cluster: int, formed: float, trains: float) -> float:
+    """Seconds that a cluster lost from when a late one was formed until that one trains."""
+    times = [each.time_s for each in seen.seen if each.cluster == cluster]
+    before = sum(time < formed for time in times) - 3  # the last two drain the pipeline
+    after = sum(time < trains for time in times)
+    return times[after] - times[before] - (after - before) * step_s(seen, cluster, formed - 0.1)
 
 
 def table(found: dict[str, Any]) -> str:
     """The figures as text."""
     rounds, late = found["rounds"], found["late"]
     lost = ", ".join(f"{each:.2f}" for each in late["lost_s"])
+    share = max(late["lost_s"]) / late["trains_after_s"]
     return (
         f"a round lasts {rounds['updates_of_a_round']:.1f} of {rounds['updates_between']} updates; throughput of that "
         f"without rounds: {min(rounds['shares']):.1%}\n"
         f"a late cluster trains {late['trains_after_s']:.2f} s after it was formed; its bytes and a round take "
-        f"{late['bound_s']:.2f} s; the others lose {lost} s"
+        f"{late['bound_s']:.2f} s; the others lose {lost} s, at most {share:.1%} of it"
     )
 
 
