@@ -15,18 +15,23 @@ from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._punctual import PunctualClock
 from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.membership.connection import endpoint_at
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import most_alive
+from pipelined.ravnest.backed import BackedPlace, fixed_order
 from pipelined.ravnest.orders import NodeOrder, OrderTracer
+from pipelined.ravnest.planning.places import StagePlace
+from pipelined.ravnest.records import Clusters
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.segments.stage_updates import do_nothing
 from transports import new_event_loop
-from transports.rpc.world import Worlds
+from transports.rpc.world import RpcTransport, Worlds
 
 SEQUENCE, VOCABULARY, WIDTH = 8, 16, 8
 MAX_BYTES = 1 << 26
@@ -49,7 +54,7 @@ def job_of(run: dict[str, Any]) -> JobDescription:
     """What all stages of a run train.
 
     Args:
-        run: `addresses`, `schedule`, `ahead`, `microbatches` and `steps`.
+        run: `addresses`, `backups`, `schedule`, `ahead`, `microbatches` and `steps`.
     """
     depth = len(run["addresses"])
     knobs = {"ahead": run["ahead"]} if run["ahead"] else {}
@@ -64,16 +69,31 @@ def job_of(run: dict[str, Any]) -> JobDescription:
     )
 
 
+def backed_place(run: dict[str, Any], world: RpcTransport, actor: Actor) -> BackedPlace | None:
+    """What both nodes of this stage do; None: it has no backup."""
+    if not run["backups"]:
+        return None
+    alive = [int(each) for each in run["ahead"].split(",")]
+    each, stage = run["microbatches"], world.rank
+    row = [StagePlace("", at, 0, n, n + 1, k) for n, (at, k) in enumerate(zip(run["addresses"], alive, strict=True))]
+    order = NodeOrder(fixed_order(Clusters(1, [row]), (0, stage), each * run["steps"]), {})
+    return BackedPlace(world, actor, order, each, alive[stage])
+
+
 async def trained(worlds: Worlds, run: dict[str, Any], clock: Clock) -> dict[str, Any]:
     """Train, and measure this stage; see `benchmarks.ravnest_pipeline`."""
-    world = await worlds.open(run["schedule"], run["addresses"])
+    world = await worlds.open(f"{run['schedule']} {len(run['backups'])}", run["addresses"], run["backups"])
     tracer, steps = TimingTracer(run["microbatches"]), range(run["steps"])
     executor = TimedExecutor({"forward": run["forward"], "backward": run["backward"]}, clock, work_first=True)
     async with Actor(world) as actor:
-        trainer = build_rank(actor, job_of(run), executor=executor, tracer=tracer)
+        backed = backed_place(run, world, actor)
+        orders = backed.order.of_stage(world.rank) if backed else None
+        trainer = build_rank(actor, job_of(run), executor=executor, tracer=tracer, orders=orders)
+        after_update = backed.keep_pace if backed else do_nothing
         while steps:
-            last = await trainer.train(steps[: 1 if trainer.plan.flushes else None])
+            last = await trainer.train(steps[: 1 if trainer.plan.flushes else None], after_update=after_update)
             steps = steps[last.step - steps.start + 1 :]
+        await gather(world, "trained", True)  # a node that closes takes no copies any more
     await world.close()
     order = NodeOrder(tuple(tracer.instructions), {}).of_stage(world.rank)[0]
     return {"ends": tracer.ends, "alive": most_alive(order), "staleness": list(last.staleness)}

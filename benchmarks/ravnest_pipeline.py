@@ -2,14 +2,14 @@
 
 Each stage is a process with an endpoint of its own over TCP and delayed lines; the worker, the versions of the weights,
 the updates and the agreement on each step are the real ones, and its device takes a given time for a forward and a
-backward. `share` is the rate in the middle half of the run over that of the slowest stage. Beside it stands this
-project's 1F1B of the same devices.
+backward. `share` is the rate in the middle half of the run over that of the slowest stage. Beside it stand this
+project's 1F1B of the same devices and, with `--backups`, the same with a second process for each stage.
 """
 
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +41,8 @@ class Options(Reported):
     """Of a step, N."""
     steps: int = 60
     """Steps."""
+    backups: bool = False
+    """Measure it with a backup for every node, too."""
 
     @property
     def seconds(self) -> list[tuple[float, float]]:
@@ -64,30 +66,40 @@ class Options(Reported):
         return full if self.ahead is None else [-(-self.ahead * each // full[0]) for each in full]
 
 
-def run_of(options: Options, schedule: str, addresses: Sequence[str]) -> list[dict[str, Any]]:
-    """What each stage is to run."""
+def run_of(
+    options: Options, schedule: str, addresses: Sequence[str], backups: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """What each stage is to run, and then each backup."""
     ahead = ",".join(map(str, options.limits)) if schedule == "async_1f1b" else ""
     sizes = {"microbatches": options.microbatches, "steps": options.steps}
-    run = {"addresses": addresses, "schedule": schedule, "ahead": ahead, **sizes}
-    return [{**run, "forward": forward, "backward": backward} for forward, backward in options.seconds]
+    run = {"addresses": addresses, "backups": backups, "schedule": schedule, "ahead": ahead, **sizes}
+    stages = [{**run, "forward": forward, "backward": backward} for forward, backward in options.seconds]
+    return stages * (2 if backups else 1)
 
 
 async def measure(options: Options, schedules: Sequence[str]) -> list[Measured]:
-    """Run these schedules on the same processes; returns what each stage measured, by schedule."""
+    """Run these schedules on the same processes; returns what each stage measured, by schedule.
+
+    With `--backups` the last entry is what each stage measured of the first schedule with a backup for every node.
+    """
     async with AsyncExitStack() as stack:
-        url = f"tcp://127.0.0.1:0?delay={options.delay_ms:g}ms" if options.delay_ms else "tcp://127.0.0.1:0"
-        stages = [await _started(stack, url) for _ in options.seconds]
-        addresses = [(await next_line(stage)).strip() for stage in stages]
-        found = []
-        for schedule in schedules:
-            for stage, run in zip(stages, run_of(options, schedule, addresses), strict=True):
-                assert stage.stdin is not None
-                stage.stdin.write(json.dumps(run).encode() + b"\n")
-            found.append([json.loads(await next_line(stage)) for stage in stages])
+        stages = await _started(stack, options)
+        found = [await _ran(stages, run_of(options, schedule, [*stages])) for schedule in schedules]
+        if options.backups:
+            backups = await _started(stack, options)
+            runs = run_of(options, schedules[0], [*stages], [*backups])
+            found.append((await _ran({**stages, **backups}, runs))[: len(stages)])
     return found
 
 
-async def _started(stack: AsyncExitStack, url: str) -> Child:
+async def _started(stack: AsyncExitStack, options: Options) -> dict[str, Child]:
+    """A process for each stage, by the address of its endpoint."""
+    url = f"tcp://127.0.0.1:0?delay={options.delay_ms:g}ms" if options.delay_ms else "tcp://127.0.0.1:0"
+    processes = [await _process(stack, url) for _ in options.seconds]
+    return {(await next_line(process)).strip(): process for process in processes}
+
+
+async def _process(stack: AsyncExitStack, url: str) -> Child:
     words = [sys.executable, "-m", "benchmarks._ravnest_stage", url]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, cwd=ROOT, limit=1 << 24)
@@ -101,14 +113,22 @@ async def _started(stack: AsyncExitStack, url: str) -> Child:
     return process
 
 
+async def _ran(stages: Mapping[str, Child], runs: Sequence[dict[str, Any]]) -> Measured:
+    """What these processes measured of a run."""
+    for stage, run in zip(stages.values(), runs, strict=True):
+        assert stage.stdin is not None
+        stage.stdin.write(json.dumps(run).encode() + b"\n")
+    return [json.loads(await next_line(stage)) for stage in stages.values()]
+
+
 def rate(ends: Sequence[float]) -> float:
     """Microbatches a second in the middle half."""
     first, last = len(ends) // 4, len(ends) * 3 // 4
     return (last - first) / (ends[last] - ends[first])
 
 
-def plain(options: Options, ours: Measured, flushed: Measured) -> dict[str, Any]:
-    """The figures as JSON."""
+def plain(options: Options, ours: Measured, flushed: Measured, backed: Measured | None = None) -> dict[str, Any]:
+    """The figures as JSON. `backups`: the rate with a backup for every node over that without; None: not measured."""
     works = [sum(each) for each in options.seconds]
     here, depth, many = rate(ours[0]["ends"]), len(works), options.microbatches
     return {
@@ -119,6 +139,7 @@ def plain(options: Options, ours: Measured, flushed: Measured) -> dict[str, Any]
         "idle": [1 - here * work for work in works],
         "beside_1f1b": here / rate(flushed[0]["ends"]),
         "bound_1f1b": (many + depth - 1) / many,
+        "backups": backed and rate(backed[0]["ends"]) / here,
     }
 
 
@@ -131,6 +152,8 @@ def table(found: dict[str, Any]) -> str:
     lines.append(f"share of the slowest stage's rate: {found['share']:.1%}")
     beside, bound = found["beside_1f1b"], found["bound_1f1b"]
     lines.append(f"{beside:.2f} times 1F1B, whose bubble alone gives {bound:.2f} where lines are fast")
+    if found["backups"] is not None:
+        lines.append(f"with a backup for every node: {found['backups']:.1%} of the rate without")
     return "\n".join(lines)
 
 

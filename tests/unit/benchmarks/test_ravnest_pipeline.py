@@ -13,13 +13,15 @@ from transports.rpc.virtual.network import VirtualNetwork, address_of
 from transports.rpc.world import Worlds
 
 
-def measured(options, schedule):
-    """What each stage measures."""
+def measured(options, schedule, backed=False):
+    """What each stage measures, and then each backup."""
 
     async def everyone():
         asyncio.get_running_loop().run_in_executor = at_once
-        network, names = VirtualNetwork(delay=options.delay_ms / 1e3), [f"s{n}" for n in range(len(options.seconds))]
-        runs = run_of(options, schedule, [address_of(name) for name in names])
+        network = VirtualNetwork(delay=options.delay_ms / 1e3)
+        stages, backups = ([f"{kind}{n}" for n in range(len(options.seconds))] for kind in "sb")
+        names = stages + backups * backed
+        runs = run_of(options, schedule, [*map(address_of, stages)], [*map(address_of, backups)] * backed)
         worlds = [Worlds(network.endpoint(name), 1 << 20) for name in names]
         working = zip(worlds, runs, map(network.clock, names), strict=True)
         return await asyncio.gather(*(trained(*each) for each in working))
@@ -36,6 +38,16 @@ def test_each_microbatch_alive_is_a_seventh_of_the_slowest_stage_s_rate(ahead, s
     assert found["limits"] == found["alive"] == alive
     assert all(late <= most - 1 for late, most in zip(found["staleness"], alive, strict=True))
     assert f"{share:.1%}" in table(found)
+
+
+def test_a_backup_for_every_node_costs_nothing_where_processing_takes_no_time():
+    options = Options(microbatches=3, steps=8, backups=True)
+    ours, backed = measured(options, "async_1f1b"), measured(options, "async_1f1b", backed=True)
+    found = plain(options, ours, measured(options, "one_f_one_b"), backed)
+    assert found["backups"] == pytest.approx(1.0, rel=1e-6)
+    assert "100.0% of the rate without" in table(found)
+    assert len(backed) == 6
+    assert len({(each["alive"], tuple(each["staleness"])) for each in backed}) == 3
 
 
 def test_stages_without_a_backward_are_refused():
