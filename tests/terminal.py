@@ -7,7 +7,7 @@ import subprocess
 from tests.launching import ROOT
 
 IN_FRONT = 'exec "$@" < "$0"'
-"""The first of a session to open a terminal is who hears of its end."""
+"""The first process of a session that opens a terminal receives the signal of its end."""
 
 
 def closed_over(*command, seconds=30):

@@ -1,4 +1,4 @@
-"""Faults crossed with launchers: whatever befalls one rank, all end in time, and somebody names it."""
+"""Faults crossed with launchers: after any fault of one rank all ranks end in time, and one of them names it."""
 
 import re
 import sys

@@ -18,7 +18,7 @@ SEEDS = range(60)
 
 
 class Story:
-    """What a seed makes of four parties that ask, and of whoever ends them.
+    """One seeded run of four parties that send requests, and of the faults that end them.
 
     Attributes:
         handled: (asker, answerer, number) in the order in which handlers began; parties with their incarnations.
@@ -57,7 +57,7 @@ class Story:
             self.outcomes[asked] = "unsent" if not error.sent else "lost"
 
     def fault(self):
-        """Something happens to somebody."""
+        """Apply a random fault to a random party."""
         one, other = self.random.sample(NAMES, 2)
         network = self.network
         match self.random.randrange(8):

@@ -20,7 +20,7 @@ def right_of(end):
 
 
 def filled(rank, items, salt=0):
-    """An array that nobody else sends."""
+    """An array that no other test sends."""
     return np.arange(items, dtype=np.float32) + rank * 1000 + salt
 
 
@@ -54,7 +54,7 @@ async def wait_for_all(end, name):
 
 
 async def meet_and_leave(end, leaver):
-    """As `wait_for_all`, but the rank that is about to leave returns last, so that nobody still needs it."""
+    """As `wait_for_all`, but the rank that is about to leave returns last, so that no rank still needs it."""
     await wait_for_all(end, "all here")
     if end.rank != leaver:
         return await end.send(leaver, ("go",))

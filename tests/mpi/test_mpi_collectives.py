@@ -96,10 +96,10 @@ def test_groups_of_some_ranks_run_at_once_with_those_of_all(algorithm):
 
     async def work(transport):
         pairs = [(rank, (rank + 1) % WORLD.size) for rank in EVERY_RANK]
-        everybody = [tuple(EVERY_RANK), tuple(reversed(EVERY_RANK))]
+        everyone = [tuple(EVERY_RANK), tuple(reversed(EVERY_RANK))]
         groups = [
             Group(transport, ranks, channel)
-            for channel, ranks in enumerate(pairs + everybody)
+            for channel, ranks in enumerate(pairs + everyone)
             if WORLD.rank in ranks and len(set(ranks)) == len(ranks)
         ]
         for group in groups if algorithm == "native" else ():

@@ -1,4 +1,4 @@
-"""A device that is none: tensors in host memory that say they are elsewhere, and a count of what leaves them.
+"""A device in name alone: tensors in host memory that report another device, and a count of copies to the host.
 
 A GPU is not needed to see which operations would copy to the host or wait for the device: each of them passes torch's
 dispatcher. `StandIn` wraps a tensor of the host and reports the device `meta`, whose backwards run in the thread that

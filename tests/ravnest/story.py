@@ -48,7 +48,7 @@ class Fault(StrEnum):
     LOSE = "kill a node, and never start it again, if three are left"
     KILL_ALL = "kill all nodes, and start them again"
     FREEZE = "stop a node, and let it go on"
-    CUT_OFF = "cut a node off from everybody, and heal"
+    CUT_OFF = "cut a node off from all others, and heal"
     CUT = "cut the link of two nodes, and heal"
     RESET = "break the connection of two nodes"
     KILL_TRAIN = "kill train, and start it again"

@@ -55,7 +55,7 @@ def test_the_ranks_of_all_nodes_form_one_world_hear_all_and_close():
 
 
 def test_ranks_that_share_no_memory_hear_all_and_close_over_ucx():
-    """A receive left open for anybody heard one frame of each peer over MPICH's UCX module, and closing hung."""
+    """A receive left open for any sender received one frame of each peer over MPICH's UCX module, and closing hung."""
     command, env = mpirun("mpich", 4, "-c", TALK)
     alone = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self"}
     done = launched(command, timeout=110, env=env | alone)

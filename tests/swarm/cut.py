@@ -1,4 +1,4 @@
-"""Cutting a real process off: until it is healed nothing leaves it and nothing reaches it over TCP, and nobody is told.
+"""Cutting a real process off: until it is healed nothing leaves it or reaches it over TCP, without any error.
 
 What a pulled cable does, for one process of a machine and without its privileges: the process goes on, its connections
 stay, and what was sent arrives when they are healed.

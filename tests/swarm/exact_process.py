@@ -1,11 +1,12 @@
 """One real process of a swarm of exact stages: `python -m tests.swarm.exact_process ROLE DIRECTORY NAME [FAULT]`.
 
-A coordinator is told where to listen, and its journal, in the place of a directory and a name. A late peer is one that
-has started by the time it comes: a process takes longer to start than training may take to end.
+A coordinator takes its address and its journal in the place of a directory and a name. A late peer is a started process
+that joins later: a process takes longer to start than training may take to end.
 
-A peer tells of every step that it takes with which weights, and everybody which member is gone. A fault names a phase,
-how often it has to begin first, and a signal that the process then sends itself, or that its links are cut:
-`piece:2:SIGKILL`, `backward:5:SIGSTOP`, `commit:3:CUT`. So each phase can be hit for sure. SIGCONT lets it go on.
+A peer prints every step that it takes and its weights, and every process prints the members that are lost. A fault
+names a phase, the number of times that it begins first, and a signal that the process then sends itself, or a cut of
+its links: `piece:2:SIGKILL`, `backward:5:SIGSTOP`, `commit:3:CUT`. So a fault always strikes in its
+phase. SIGCONT ends it.
 """
 
 import asyncio
@@ -99,7 +100,7 @@ async def tell_gone(view):
 
 
 async def run(process):
-    """Run it, and tell who is gone meanwhile."""
+    """Run it, and print the members that are lost meanwhile."""
     async with asyncio.TaskGroup() as tasks:
         telling = tasks.create_task(tell_gone(process.view))
         await process.run()
@@ -120,7 +121,7 @@ async def found(address, clock):
 
 
 async def two_steps(directory):
-    """Wait until they stand: who has missed one only takes that, and fetches nothing."""
+    """Wait until they are committed: a peer that missed one takes only that step, and fetches nothing."""
     view = await directory.read(HEAD)
     async for changes in directory.watch(HEAD, view.revision):
         if any(Commit.unpack(change.entry.value).step > 1 for change in changes if change.entry):

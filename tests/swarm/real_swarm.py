@@ -24,7 +24,7 @@ class Process:
         self.name, self.child, self.said, self.moments = name, child, [], []
 
     async def listen(self, begun, wake):
-        """Take down what it says; `begun` is set when it has taken a step, `wake` called with who it says is gone."""
+        """Note its lines; `begun` is set after its first step, `wake` called with each member that it reports lost."""
         while line := await self.child.stdout.readline():
             words = line.decode().split()
             self.said.append(words)
@@ -68,11 +68,11 @@ async def coordinator(stack, address="", journal=""):
 async def train(faults, late=(), peers=PEERS, at="", befall=None):
     """Train to the last step while faults befall; returns every process.
 
-    Who is stopped or cut off goes on as soon as another knows that it is gone.
+    A process that is stopped or cut off continues as soon as another one reports its loss.
 
     Args:
         faults: by name of a peer ("s0a" … "s2c") or trainer ("t0", "t1"), as `exact_process` takes them.
-        late: peers that are started with the others, and come when two steps stand.
+        late: peers that are started with the others, and join when two steps are committed.
         peers: that are there from the start.
         at: where the directory is; "": a coordinator is started.
         befall: awaited when training has begun.

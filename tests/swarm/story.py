@@ -1,4 +1,4 @@
-"""Random fault programs: what befalls a swarm, when, and to whom, drawn from a seed; and the telling of it.
+"""Random fault programs: the faults of a swarm, their moments and members, drawn from a seed; and the run.
 
 Spared are one peer of every stage, one trainer and all disks: everything else may die, stop, be cut off, come, go, or
 be told to change stage; of a stage that was saved not one peer is spared. All faults begin before `QUIET_S`, and but
@@ -24,7 +24,7 @@ class Fault(StrEnum):
     KILL_TRAINER = "kill a trainer"
     FREEZE = "stop a peer, and let it go on"
     FREEZE_TRAINER = "stop a trainer, and let it go on"
-    CUT_OFF = "cut a peer off from everybody, and heal"
+    CUT_OFF = "cut a peer off from all others, and heal"
     CUT = "cut the link of two, and heal"
     PART = "cut the link of two for good"
     HANG = "let a peer's device hang for good"
@@ -35,7 +35,7 @@ class Fault(StrEnum):
     LOSE_STAGE = "kill all peers of a stage, and start one"
     RESTART_DIRECTORY = "kill the directory, and start it from its journal"
     FREEZE_DIRECTORY = "stop the directory, and let it go on"
-    CUT_DIRECTORY = "cut the directory off from everybody, and heal"
+    CUT_DIRECTORY = "cut the directory off from all others, and heal"
 
 
 class Story:
@@ -124,7 +124,7 @@ class Story:
             self.swarm.network.thaw(name)
 
     def _balance(self, loads):
-        """Send anybody anywhere who is not spared, as long as no stage is left without one who has its state."""
+        """Move any peers that are not spared to any stage, but leave each stage a peer with its state."""
         left, moves = [{name for name, load in each.items() if load is not None} for each in loads], {}
         for _ in range(self._draw.randint(0, 2) if self.stages > 1 else 0):
             movable = [(at, name) for at, each in enumerate(left) if len(each) > 1 for name in each - self.spared]

@@ -1,4 +1,4 @@
-"""Whoever would train something else is refused with both digests: on the virtual network, and as a user sees it."""
+"""A member with another model is refused with both digests: on the virtual network, and as a user sees it."""
 
 import asyncio
 import sys

@@ -39,7 +39,7 @@ async def test_a_trainer_repeats_a_report_that_was_lost(nth):
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 20))])
 async def test_steps_are_taken_though_three_frames_of_a_hundred_break_their_line(seed):
-    """Whoever they are between; in every second swarm updates are late."""
+    """Between any two members; in every second swarm updates are late."""
 
     swarm, draw = VirtualSwarm(STAGES, BATCH, seed, delayed=bool(seed % 2)), random.Random(seed)
     for name in ("p0", "p1", "p2", "p3"):

@@ -1,4 +1,4 @@
-"""Who has too much to do says so and is no worse for it: the others are asked first, and it is asked again."""
+"""A busy peer rejects a request and is not banned for it: trainers try the others first, and it again."""
 
 import pytest
 

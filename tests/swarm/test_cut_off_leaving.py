@@ -1,4 +1,4 @@
-"""Who is asked to leave and is cut off meanwhile takes nothing along that nobody else has, and is gone in its time."""
+"""A peer that is cut off while it drains never exits with the only copy of a state, and exits in time."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.virtual
 
 
 async def cut_off(seconds):
-    """A swarm whose only peer parts, and was cut off for so long; the moment at which it was asked to leave."""
+    """A swarm with one peer, which is cut off for so long and drains; the moment of the request to leave."""
     swarm = VirtualSwarm(stages=1, batch=4)
     swarm.peer("p0")
     swarm.trainer("t0", steps=1000)
@@ -59,7 +59,7 @@ def refusing(swarm):
 
 
 def unreachable(swarm):
-    """Both reach everybody else, so nothing tells either that the other hears nothing."""
+    """Both reach all others, so neither learns that the other receives nothing."""
     swarm.network.cut("p0", "p1")
 
 

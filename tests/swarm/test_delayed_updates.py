@@ -89,7 +89,7 @@ class Swarm:
 @pytest.mark.parametrize("compute_s, sum_s", [(1.0, 1.0), (2.0, 0.5), (0.5, 2.0)])
 @pytest.mark.parametrize("delayed", [False, True])
 def test_a_sum_and_the_next_step_overlap_in_either_order(compute_s, sum_s, delayed):
-    """Who leads has to know first what peers have counted: from the third step on the next is begun beside it."""
+    """The leader first has to know the peers' counts: from the third step on the next one begins beside it."""
     weights, seconds = run_virtual(Swarm(compute_s, sum_s, delayed).run())
     least = max(compute_s, sum_s) if delayed else compute_s + sum_s
     assert all(least <= each < least + ROUND_TRIPS_S for each in seconds[3:-1])

@@ -1,4 +1,4 @@
-"""A stage that would have nobody gets a peer of another, and training goes on without anybody's help."""
+"""A stage without peers gets a peer of another stage, and training continues without any help."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.virtual_time import virtual_seconds
 pytestmark = pytest.mark.virtual
 
 SELDOM_S = 1e6
-"""Between two looks at the loads: who moves here was called."""
+"""Between two rebalancings: a peer that moves here was called."""
 
 
 def steps(swarm):

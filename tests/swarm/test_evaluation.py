@@ -1,4 +1,4 @@
-"""Validation data through a swarm: one process's loss to the bit, whoever takes part and whatever befalls them."""
+"""Validation data through a swarm: one process's loss to the bit, with any members and any faults."""
 
 import asyncio
 
@@ -52,7 +52,7 @@ def test_how_many_take_part_changes_nothing():
 
 
 class Evaluation(Story):
-    """A story in which every step is evaluated, and an auditor whom nothing befalls.
+    """A story in which every step is evaluated, and an auditor without faults.
 
     Where the directory was away he may hear of an evaluation and of the step after it at once.
     """

@@ -1,4 +1,4 @@
-"""Who comes from far away to a stage that takes steps meanwhile fetches its state once, and then keeps up."""
+"""A peer that joins over a slow line fetches its stage's state once, during steps, and then keeps up."""
 
 from collections import Counter
 

@@ -62,7 +62,7 @@ class Hostile:
         self.refused, self.answered = set(), 0
 
     async def run(self, endpoint, directory, clock):
-        """Be a trainer as far as anybody knows, and ask until cancelled."""
+        """Register as a trainer, and send requests until cancelled."""
         async with registered(directory, f"{TRAINERS}mallory", 1.0, clock) as place:
             await place.put(TrainerRecord("mallory", endpoint.address, place.incarnation, self.swarm.rules.digest))
             self.incarnation = place.incarnation

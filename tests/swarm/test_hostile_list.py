@@ -1,6 +1,6 @@
 """A list of what the hostile say, each of it at every port of a swarm that trains over TCP: peers, trainer, directory.
 
-Each costs its own connection or question, by name, in the counter of whom it was said to; training ends with the bits
+Each costs its own connection or request, and its receiver counts it by name; training ends with the bits
 of one process, and no memory is taken for what was announced. The page for people is in tests/unit/apps.
 """
 
@@ -43,7 +43,7 @@ def deep(topic):
 
 
 def said(topic):
-    """Frames of one who has the key, and what their rejection is called."""
+    """Frames of a party with the key, and the reason of their rejection."""
     return {
         "truncated": (request(0, topic=topic)[:-1], "a frame cut short"),
         "a huge header": (forged(Kind.REQUEST, header_bytes=2**32 - 1), "too many header bytes"),
@@ -100,7 +100,7 @@ class Swarm:
         self.clock = clock
 
     async def shout(self):
-        """Say each to each port, by one who has the key, and by one who has another."""
+        """Send each to each port, from a party with the key and from a party with another."""
         for name, end in self.ends.items():
             for stream, reason in said(KNOWN_TOPIC.get(name, "status")).values():
                 sock = await intruder(end)
@@ -158,7 +158,7 @@ async def troubled():
         await view.wait_for(lambda: view.head is not None and view.head.step > 0)
         before = resident()
         outcomes, _ = await asyncio.gather(swarm.request(), swarm.shout())
-        assert not training.done(), "all was said too late to trouble anybody"
+        assert not training.done(), "all was sent too late to trouble the training"
         grown = resident() - before
         await training
         while any(peer.peer.replica.step < STEPS for peer in swarm.peers):  # noqa: ASYNC110 (nothing tells of it)

@@ -1,4 +1,4 @@
-"""Where nothing goes on the directory has no news, and nobody who comes or goes may wait for any."""
+"""In an idle swarm the directory sends no changes, and no member that joins or leaves may wait for one."""
 
 import pytest
 
@@ -52,7 +52,7 @@ async def test_a_peer_leaves_before_the_first_step():
 
 
 async def test_a_peer_leaves_while_it_joins_its_stage_again():
-    """A step was taken without it, and who took that step is gone: nobody can give it the state."""
+    """A step was taken without it, and the peer that took it is lost: no peer can give it the state."""
 
     swarm = VirtualSwarm(stages=1, batch=4)
     swarm.peer("p0")

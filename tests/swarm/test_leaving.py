@@ -1,4 +1,4 @@
-"""Peers that are asked to leave take along no state that nobody else has, and keep nobody waiting longer than told."""
+"""A draining peer never exits with the only copy of a state, and delays no other member beyond its grace period."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ async def test_the_last_peer_of_a_stage_serves_until_a_new_one_has_its_state():
     await training(swarm, ("p0", 0), ("p1", 1), steps=8)
     swarm.peers["p1"].peer.leave()
     await swarm.until(lambda: swarm.heads[-1].step == 4)
-    assert not swarm.tasks["p1"].done(), "it left a stage that nobody else has"
+    assert not swarm.tasks["p1"].done(), "it left a stage that no other peer has"
     swarm.peer("late")
     assert await gone(swarm, "p1", within=5) < GRACE_S / 4
     assert swarm.peers["late"].peer.replica.index == 1
@@ -62,7 +62,7 @@ async def test_of_several_draining_peers_one_stays():
 
 
 async def test_the_last_peer_of_a_stage_saves_it_when_its_grace_period_ends():
-    """So that whoever comes later goes on from that very step."""
+    """So that a later peer continues from that very step."""
 
     swarm, store = VirtualSwarm(stages=1, batch=4), MemoryStore()
     await training(swarm, ("p0", 0), store=store, speed=0.03)

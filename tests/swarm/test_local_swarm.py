@@ -34,7 +34,7 @@ def children(pid):
 
 
 def spare(peers):
-    """The name of a peer whose stage has another, for a stage is lost with its last."""
+    """The name of a peer with another one at its stage: the last peer's death would lose the stage."""
     stages = [peer["stage"] for peer in peers]
     return next(peer["name"] for peer in peers if stages.count(peer["stage"]) > 1)
 

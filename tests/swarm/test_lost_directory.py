@@ -1,4 +1,4 @@
-"""A directory that dies: forward and backward go on, commits wait, and nothing is lost; whoever is cut off says so."""
+"""A directory that dies: passes continue, commits wait, nothing is lost; a member that is cut off reports it."""
 
 import pytest
 
@@ -40,7 +40,7 @@ async def test_while_the_directory_is_dead_peers_compute_and_no_step_is_taken():
     swarm.start_directory()
     await swarm.finish(within=20)
     assert [head.step for head in swarm.heads] == [0, 1, 2, 3]
-    assert len(swarm.summed[swarm.heads[2].round][0]) == 2, "who was counted before did not take part"
+    assert len(swarm.summed[swarm.heads[2].round][0]) == 2, "a member of the first count did not take part"
     assert not any([(await status(swarm, f"p{at}")).cut_off for at in range(4)])
     await swarm.close()
 

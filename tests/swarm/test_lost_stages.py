@@ -1,4 +1,4 @@
-"""Stages whose every peer is lost, one, many or all: training goes on from what was saved, and equals one process."""
+"""Stages that lose every peer, one, many or all: training continues from what was saved, and equals one process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who is reached by the directory and not by all whom it is to work with holds nobody up: a cut that never heals."""
+"""A cut between two members that both reach the directory delays no other member, even if it never heals."""
 
 import pytest
 
@@ -39,7 +39,7 @@ async def trained(topic, act, peers=(0, 0, 1), trainers=1):
 @pytest.mark.parametrize("topic", ["reduce", "piece"])
 @pytest.mark.parametrize("peers", [(0, 0), (0, 0, 0)])
 async def test_members_that_cannot_reach_one_another_hold_no_sum_up(topic, peers):
-    """One of the two goes, and where there is a third, who comes again is given the state by it."""
+    """One of the two is evicted; where there is a third member, that one gives the returning one the state."""
 
     swarm = await trained(topic, lambda swarm, _: swarm.network.cut("p0", "p1"), peers)
     (second,) = [head for head in swarm.heads if head.step == 2]

@@ -1,4 +1,4 @@
-"""Real processes whose directory is struck while they train: the coordinator, or one of three members of etcd."""
+"""Real processes train while their directory is struck: the coordinator, or one of three members of etcd."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""Whatever somebody with the key writes into the directory, who reads it goes on, and says what it could not read."""
+"""After any record that a holder of the key writes, its readers continue, and report what they could not read."""
 
 import msgpack
 import pytest
@@ -30,7 +30,7 @@ async def test_an_unreadable_record_is_ignored():
     await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 1)
     puts = {f"{kind}{at}": data for kind in (PEERS, TRAINERS, SAVED) for at, data in enumerate(STRANGE)}
     await swarm.directory.transact({}, {**puts, EVALUATED: STRANGE[3], LEADER: STRANGE[3]})
-    swarm.peer("late")  # who comes reads all of it at once
+    swarm.peer("late")  # a newcomer reads all of it at once
     await swarm.until(lambda: "late" in swarm.trainers["t0"].view.peers)
     assert puts.keys() <= swarm.trainers["t0"].view.unreadable.keys()
     await swarm.finish(within=20)

@@ -5,7 +5,7 @@ from tests.swarm.virtual_swarm import SECONDS, VirtualSwarm
 
 STEPS, BATCH = 6, 8
 STEP_S = BATCH * (SECONDS["forward"] + SECONDS["backward"]) + 1.0
-"""More than a step takes here where nobody is stuck."""
+"""More than a step takes here without a stuck trainer."""
 
 
 async def story():

@@ -155,7 +155,7 @@ class VirtualSwarm(VirtualParties):
                 await virtual_seconds(0.01)
 
     def _right(self, replica):
-        """What one process has at this step; where sums lose, what the first peer had who was seen there."""
+        """What one process has at this step; where sums lose bits, the state of the first peer that was seen there."""
         if not self.rules.sums_codec:
             return self.reference.weights(replica.step, replica.index)
         return self._told.setdefault((replica.version, replica.index), weights_of(replica).copy())

@@ -62,7 +62,7 @@ WORLDS = {"virtual": Virtual, "tcp": Tcp, "slow tcp": SlowTcp}
 
 
 class Opened:
-    """A world that closes whom it opened."""
+    """A world that closes the endpoints that it opened."""
 
     def __init__(self, world):
         self._world, self._ends = world, []

@@ -1,4 +1,4 @@
-"""Over slow links a transport keeps every clause that it keeps without them; on the virtual clock, so nobody waits."""
+"""Over slow links, on the virtual clock, a transport keeps every clause that it keeps without them."""
 
 import asyncio
 import inspect

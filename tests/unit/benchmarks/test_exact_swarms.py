@@ -1,4 +1,4 @@
-"""Only a peer whose stage keeps another one is struck, and a table shows what happened to each swarm."""
+"""Faults strike only a peer with another one at its stage, and a table shows the faults of each swarm."""
 
 from benchmarks.exact_swarms import Run, spare_peers, table
 from pipelined.swarm.protocol.status import StatusReply

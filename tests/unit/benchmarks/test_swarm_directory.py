@@ -1,4 +1,4 @@
-"""The directory without a network keeps every clause of directories; whose holder lives keeps its lease."""
+"""The directory without a network keeps every clause of directories; a lease lasts until its holder dies."""
 
 import pytest
 
@@ -23,7 +23,7 @@ async def test_a_live_member_stays_and_a_dead_one_is_removed_with_its_lease():
     both = ["dies", "lives"]
     clock = VirtualClock()
     directory, leases = DirectDirectory(clock), {}
-    for name in ("lives", "dies", "asks nobody"):
+    for name in ("lives", "dies", "asks none"):
         leases[name] = await directory.grant(60.0)
         await directory.transact({}, {name: b""}, lease=leases[name])
     directory.keep(leases["lives"]), directory.keep(leases["dies"])
@@ -35,4 +35,4 @@ async def test_a_live_member_stays_and_a_dead_one_is_removed_with_its_lease():
         seen.append(sorted((await directory.read()).entries))
     with pytest.raises(LeaseLost):
         await directory.transact({}, {"late": b""}, lease=leases["dies"])
-    assert seen == [["asks nobody", *both], both, both, both, both, ["lives"], ["lives"]]
+    assert seen == [["asks none", *both], both, both, both, both, ["lives"], ["lives"]]

@@ -80,7 +80,7 @@ def test_a_peer_that_fetches_its_state_does_nothing_meanwhile():
 
 
 def test_a_dead_peer_is_believed_to_live_until_its_lease_runs_out():
-    """Among few peers with long leases the rebalancer counts on many who are gone, and does worse."""
+    """With few peers and long leases the rebalancer counts many dead peers, and does worse."""
     short, long = (played(Policy(60.0, False, lease=lease), 1).percent() for lease in (60.0, 3600.0))
     assert long < short
 

@@ -1,4 +1,4 @@
-"""A swarm in which nobody fails is nearly as fast as 1F1B, and the benchmark says when it is not."""
+"""A swarm without faults is nearly as fast as 1F1B, and the benchmark reports when it is not."""
 
 import pytest
 

@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 
 from transports import Traffic
 
-SETTLED = 40  # turns of the loop after which whoever still waits, waits for a message
+SETTLED = 40  # turns of the loop after which a waiting task waits for a message
 
 
 class Rounds:

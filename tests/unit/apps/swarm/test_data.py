@@ -1,4 +1,4 @@
-"""A microbatch's data follow from its name and the seed, whoever asks and in whatever order."""
+"""A microbatch's data follow from its name and the seed, in any process and in any order."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A group's turn: first come, first served, and nobody goes on a broken group."""
+"""A group's turn: first come, first served, and no call continues on a broken group."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ async def test_the_turn_goes_to_the_call_that_has_waited_longest(turn):
         await turns()
         for count in range(1, 4):
             turn.release(None)
-            assert not turn.acquire_nowait()  # it is passed on, though who waits has yet to go on
+            assert not turn.acquire_nowait()  # it belongs to the first waiting task, which has not run yet
             await turns()
             assert taken == [*"abc"[:count]]
     turn.release(None)

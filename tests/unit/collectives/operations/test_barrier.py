@@ -1,4 +1,4 @@
-"""Nobody leaves a barrier before everybody came, in a logarithm of rounds."""
+"""No rank leaves a barrier before every rank has entered it, in a logarithm of rounds."""
 
 import asyncio
 

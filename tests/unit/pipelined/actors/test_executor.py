@@ -90,7 +90,7 @@ def test_cancelled_work_is_finished_before_the_cancellation_passes():
 
 @pytest.mark.parametrize(("raised", "seen"), [(ValueError, ValueError), (StopIteration, RuntimeError)])
 def test_what_work_raises_comes_out_of_the_run(raised, seen):
-    """A future refuses to hold a StopIteration: whoever waited for one would wait for ever."""
+    """A future refuses to hold a StopIteration: a task that awaits one would wait for ever."""
 
     async def main():
         device = TorchExecutor("cpu", RealClock())
@@ -110,7 +110,7 @@ def test_what_work_raises_comes_out_of_the_run(raised, seen):
 
 
 def test_work_that_was_given_up_ends_by_itself():
-    """Its loop is gone by then, and nobody is told."""
+    """Its loop is closed by then, and no callback runs."""
 
     async def main():
         task = asyncio.ensure_future(device.run("forward", lambda: (started.set(), go.wait(30), over.set())))

@@ -33,7 +33,7 @@ def test_a_member_stays_banned_for_as_long_as_it_announces_nothing_new():
     bans.forget({member}, now=1e6)
     assert bans.available_at(member, now=1e6) == float("inf")
     bans.forget({Party("tcp://a:1", 8)}, now=1e6)
-    assert bans.available_at(member, now=1e6) == 1e6, "whom it is about is no member under that incarnation any more"
+    assert bans.available_at(member, now=1e6) == 1e6, "no member has that incarnation any more"
 
 
 @pytest.mark.parametrize("most", [0.5, 0.0])

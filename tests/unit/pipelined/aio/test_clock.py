@@ -1,4 +1,4 @@
-"""The two clocks: virtual time is exact and instant, and a loop on which everybody waits raises."""
+"""The two clocks: virtual time is exact and instant, and a loop on which every task waits raises."""
 
 import asyncio
 import math

@@ -80,7 +80,7 @@ async def test_a_cancellation_is_not_lost_where_a_child_fails_in_the_same_moment
 
 
 async def test_a_parent_with_a_failed_child_is_not_marked_as_cancelled():
-    """With a task group it was, and the next scope that looked at the mark ended what nobody had cancelled."""
+    """With a task group it did, and the next scope that read the mark ended a task without a cancellation."""
 
     with pytest.raises(Broken):
         async with Nursery() as tasks:

@@ -86,7 +86,7 @@ REFUSED = {
         {"optimizer": lambda parameters: torch.optim.SGD([foreign], lr=0.1)},
         r"updates a tensor that is not the model's \(shape: \(3,\)\); build it from the parameters",
     ),
-    "an optimizer that is none": (four, {"optimizer": lambda parameters: None}, "returns a NoneType; let it return"),
+    "an optimizer that is None": (four, {"optimizer": lambda parameters: None}, "returns a NoneType; let it return"),
     "an optimizer that is built": (
         four,
         {"optimizer": adam([foreign])},

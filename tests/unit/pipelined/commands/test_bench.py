@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def one(here):
-    """A folder with one benchmark, and one file that is none."""
+    """A folder with one benchmark and one other file."""
     (here / "benchmarks").mkdir()
     (here / "benchmarks" / "__init__.py").touch()
     (here / "benchmarks" / "counting.py").write_text(PROGRAM)

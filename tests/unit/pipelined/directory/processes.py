@@ -1,4 +1,4 @@
-"""A directory, or one who holds a lease of it, in a process of its own; for tests that kill it.
+"""A directory, or the holder of a lease, in a process of its own; for tests that kill it.
 
 python -m tests.unit.pipelined.directory.processes serve URL JOURNAL | hold URL SECONDS
 """

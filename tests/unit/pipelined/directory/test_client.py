@@ -143,7 +143,7 @@ async def test_a_holder_that_replies_over_another_connection_keeps_its_leases():
         revision = await holder.transact({}, {"peer": b""}, lease=lease)
         for _ in range(3):
             world.network.reset("holder", "directory")
-            await world.clock.sleep(1.0)  # nobody renews
+            await world.clock.sleep(1.0)  # no holder renews
         assert set((await other.read()).entries) == {"peer"}
         assert 58.5 < await gone_after(world, other, "peer", revision) < 60.1
 
@@ -330,7 +330,7 @@ async def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
 
 
 async def test_a_forgotten_client_enters_again():
-    """It is told of one request that nobody knows whether it happened, and not of every one after that."""
+    """The outcome of one request is unknown, and its error says so; that of later requests is known."""
 
     async with opened(limits=DirectoryLimits(clients=2)) as world:
         mine = world.party("mine")

@@ -82,7 +82,7 @@ THEIRS = Entry(LeaderRecord("p0", "tcp://b:2").pack(), 5, 1)
 
 
 def waited(gone_after):
-    """Seconds that a process waits whose name another one has that goes after so long."""
+    """Seconds that a process waits for its name, which another process holds for `gone_after`."""
 
     async def live():
         place, clock = Place(Scripted(None), **{KEY: THEIRS}), VirtualClock()

@@ -1,4 +1,4 @@
-"""Who gives up says what was heard last."""
+"""A retry that ends without success reports the last error."""
 
 import pytest
 
@@ -15,13 +15,13 @@ class Oversleeps(VirtualClock):
 
 
 def test_the_last_error_is_reported_after_long_sleeps():
-    async def nobody():
+    async def unreachable():
         await VirtualClock().sleep(0.001)
         raise NoReply("connection refused")
 
     async def ask(patience):
         with pytest.raises(CutOff, match="last: connection refused"):
-            await Retry("tcp://there", Oversleeps(), patience).run(nobody)
+            await Retry("tcp://there", Oversleeps(), patience).run(unreachable)
 
     for milliseconds in range(100, 200, 2):
         run_virtual(ask(milliseconds / 1e3))

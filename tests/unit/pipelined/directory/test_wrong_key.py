@@ -1,4 +1,4 @@
-"""Who holds another key than the directory hears it at once, not when its patience is at an end."""
+"""A party with another key than the directory's fails at once, not after its time-out."""
 
 import asyncio
 from time import monotonic

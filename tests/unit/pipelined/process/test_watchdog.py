@@ -1,4 +1,4 @@
-"""Who died first is told; who said goodbye is not spoken of."""
+"""The watchdog reports the rank that died first, and no rank that has said goodbye."""
 
 import os
 import signal

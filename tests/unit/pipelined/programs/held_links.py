@@ -14,7 +14,7 @@ class WentWrong(Exception):
 
 
 class Outbox:
-    """What a worker has sent and nobody has asked for yet.
+    """What a worker has sent and no worker has received yet.
 
     Args:
         room: how much of it lets the worker go on; None: however much.

@@ -78,7 +78,7 @@ def test_any_number_of_microbatches_stays_below_the_cap_and_as_many_pipes_as_sta
 
 
 class Mocked(Worker):
-    """A worker whose messages come or do not as it is told."""
+    """A worker that has the messages that the test gives it."""
 
     def __init__(self, index, layout, answers):
         super().__init__(index, layout)

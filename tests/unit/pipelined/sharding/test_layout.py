@@ -1,4 +1,4 @@
-"""Layouts: their texts, their equality, their cotangents, and texts that are none."""
+"""Layouts: their texts, their equality, their cotangents, and texts that are refused."""
 
 import pickle
 

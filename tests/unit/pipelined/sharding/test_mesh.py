@@ -1,4 +1,4 @@
-"""Meshes: coordinates, groups, and texts that are none."""
+"""Meshes: coordinates, groups, and texts that are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sums on the virtual clock: when they begin, who waits for whom, and that nobody waits for ever."""
+"""Sums on the virtual clock: when they begin, which rank waits for which, and that no rank waits for ever."""
 
 import asyncio
 from itertools import combinations

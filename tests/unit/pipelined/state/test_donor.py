@@ -48,7 +48,7 @@ class Training:
         return await self.donor.totals(FetchTotals(step, f"at-{step}"), SENDER)
 
     def kept(self):
-        """The steps whose totals can be had; looked at without asking, for who asks is known to need them."""
+        """The steps with available totals, read without a request: a request would count as a need."""
         return [taken.before.step for taken in self.donor._applied]
 
 
@@ -62,7 +62,7 @@ async def test_all_steps_since_a_fetched_state_are_kept():
 
 
 async def test_a_fetch_longer_than_the_kept_totals_begins_again():
-    """However long somebody is on its way, what is kept for it does not grow; who takes steps by now goes on."""
+    """However long a peer is joining, the totals kept for it do not grow; peers that take steps continue."""
 
     training = Training()
     root = (await training.manifest()).root
@@ -135,7 +135,7 @@ async def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_leas
 
 
 async def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_with_it():
-    """Whoever asks meanwhile waits for the same."""
+    """Further requests meanwhile wait for the same copy."""
 
     training = Training()
     training.take(1)
@@ -147,4 +147,4 @@ async def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_w
     assert not any(each.done() for each in asking), "a step waited for what it does not need"
     first, second = await asyncio.gather(*asking)
     assert first.root == second.root and first.step == second.step == 1 and VirtualClock().now() == 5.0
-    assert training.kept() == [0, 1, 2, 3], "and the last before that, for who missed it"
+    assert training.kept() == [0, 1, 2, 3], "and the last before that, for a peer that missed it"

@@ -1,4 +1,4 @@
-"""Askers spread over the peers of a stage, each in an order of its own that outlives who comes and goes."""
+"""Requests spread over the peers of a stage, each process in its own order, which joins and deaths do not change."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The norm's clip and the mean are one factor; whoever trains otherwise has another digest."""
+"""The norm's clip and the mean are one factor; another configuration has another digest."""
 
 from dataclasses import fields, replace
 

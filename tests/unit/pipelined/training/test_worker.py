@@ -180,7 +180,7 @@ def test_a_dynamic_schedule_runs_weight_halves_while_messages_are_awaited(microb
 
 @pytest.mark.parametrize("half, kept", [(None, False), (4.0, True), (0.4, False)])
 def test_a_message_that_is_due_is_waited_for_a_share_of_a_weight_half(half, kept):
-    """Rank 1 is late by 0.2 seconds a forward; whether weight halves still run where they did when nobody was late."""
+    """Rank 1 is late by 0.2 seconds a forward; weight halves run at the same places as without a late rank."""
     plan = Plan("chimera_w", 4, 1, 1, 4)
     proved, taken = (
         [[at for at, _ in sorted(_computed(events).items(), key=lambda one: one[1])] for _, events, _ in ranks]

@@ -12,7 +12,7 @@ DELAY = 5e-3
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """Time stands still until a timer is due, which rings late by so much, or until somebody spends it."""
+    """Time stands still until the next timer, which fires late by so much, or until a test advances it."""
 
     def __init__(self, late):
         super().__init__()

@@ -10,7 +10,7 @@ from transports.mpi.progress import ProgressEngine, SleepState
 
 
 class Library:
-    """Requests that are done when told so, and a count of how often anybody asked."""
+    """Requests that are done when the test says so, and a count of the tests of their state."""
 
     def __init__(self):
         self.outcomes, self.asked, self.receive_arrived = {}, 0, lambda: False
@@ -298,7 +298,7 @@ async def test_one_request_may_be_looked_at_without_being_watched():
 
 
 async def test_a_rank_polls_once_more_after_announcing_sleep():
-    """What was sent by one who still saw it awake, and so did not ring, is heard by that poll."""
+    """A sender that still saw it awake did not ring; this poll receives its message."""
     said = []
 
     async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000), said.append) as (_, library):
@@ -350,7 +350,7 @@ async def test_a_ring_starts_polling_without_naps_on_an_oversubscribed_node():
         progress.on_doorbell()
         asked = len(said)
         await turns(20)
-        assert len(said) == asked, "it was awake, by word of whoever rang, and stayed so"
+        assert len(said) == asked, "the doorbell woke it, and it stayed awake"
         news.append("here")
         await turns(5)
         assert said[asked:] == [SleepState.IDLE]

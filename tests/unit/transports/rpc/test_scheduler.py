@@ -1,4 +1,4 @@
-"""Who says what next: order inside a lane, turns between lanes, and nothing of what was withdrawn."""
+"""The next frame to send: order inside a lane, turns between lanes, and no frame of a cancelled send."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is an endpoint's own over TCP: who is let in, where it listens, and that the long does not hold up the short."""
+"""An endpoint's own rules over TCP: the parties it admits, its address, and short frames that pass long ones."""
 
 import asyncio
 import signal

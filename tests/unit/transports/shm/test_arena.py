@@ -1,4 +1,4 @@
-"""The arena: what is put in is seen in place, and its pages are free again once nobody looks at them."""
+"""The arena: a block is read in place, and its pages are free again when no view of them is left."""
 
 import sys
 
@@ -22,7 +22,7 @@ def ends():
 
 
 def body(pages, salt=0):
-    """A block of so many pages that nobody else puts."""
+    """A block of this many pages that no other test writes."""
     return Block.of(np.arange(pages * PAGE // 8) + salt)
 
 

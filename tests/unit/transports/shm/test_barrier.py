@@ -31,7 +31,7 @@ def test_what_one_writes_all_see():
 
 def test_a_barrier_waits_for_every_rank():
     first, second, third = ranks(3)
-    assert first.first_missing() is None  # nobody has come, and nobody was to
+    assert first.first_missing() is None  # no rank has entered, and none had to
     assert first.arrive() == 0  # the second rank is the first of its others
     assert second.arrive() == 1 and first.first_missing() == 1
     assert third.arrive() is None

@@ -1,4 +1,4 @@
-"""The handshake, spoken in memory: who proves the key is known to the other side, everybody else is refused."""
+"""The handshake, in memory: a party that proves the key is admitted with its identity, every other one is refused."""
 
 from dataclasses import replace
 

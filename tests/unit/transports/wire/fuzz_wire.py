@@ -1,7 +1,7 @@
 """Frames mutated by atheris, which looks for inputs that reach code not reached before.
 
 `python -m tests.unit.transports.wire.fuzz_wire BYTES FOLDER` feeds so many bytes, keeps what is of interest in the
-folder, and ends with code 0; at an exception that is none of the wire's own it ends with that and leaves the input
+folder, and ends with code 0; at any other exception than the wire's own it ends with that and leaves the input
 there.
 """
 

@@ -61,14 +61,14 @@ class Keys:
 
 
 class Members:
-    """Everybody in a swarm, by address."""
+    """All members of a swarm, by address."""
 
     def __init__(self, **said):
         self.said = said
 
     async def request(self, address, topic, note):
         if address not in self.said:
-            raise Unreachable(address, "nobody is there")
+            raise Unreachable(address, "no process is there")
         reply = self.said[address]
         return reply.response() if isinstance(reply, StatusReply) else Response(note=reply)
 
@@ -105,7 +105,7 @@ def test_a_swarms_speed_is_that_of_all_trainers_that_answer():
 
 def test_the_last_step_is_evaluated_and_then_nothing_is_waited_for():
     assert seen(at(3))["waits_for"] == "a peer of stage 0, 1"
-    assert seen(at(5, evaluated=4))["waits_for"] == "a peer of stage 0, 1", "nobody is there to evaluate it"
+    assert seen(at(5, evaluated=4))["waits_for"] == "a peer of stage 0, 1", "no peer can evaluate it"
     assert seen(at(5, evaluated=5))["waits_for"] == ""
 
 

@@ -1,4 +1,4 @@
-"""The status of a swarm on a terminal: whole where there is room, and whatever the room, who it is about."""
+"""The status of a swarm on a terminal: whole where there is room, and with each member's name in any room."""
 
 from dataclasses import replace
 from io import StringIO

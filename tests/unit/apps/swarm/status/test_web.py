@@ -100,7 +100,7 @@ def test_the_page_shows_the_last_look_and_takes_nothing_else():
 
 HOSTILE = {
     "noise": (random.Random(0).randbytes(200) + b"\r\n\r\n", "Bad Request"),
-    "a version that is none": (b"GET / HTTP/9x\r\n\r\n", "Bad Request"),
+    "no version of HTTP": (b"GET / HTTP/9x\r\n\r\n", "Bad Request"),
     "a newer version": (b"GET / HTTP/2.0\r\n\r\n", "HTTP Version Not Supported"),
     "an endless line": (b"GET /" + b"a" * (1 << 17), "Request-URI Too Long"),
     "a long header": (b"GET / HTTP/1.1\r\nx: " + b"a" * (1 << 17), "Request Header Fields Too Large"),

@@ -1,4 +1,4 @@
-"""What an etcd cluster adds: members that die, answers that are lost, changes that are compacted, and who is let in."""
+"""What an etcd cluster adds: members that die, lost replies, compacted changes, and access."""
 
 import asyncio
 import shutil
@@ -158,7 +158,7 @@ def test_a_cluster_with_users_and_tls_accepts_a_password(certificate, memory_pat
     key, ca = certificate
 
     async def lock(gateway):
-        """Let nobody in but root."""
+        """Give access to root alone."""
         await gateway.call("auth/user/add", {"name": "root", "password": "a:b@c"})
         await gateway.call("auth/role/add", {"name": "root"})
         await gateway.call("auth/user/grant", {"user": "root", "role": "root"})

@@ -1,4 +1,4 @@
-"""Who goes where some of a stage cannot reach one another: few, and all are told the same."""
+"""Where members of a stage cannot reach one another, few are evicted, and all members learn the same."""
 
 import asyncio
 import itertools

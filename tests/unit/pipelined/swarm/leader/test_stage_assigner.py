@@ -63,10 +63,10 @@ def say(view, name, stage, phase, revision):
         ([(0, SERVING)], [], 1),
         ([(0, SERVING), (1, JOINING)], [], 2),
         ([(0, SERVING), (1, SERVING), (2, SERVING), (2, JOINING), (0, JOINING)], [], 1),
-        ([(0, SERVING), (1, SERVING), (2, LEAVING)], [], 2),  # who leaves does not stay
-        ([(0, SERVING)], [2], 2),  # its state lies here, and nobody has it
-        ([(0, SERVING), (2, SERVING)], [2], 1),  # somebody has it
-        ([(0, SERVING), (2, JOINING)], [1, 2], 1),  # who joins has none yet
+        ([(0, SERVING), (1, SERVING), (2, LEAVING)], [], 2),  # a leaving peer does not count
+        ([(0, SERVING)], [2], 2),  # its saved state is here, and no peer has it
+        ([(0, SERVING), (2, SERVING)], [2], 1),  # a peer has the state
+        ([(0, SERVING), (2, JOINING)], [1, 2], 1),  # a joining peer has no state yet
         ([(0, SERVING)], [0, 1, 2], 1),  # all of them lie here, so none more than another
         ([(0, SERVING), (7, SERVING)], [], 1),  # of another model
     ],
@@ -334,7 +334,7 @@ def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where
         (Rejected(Reason.NOT_LEADING), "not leading"),
         (AssignedStage(7), "the leader assigned stage 7, but the model has 3 stages"),
     ],
-    ids=["refused", "a stage that is none"],
+    ids=["refused", "no such stage"],
 )
 def test_each_reason_for_no_stage_is_reported_once(response, why):
     async def story(swarm):

@@ -1,4 +1,4 @@
-"""Whatever is told in whatever order, a microbatch that a stage misses is with somebody or is to be had."""
+"""After any reports in any order, a microbatch that a stage lacks is assigned to a trainer or open."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Who answers can be reached, however late; only silence for as long as this process lived through it is silence."""
+"""A party that replies is reachable, however late; only silence while this process itself was running counts."""
 
 import asyncio
 

@@ -308,7 +308,7 @@ PIECE_S = 0.01
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(count):
-    """At once a line has four chunks for each other member before whoever comes; spread, one for each."""
+    """At full rate four chunks for each other member wait on the line before a new message; spread out, one each."""
     chunks = 20
 
     async def longest_wait(seconds):

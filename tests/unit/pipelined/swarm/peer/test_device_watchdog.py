@@ -1,4 +1,4 @@
-"""A device is late, or stuck, by what it was seen to do; who was stopped itself has seen nothing."""
+"""A device is late, or stuck, by its observed progress; time in which this process was stopped does not count."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ async def seen(before, kind="op", stopped=0.0):
     Args:
         before: how long each took.
         stopped: seconds for which the process is stopped meanwhile.
-    Returns: seconds until who waits is told that it is late, and until it is called stuck; None: never.
+    Returns: seconds until waiting tasks learn that it is late, and until it counts as stuck; None: never.
     """
     network, took = VirtualNetwork(), {}
     clock = network.clock("p0")

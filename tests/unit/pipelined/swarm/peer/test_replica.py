@@ -1,4 +1,4 @@
-"""A sum holds what its ledger says, whenever somebody stops waiting."""
+"""A sum holds what its ledger says, whenever a waiting request is cancelled."""
 
 import asyncio
 
@@ -136,7 +136,7 @@ async def test_a_peer_one_step_behind_a_rollback_has_no_part_in_it():
 
 
 async def test_a_step_is_applied_once():
-    """Who is cancelled in it does not wait for long, and in its next life may find the device still at it."""
+    """A replica that is cancelled in it ends soon, and its successor may find the device still at work."""
 
     replica, head = new_replica(), Commit(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
     await replica.passes.backward(microbatch(0))

@@ -1,4 +1,4 @@
-"""Records come back as they were put, and one that is none is refused with the field's name."""
+"""Records are read as they were written, and a malformed one is refused with the field's name."""
 
 import msgpack
 import pytest

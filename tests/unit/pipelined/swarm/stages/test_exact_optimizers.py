@@ -1,4 +1,4 @@
-"""AdamW and LAMB against the plain loop, norms that do not depend on who takes them."""
+"""AdamW and LAMB against the plain loop; the norm is equal on every peer that computes it."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A peer gets microbatches in proportion to how fast it answers, whoever else asks, and whatever happened before."""
+"""A peer receives microbatches in proportion to its speed, with any other trainers, and after any history."""
 
 import math
 from collections import Counter
@@ -277,7 +277,7 @@ def test_a_stage_that_does_not_exist_is_refused():
 
 @given(st.data())
 def test_whatever_happens_only_members_that_are_not_banned_are_picked(data):
-    """A plain model beside it: who is a member of what, which incarnation failed when, and until when one knows."""
+    """A plain model beside it: the members, the last failure of each incarnation, and the end of its ban."""
     router, members, banned, now = Router(2, seed=1), {}, {}, 0.0
     for _ in range(data.draw(st.integers(1, 40))):
         now += data.draw(st.sampled_from([0.0, 0.5, 5.0]))

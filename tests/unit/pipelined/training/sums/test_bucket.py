@@ -1,4 +1,4 @@
-"""Parameters are summed by who holds them."""
+"""Parameters with the same holders are summed together."""
 
 import numpy as np
 import pytest

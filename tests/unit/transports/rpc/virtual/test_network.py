@@ -126,7 +126,7 @@ async def test_a_kill_ends_the_requests_the_tasks_and_the_sleep_of_the_killed():
         with pytest.raises(Closed):
             await clock.sleep(1)
         await world.network.clock("b").sleep(1)
-        assert world.told == ["begun", "ended"]  # who answered a dead party does not go on either
+        assert world.told == ["begun", "ended"]  # the handler of a dead party's request is cancelled, too
 
 
 async def test_a_reopened_party_has_a_new_incarnation():

@@ -1,4 +1,4 @@
-"""Ranks of one machine talk over Unix sockets where they can, over TCP where they cannot, and admit nobody else."""
+"""Ranks of one machine connect over Unix sockets where they can, else over TCP, and admit no other process."""
 
 import asyncio
 import socket
