@@ -1,6 +1,6 @@
 """Messages while the device computes, and what the computing loses to them.
 
-The rule: both ranks compute, in small torch operations, which take the interpreter's lock as often as training does.
+Both ranks compute, in small torch operations, which take the interpreter's lock as often as training does.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Computing:
     """A device that one can also wait for without an event loop: one thread for both, so that its memory is the same.
 
     Args:
-        work: computes so often as it is told, and returns the seconds it took.
+        work: computes a given number of times, and returns the seconds.
         times: how often at a time.
     """
 

@@ -143,7 +143,7 @@ def apart(pairs: Iterable[Pair]) -> tuple[float, str]:
 
 
 def _apart(result: torch.Tensor, due: torch.Tensor) -> float:
-    """0 for a piece without elements, infinite where a number is none."""
+    """0 for a piece without elements, infinite where a number is NaN."""
     if not due.numel():
         return 0.0
     found = float((result - due).abs().max() / due.abs().max())

@@ -1,6 +1,6 @@
 """What a rank of GPT-2 will hold and the most it may, in closed form: state of its stages, and live microbatches.
 
-The one rule: nothing is measured here, and no tensor is made. Float32, no dropout, no recomputation.
+Nothing is measured here, and no tensor is made. Float32, no dropout, no recomputation.
 """
 
 from apps.common.plan_table import planned_memory

@@ -1,6 +1,6 @@
 """A codec in a thread beside other work: what the work loses to it, and how late the event loop is meanwhile.
 
-The rule: each thread keeps to a core of its own where there are enough. Left alone, the system at times ran both on one
+Each thread is bound to a core of its own where there are enough. Left alone, the system at times ran both on one
 core for as long as an array takes, beside an idle one, and nothing can be hidden there.
 """
 
@@ -18,7 +18,7 @@ from transports import new_event_loop, pack
 
 TICK_S = 1e-3
 SIDE = 256
-"""Of the square matrices whose product is the other work."""
+"""Of the square matrices; their product is the other work."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""How a contender is told what to train and tells how long it took: JSON on the command line, and JSON on stdout.
+"""The task and the result of a contender: JSON on the command line, and JSON on stdout.
 
-The rule: both are started by the same launcher in the same way, and only what lies between two barriers is timed.
+The same launcher starts both in the same way, and only the work between two barriers is timed.
 """
 
 import json

@@ -1,6 +1,6 @@
 """What two pipelines are to train alike: the model, its data, the optimizer, and the ways to cut it.
 
-The rule: everything that decides how much work a step is stands here, and neither contender may change it.
+Everything that decides the work of a step is here, and neither contender may change it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ STAGES_A_RANK = {
 }
 """How many stages the model is cut into, for each rank, by schedule; Chimera's ranks hold two of them, one a pipe."""
 SLACK = 1.35
-"""A cut is worth trying whose largest stage costs at most so many times the least possible."""
+"""A cut is worth trying if its largest stage costs at most so many times the least possible."""
 
 
 @dataclass(frozen=True, kw_only=True)

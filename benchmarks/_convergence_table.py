@@ -1,7 +1,7 @@
-"""What the losses of many trainings say: each way to train beside the plain one it should equal, seed by seed.
+"""The losses of many trainings: each way to train beside the plain one that it should equal, seed by seed.
 
-The rule: trainings are compared seed by seed, as they found the same data; what is judged is held against how far
-seeds are from one another. Arithmetic alone: it must not know how anything was trained.
+Trainings are compared seed by seed, because those of one seed have the same data; a difference is judged by the
+differences between seeds. Arithmetic alone.
 """
 
 import math
@@ -48,7 +48,7 @@ class Row:
         finals: the final validation loss by seed.
         plain: the same of the plain way.
         farthest: how far its mean curve is from the plain one's at most, in standard deviations of the seeds.
-        alike: steps at the beginning whose losses equal the plain ones to the bit, in the seed with the fewest.
+        alike: steps at the beginning with losses that equal the plain ones to the bit, in the seed with the fewest.
         died: peers killed, all seeds together.
     """
 

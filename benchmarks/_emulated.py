@@ -1,7 +1,7 @@
-"""One rank of a job whose devices only let time pass: the real worker, messages, sums and transport.
+"""One rank of a job on devices that only let time pass: the real worker, messages, sums and transport.
 
-The rule: nothing is computed, everything else is done. Steps are numbered over all jobs of a process, for a message is
-known by the number of its step.
+Nothing is computed, everything else is done. Steps are numbered over all jobs of a process, because a message has the
+number of its step.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -71,7 +71,7 @@ class Hollow:
 
 
 class NoFeed:
-    """Stands in for data that nobody looks at."""
+    """Stands in for data that no device reads."""
 
     def inputs(self, step: int, microbatch: int) -> int:
         return microbatch
@@ -147,7 +147,7 @@ class EmulatedJob:
 async def slowest_of(actor: Actor, number: int, work: Callable[[int], Awaitable[float]] | None) -> float:
     """Let all ranks begin something together; returns the slowest's seconds on rank 0, and 0 elsewhere.
 
-    Who is done, or takes no part (None), waits for a message, so that nobody polls while others still compute.
+    A rank that is done, or takes no part (None), waits for a message, so that it does not poll while others compute.
     """
     await barrier(Group(actor.transport, tuple(range(actor.transport.world_size)), 0))
     seconds = await work(number) if work else 0.0

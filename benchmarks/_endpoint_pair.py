@@ -1,7 +1,7 @@
-"""Two endpoints over loopback, one asking: a rank of `python -m benchmarks.endpoints`.
+"""Two endpoints over loopback, one of which sends requests: a rank of `python -m benchmarks.endpoints`.
 
-The rule: a time is half of a question's way there and its answer's back, on one clock; the answer has the question's
-bytes, which are looked at outside it.
+A time is half of a request and its reply, on one clock; the reply has the request's bytes, which are compared outside
+the measured time.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Pair:
         return await there_and_back(self.rank, self._bare, mine, theirs, ways)
 
     async def by_asking(self, mine: memoryview, theirs: memoryview, ways: int) -> float:
-        """Seconds of one way by questions; who answers only waits until it is told that it is over."""
+        """Seconds of one way by requests; rank 1 replies, and waits for the end."""
         if self.rank == 1:
             return await self._over.get() or 0.0
         start = time.perf_counter()

@@ -51,7 +51,7 @@ class _Turns:
 
 
 class _TurnLine:
-    """A delay line whose messages wait for their turn."""
+    """A delay line on which messages wait for their turn."""
 
     def __init__(self, line: DelayLine, turns: _Turns):
         self._line, self._turns = line, turns

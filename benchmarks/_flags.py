@@ -1,4 +1,4 @@
-"""The flags of a benchmark that runs on ranks. The rule: what is wrong with them is told once, and all ranks end."""
+"""The flags of a benchmark that runs on ranks. A mistake is reported once, and all ranks end."""
 
 import os
 from typing import TypeVar

@@ -1,7 +1,7 @@
 """What one rank holds, counted as it trains: parameters, gradients, optimizer state, and activations while they live.
 
-The one rule: storages are counted as they are found in use, each once; nothing is worked out from a model's sizes or a
-schedule, so that a count may exceed what either promises.
+Storages are counted while they are in use, each once; nothing is computed from a model's sizes or a schedule, so that a
+count may exceed what either promises.
 """
 
 import weakref
@@ -158,7 +158,7 @@ class CountedStage:
 
 @dataclass(frozen=True)
 class CountedTeamStage:
-    """A stage of a team that writes down what this member's tapes keep; as `CountedStage`, whose verbs it has."""
+    """A stage of a team that writes down what this member's tapes keep; with the verbs of `CountedStage`."""
 
     stage: TeamStage
     kept: Kept

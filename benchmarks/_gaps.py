@@ -1,6 +1,6 @@
 """Which stages' gradient sums a schedule leaves time for, and how much of those sums was not hidden.
 
-The rule: a gap is read off the virtual clock; what is hidden is what a measured step takes no longer for.
+A gap is read off the virtual clock; the hidden part of a sum is the part that does not lengthen a measured step.
 """
 
 import statistics

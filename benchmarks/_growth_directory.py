@@ -177,5 +177,5 @@ class _SlowDisk(NoDisk):
 
 
 def new_directory() -> DirectoryEnd:
-    """A directory that nobody serves yet, on the virtual clock."""
+    """A directory that is not served yet, on the virtual clock."""
     return DirectoryEnd(VirtualClock())

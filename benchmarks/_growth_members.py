@@ -32,7 +32,7 @@ class LightSwarm:
         self._running = [tasks.create_task(end.serve())]
 
     async def start(self, peers: int, trainers: int) -> None:
-        """Start so many at once, and wait until every one of them has heard of all that it follows."""
+        """Start so many at once, and wait until each of them knows all members that it follows."""
         self.leader = self._begin(self._trainer)
         await self.leader.client.transact({}, {LEADER: LeaderRecord("leader", "light://leader").pack()})
         await self._write_head()
@@ -58,7 +58,7 @@ class LightSwarm:
         await self.leader.view.wait_for(lambda: self._serving() == now - 1)
 
     async def commit(self) -> None:
-        """One step more, with the members of the one before; the first time: with everybody."""
+        """One step more, with the members of the one before; the first time with all of them."""
         members = [[] for _ in range(self._stages)]
         for name, member in self._peers.items():
             if name != self._absent:

@@ -1,6 +1,6 @@
 """What one message costs between two ranks that have done nothing for a while, all others being alive and waiting.
 
-The rule: a hop is timed as the planner times it, but nobody computes once it has sent.
+A hop is timed as the planner times it, but no rank computes after it has sent.
 """
 
 import statistics

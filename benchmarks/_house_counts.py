@@ -116,8 +116,9 @@ def namesakes(tree: Tree) -> Iterator[Count]:
 
 def language(tree: Tree) -> Iterator[Count]:
     """Words that plain English avoids, per thousand words of docstrings and help, by package."""
-    for package in PACKAGES:
-        texts = [(module, text) for module in _below(tree, package) for text in _prose(module)]
+    folders = {package: _below(tree, package) for package in PACKAGES}
+    for package, modules in {**folders, "benchmarks": tree.benchmarks, "tests": tree.tests}.items():
+        texts = [(module, text) for module in modules for text in _prose(module)]
         words = sum(len(text.split()) for _, text in texts)
         by_file = defaultdict(int)
         for module, text in texts:

@@ -15,18 +15,16 @@ PACKAGES = ("transports", "collectives", "pipelined", "apps")
 PLUG_IN_FOLDERS = (
     "transports",
     "transports.codecs",
-    "transports.codecs",
     "collectives.algorithms.all_gather",
     "collectives.algorithms.all_reduce",
     "collectives.algorithms.all_to_all",
     "collectives.algorithms.reduce_scatter",
     "pipelined.schedules",
     "pipelined.commands",
-    "pipelined.commands",
 )
-"""Folders whose files may be registered plug-ins."""
+"""Folders of files that may be registered plug-ins."""
 REGISTRY = "registry"
-"""The module of such a folder that has the table. Where there is none, a plug-in is a file without an underscore."""
+"""The module of such a folder that has the table. Without it, a plug-in is a file without an underscore."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,13 @@ class Tree:
 
     @cached_property
     def tests(self) -> Sequence[Module]:
-        """The modules of the tests, of which only the names of tests count."""
+        """The modules of the tests, of which only language counts."""
         return list(self._below("tests"))
+
+    @cached_property
+    def benchmarks(self) -> Sequence[Module]:
+        """The modules of the benchmarks, of which only language counts."""
+        return list(self._below("benchmarks"))
 
     @cached_property
     def imports(self) -> Mapping[str, frozenset[str]]:

@@ -1,4 +1,4 @@
-"""How a rank of a benchmark begins. The one rule: whatever launcher started it, and with one thread of torch a rank."""
+"""How a rank of a benchmark begins: under any launcher, and with one thread of torch a rank."""
 
 import os
 

@@ -80,7 +80,7 @@ def chosen(names: Sequence[str]) -> list[Run]:
 
 
 def _alone(name: str, flags: str, *more: str) -> Run:
-    """A run in one process, whose further commands are `more`."""
+    """A run in one process, with the further commands `more`."""
     return Run(name, (f"python -m apps.gpt2 {flags}", *more))
 
 

@@ -1,6 +1,6 @@
 """Two ranks that send each other bodies on every road, round by round, idle and while both compute.
 
-The rule: every road is timed in every round, right after the others, and every body is another's and is checked.
+Every road is timed in every round, right after the others, and every body is different and is checked.
 """
 
 from collections import defaultdict

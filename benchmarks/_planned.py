@@ -1,6 +1,6 @@
 """One plan run for a few steps, for real or emulated, to be held to what was predicted of it.
 
-The rule: what is timed is the slowest rank's step; memory is counted in a step of its own, as counting takes time.
+The slowest rank's step is timed; memory is counted in a step of its own, because counting takes time.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""What was predicted of arrangements beside what they took: rows, what they come to, and a table of them.
+"""The predictions of arrangements beside their measurements: rows, their summary, and a table.
 
-The rule: it only reads; nothing is run or predicted here.
+Nothing is run or predicted here.
 """
 
 import os

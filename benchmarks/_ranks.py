@@ -1,6 +1,6 @@
 """Ranks of a benchmark that starts its own processes: one thread each, met over loopback, on a loop to be chosen.
 
-The rule: every rank runs one module with one JSON task, rank 0 alone prints, and what it prints last is the result.
+Every rank runs one module with one JSON task, rank 0 alone prints, and its last line is the result.
 """
 
 import asyncio

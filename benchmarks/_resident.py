@@ -1,4 +1,4 @@
-"""How much of a process is in memory, as Linux's /proc tells. The one rule: nothing is loaded that would be counted."""
+"""The resident memory of a process, from Linux's /proc. This module imports nothing that would be counted."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """The ways a body can go from one rank to another over MPI and back: mpi4py's own calls, bare buffers, messages.
 
-The rule: every way sends the same bytes and ends with them in memory that `came` shows, so that whoever times a way
-also sees whether it was right.
+Every way sends the same bytes and ends with them in memory that `came` shows, so that a benchmark that times a way can
+also check its bytes.
 """
 
 import time
@@ -47,7 +47,7 @@ class Raw(Road):
     """Blocking `Send` and `Recv` of mpi4py: nothing else runs on a rank meanwhile.
 
     Args:
-        comm: a communicator that nobody else uses.
+        comm: a communicator of its own.
     """
 
     name = "raw"

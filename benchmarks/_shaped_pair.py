@@ -1,6 +1,6 @@
 """Two ranks over slow links: a rank of `python -m benchmarks.shaped_links`.
 
-The rule: a latency is half of a way there and back, a rate that of many messages in a row, and each is on one clock.
+A latency is half of a way there and back, a rate that of many messages in a row, and each is on one clock.
 """
 
 import sys

@@ -115,6 +115,6 @@ HEAD = (
 
 
 def pairs(taken: Taken) -> Pairs:
-    """Ours beside each peer's; who is alone sums nothing."""
+    """Ours beside each other contender's; `alone` sums nothing."""
     peers = {name: theirs for name, theirs in taken.items() if name not in ("ours", "alone")}
     return {name: list(zip(taken["ours"], theirs, strict=True)) for name, theirs in peers.items()}

@@ -1,6 +1,6 @@
-"""Those who sum an array over all ranks, for `benchmarks.all_reduce`, and the bare pass that no sum can beat.
+"""The contenders that sum an array over all ranks, for `benchmarks.all_reduce`, and the bare pass that no sum can beat.
 
-The one rule: each starts from the same contents and sums in place, so often at a time that sums never overflow.
+Each starts from the same contents and sums in place, a number of times at which sums never overflow.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ def _doubles(sample: Any) -> np.ndarray:
 
 
 class Sum(Protocol):
-    """Somebody who sums."""
+    """A contender."""
 
     async def __call__(self, array: Any) -> None:
         """Sum in place over all ranks."""
@@ -160,10 +160,10 @@ class OnePass:
 class Alone:
     """Move memory for as long as sums last took, and let the loop run on time, without a word to another rank.
 
-    However late another task of its loop is, the system makes all who compute there.
+    Other tasks of its loop are as late as the system makes them on any rank that computes there.
 
     Attributes:
-        seconds: how long, as whoever times sums has found.
+        seconds: of the last sum; the benchmark sets them.
     """
 
     def __init__(self) -> None:

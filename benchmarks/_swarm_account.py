@@ -1,4 +1,4 @@
-"""What a swarm did of what it could have done, by five minutes. The rule: a share is a ratio of sums."""
+"""The throughput of a swarm as a share of the possible one, by five minutes: a ratio of sums."""
 
 from dataclasses import dataclass, field
 

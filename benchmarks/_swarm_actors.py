@@ -1,6 +1,6 @@
-"""The swarm's own actors over emulated devices, on the virtual clock: what a step takes, or a stretch of one.
+"""The swarm's own actors over emulated devices, on the virtual clock: the time of a step, or of a part of one.
 
-The rule: how long all of it takes follows from what was said beforehand, so it is the same on any machine.
+All durations follow from the given setting, so they are the same on any machine.
 """
 
 from dataclasses import replace
@@ -10,9 +10,9 @@ from benchmarks._swarm_setting import Actors, Step
 from pipelined.aio.clock import run_virtual
 
 WARM_UP, MEASURED = 1, 1
-"""Steps before the measurement, in which trainers learn who is fast, and in it."""
+"""Steps before the measurement, in which trainers learn the peers' speeds, and in it."""
 LATE_WARM_UP, LATE_MEASURED = 3, 2
-"""The same where updates come late: who leads begins to overlap steps with its third, and one gives to the next."""
+"""The same with delayed updates: the leader overlaps steps from its third on, and each takes time from the next."""
 
 
 def step(actors: Actors) -> Step:
@@ -32,7 +32,7 @@ def step(actors: Actors) -> Step:
 def first(actors: Actors) -> Step:
     """Let the swarm take its first step, and say what that took since its first microbatch began.
 
-    For peers that are alike: trainers have yet to learn who is fast.
+    For peers that are alike: trainers do not know the peers' speeds yet.
     """
 
     async def play() -> Step:

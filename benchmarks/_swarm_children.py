@@ -1,4 +1,4 @@
-"""Processes of a swarm that a benchmark starts: what they say, and when. The rule: none outlives the block.
+"""Processes of a swarm that a benchmark starts: their lines, and the moment of each. None outlives the block.
 
 A module of such processes is run as `python -m MODULE ROLE ADDRESS NAME …`; the coordinator first says `at ADDRESS`.
 """

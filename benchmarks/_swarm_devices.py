@@ -1,6 +1,6 @@
 """What an emulated peer has in place of a stage, a device and a codec's core: the last two only let time pass.
 
-The rule: how long anything takes is said beforehand, in seconds or seconds a byte, by whoever emulates.
+The benchmark gives every duration, in seconds or seconds a byte.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,8 +1,7 @@
-"""The real directory asked without a network, for swarms too large and days too long to send every renewal.
+"""The real directory called without a network, for swarms too large and days too long to send every renewal.
 
-The rule: what callers see is what the state machine of the embedded directory decides. A renewal in time changes
-nothing that anybody can see, so a lease whose holder lives is not renewed but has no end, until its holder dies. This
-file must not know who holds a lease.
+The state machine of the embedded directory decides everything that callers see. A renewal in time changes nothing
+visible, so the lease of a live holder is not renewed but has no end, until its holder dies.
 """
 
 import math
@@ -43,7 +42,7 @@ class DirectDirectory(Directory):
         self._clock.call_at(moment, self._catch_up)
 
     def told(self) -> None:
-        """Wake those who watch, if anything was done."""
+        """Wake the watchers, if anything has changed."""
         if self.machine.transitions:
             self.machine.transitions.clear()
             self._changed.notify_all()

@@ -1,9 +1,8 @@
-"""A swarm whose throughput is a fluid: every stage passes on what its peers can do, and the smallest decides.
+"""A swarm with a fluid as throughput: every stage passes on what its peers can do, and the smallest decides.
 
-Everything is played on the virtual clock: peers come and die by a trace, hold leases of the real directory and say in
-it what they are, publish their loads, choose their stages as real peers do, and are moved by the real rebalancer. The
-rule: whoever decides knows what the real view says, in which a dead peer lives until its lease runs out. No
-microbatch is played.
+All of it runs on the virtual clock: peers join and die by a trace, hold leases and write records in the real directory,
+publish their loads, choose their stages as real peers do, and are moved by the real rebalancer. Decisions know only the
+real view, in which a dead peer remains until its lease ends. No microbatch is computed.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ class Policy:
     """What is done about peers that come and go.
 
     Args:
-        period: seconds between two looks of the rebalancer; 0: nobody moves.
+        period: seconds between two rebalancings; 0: no peer moves.
         placed: newcomers go where real ones go, to the stage with the fewest peers; else to a stage at random.
         fetch: seconds that a peer takes to fetch its stage's state; until then it does nothing.
         lease: seconds; renewed thrice in that time.
@@ -49,7 +48,7 @@ def play(trace: Trace, stages: int, policy: Policy, seed: int) -> Account:
 
 
 class _Swarm:
-    """What is so (who lives, and serves) beside what the view says of it."""
+    """The true state (the peers that live, and serve) beside the view's."""
 
     def __init__(self, trace: Trace, stages: int, policy: Policy, seed: int):
         self._trace, self._policy, self._seed = trace, policy, seed
@@ -84,9 +83,9 @@ class _Swarm:
         self._settle()
 
     async def _look(self) -> tuple[list[dict[str, None]], list[dict[str, float]]]:
-        """By stage, who is on the way there, and who is there with what load.
+        """By stage, the peers that are joining it, and the serving peers with their loads.
 
-        Every peer that serves says how busy it is; what a dead one said last stands until its lease runs out.
+        Every serving peer publishes its load; that of a dead one remains until its lease ends.
         """
         flow = min(map(len, self._serving))
         for serving in self._serving:

@@ -1,7 +1,7 @@
 """GPipe over the same slow links: this project's own schedule, walked by virtual workers on the virtual clock.
 
-The rule: a link is the virtual network's, rate, delay, jitter and order; a flush ends on all workers before the next
-begins on any, and that they know so costs nothing.
+A link has the virtual network's rate, delay, jitter and order; a flush ends on all workers before the next begins on
+any, at no cost for the agreement.
 """
 
 import asyncio

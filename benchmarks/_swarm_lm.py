@@ -1,7 +1,7 @@
 """A tiny language model trained by a swarm on the virtual clock: the real actors and torch stages, and peers that die.
 
-The rule: what is computed and said is real, and only time is not, so a training with all its faults is the same on any
-machine, and `alone` is the plain loop over the same stages that it is held to.
+Computations and messages are real, only time is virtual, so a training with all its faults is the same on any machine.
+Its reference is `alone`, the plain loop over the same stages.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Trained:
 
 
 def alone(lesson: Lesson, tell: Tell, backwards: bool = False) -> Trained:
-    """Train by a plain loop in one process: nothing sent, nothing coded, nobody lost.
+    """Train by a plain loop in one process: no messages, no codec, no faults.
 
     Args:
         backwards: add the microbatches' gradients in the opposite order: the same training to rounding.
@@ -139,7 +139,7 @@ def together(lesson: Lesson, tell: Tell, replicas: int, every_s: float) -> Train
 
     Args:
         replicas: peers that begin at each stage.
-        every_s: seconds from one death to the next; another peer comes half-way between. 0: nobody dies.
+        every_s: seconds from one death to the next; another peer joins half-way between. 0: no peer dies.
     """
     return run_virtual(_train(lesson, tell, replicas, every_s))
 
@@ -188,7 +188,7 @@ class _Churn:
     """Peers that die and come, one after another.
 
     Args:
-        mortal: who may die; who comes later may, too.
+        mortal: the peers that may die; later ones may, too.
     """
 
     def __init__(self, parties: VirtualParties, lesson: Lesson, mortal: list[str]):

@@ -1,9 +1,8 @@
 """The parties of a swarm over emulated devices and shaped lines, on the virtual clock: peers, trainers, the directory.
 
-What they compute means nothing; what they say to one another, and when, is what real ones say. The rule: tensors may
-be `scale` times smaller than those that are meant, and then the lines are so, too. Every peer has one line, which all
-share that it talks with; trainers and the directory have lines that are never full. No work is given before all
-peers serve.
+Their computations mean nothing; their messages, and the order of these, are those of real ones. Tensors may be `scale`
+times smaller than the emulated ones, over lines slower by the same factor. Every peer has one line, which all its
+connections share; trainers and the directory have lines that are never full. No work is given before all peers serve.
 """
 
 import asyncio

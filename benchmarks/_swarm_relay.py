@@ -24,7 +24,7 @@ from transports import new_event_loop
 from transports.rpc import open_endpoint
 
 LEASE_S = 10.0
-"""Long: nobody fails here, and 2 cores have many processes to run."""
+"""Long: no process fails here, and 2 cores run many of them."""
 
 
 def rules_of(task: dict[str, Any]) -> Rules:

@@ -1,6 +1,6 @@
-"""What a swarm of emulated devices is, and what it took: in these words benchmarks of swarms ask and are answered.
+"""The setting of a swarm of emulated devices, and the result of a run: what benchmarks of swarms give and get.
 
-The rule: numbers alone; who plays them is `benchmarks._swarm_actors`.
+Numbers alone; `benchmarks._swarm_actors` runs them.
 """
 
 from collections.abc import Mapping, Sequence

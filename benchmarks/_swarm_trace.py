@@ -1,7 +1,7 @@
-"""A stand-in for 32 hours of 400 preemptible machines: when how many come and go.
+"""A stand-in for 32 hours of 400 preemptible machines: when and how many join and leave.
 
 The trace of SWARM's section 4.4 is not public; this one is steady for the first half and then declines in a straight
-line. The rule: it follows from the seed alone, and says nothing about stages.
+line. It follows from the seed alone, and has no stages.
 """
 
 import random

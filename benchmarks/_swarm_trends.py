@@ -1,7 +1,6 @@
-"""Figure 6 of SWARM: what more stages do to a swarm that shrinks, and what the paper says of that, as checks.
+"""Figure 6 of SWARM: the effect of more stages on a swarm that shrinks, and the paper's statements about it, as checks.
 
-The rule: a trend holds for the curves averaged over seeds, at every number of stages, or it does not hold. This file
-knows accounts; it must not know how they came about.
+A trend holds only if it holds for the curves averaged over seeds, at every number of stages.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from benchmarks._swarm_account import BINS, Account
 
 PARTS = 8
-"""Of the trace, for whoever reads; four hours each of 32."""
+"""Of the trace, in the printed table; four hours each of 32."""
 AFTER_H = 2
 """Hours after the lowest point in which something may be regained."""
 AHEAD_PERCENT = 5.0

@@ -1,7 +1,7 @@
 """Many peers with many messages in flight each, all to one rank: a rank of `python -m benchmarks.tcp`.
 
 One process is the rank in the middle, the other one holds all the peers, each an end of its own with a connection of
-its own. The rule: every answer is looked at, so a lost, reordered or altered message ends the run.
+its own. Every reply is compared, so a lost, reordered or altered message ends the run.
 """
 
 import asyncio

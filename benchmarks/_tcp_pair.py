@@ -1,6 +1,6 @@
 """Two ranks that send one another messages by every road in turns: a rank of `python -m benchmarks.tcp`.
 
-The rule: a time is half of a way there and back, on one clock; the contents are counted up and looked at outside it.
+A time is half of a way there and back, on one clock; the contents are written and compared outside it.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Ranks that all-reduce by gloo and by ours in turns: a rank of `python -m benchmarks.tcp_all_reduce`.
 
-The rule: a time is the slowest rank's, between two barriers of no algorithm's own; every rank's sums are looked at.
+A time is the slowest rank's, between two barriers of no algorithm's own; every rank's sums are checked.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """The roads by which bytes go from one rank to another over loopback: a bare socket, gloo, and ours twice.
 
-The rule: a road is a send and a receive of bytes whose number both ends know, and nothing of it is timed in here.
+A road is a send and a receive of a number of bytes that both ends know; nothing is timed here.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A team whose devices only let time pass: each member walks the record of its step, and moves real arrays.
+"""A team on devices that only let time pass: each member walks the record of its step, and moves real arrays.
 
 What is emulated is the computing alone, by its operations; every move and every sum of gradients is run, one after
 another, as a team that trains runs them.

@@ -11,7 +11,7 @@ from transports import open_transport
 
 
 async def measure(task: Task) -> list[float]:
-    """The slowest rank's seconds of each step, on rank 0; the first `warm_up` are not told."""
+    """The slowest rank's seconds of each step, on rank 0; without the first `warm_up`."""
     plan = Plan("one_f_one_b", task["depth"], task["width"], 1, task["microbatches"] // task["width"])
     load = Load({"forward": task["forward_s"], "backward": task["backward_s"]}, task["activation_bytes"])
     async with await open_transport("tcp://") as transport, Actor(transport) as actor:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # MPI is loaded with the transport
 SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 HALVES = (MIB, 16 * MIB, 64 * MIB)
 FIRST, SECOND, ALONE = ("ours", "mpi", "pass", "alone"), ("ours", "gloo"), ("alone",)
-"""Who takes part before and after torch.distributed is loaded, and after it with the halves besides."""
+"""The contenders before and after torch.distributed is loaded, and those that also sum halves after it."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Bench:
 
     Args:
         comm: of barriers and comparisons; nothing of it is timed.
-        sums: who takes part, by name; others may join.
+        sums: the contenders, by name; others may join.
     """
 
     def __init__(self, comm: "MPI.Comm", options: Options, sums: "dict[str, Sum]"):
@@ -85,8 +85,8 @@ class Bench:
         self.extra = dict[tuple, int]()
 
     async def rounds(self, dtype: str, nbytes: int, names: Sequence[str]) -> Taken:
-        """Rounds of some contenders at one size, the first forgotten; each in an order of its own, as who computes for
-        long leaves ranks that share cores unevenly spread over them.
+        """Rounds of some contenders at one size, the first forgotten; each in an order of its own, because a long
+        computation leaves the ranks unevenly spread over the cores that they share.
         """
         from benchmarks._sums import Contents
 

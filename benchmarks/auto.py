@@ -1,6 +1,6 @@
 """How well `auto` chooses, beside every algorithm timed afresh: `mpirun -n 4 python -m benchmarks.auto`.
 
-The rule: what is compared was timed after `auto` had its measured times, all algorithms in turns within each round.
+Algorithms are timed after `auto` has its measured times, all in turns within each round.
 """
 
 import os

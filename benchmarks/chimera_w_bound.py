@@ -1,7 +1,7 @@
 """Chimera-W's bubble beside (D/2f-1) max(F, I), over a grid of costs: `python -m benchmarks.chimera_w_bound`.
 
-The one rule: costs are whole seconds, so every sum of them is exact and no excess is rounding. Nothing is timed: it is
-the virtual clock's, and needs neither ranks nor torch.
+Costs are whole seconds, so every sum of them is exact and no excess is rounding. Nothing is timed: times are the
+virtual clock's, and need neither ranks nor torch.
 """
 
 import sys
@@ -21,7 +21,7 @@ Triple = tuple[int, int, int]
 """Seconds of a forward, an input half and a weight half."""
 
 BLOCKS = [(20, 21, 19), (20, 22, 18), (20, 23, 17), (20, 24, 16)]
-"""A transformer block's, whose backward takes twice a forward, and 52 to 60 % of it for the input half."""
+"""A transformer block's: its backward takes twice a forward, 52 to 60 % of it in the input half."""
 
 TILED, EVEN, UNEVEN = "tiled", "even", "uneven"
 

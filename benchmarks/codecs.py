@@ -140,10 +140,10 @@ def _has_bitsandbytes(python: Path) -> bool:
 
 @contextmanager
 def peer(python: Path | None) -> Iterator[Peer | None]:
-    """bitsandbytes in its own process, or None where there is none.
+    """bitsandbytes in its own process, or None without it.
 
     Raises:
-        UsageError: there is none in the Python that was given.
+        UsageError: the given Python does not have it.
     """
     if python is None and importlib.util.find_spec("bitsandbytes") is None:
         yield None

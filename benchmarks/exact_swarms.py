@@ -2,7 +2,7 @@
 
 Swarms of real processes over TCP train the same GPT-2 with `--exact-sums`: 3, 6 and 9 peers, 1 to 3 trainers. At random
 moments a peer is killed (`kill -9`; another one joins), or stopped for up to twice the lease and continued, and the
-leader moves peers between stages. Only a peer whose stage has another serving one is struck. Each digest is compared
+leader moves peers between stages. Only a peer with another one serving its stage is struck. Each digest is compared
 with that of the first swarm, which has one peer a stage and is left alone.
 """
 

@@ -3,7 +3,7 @@
 The same under torchrun (TCP) and without a launcher (two ranks in this process). Rank 0 sends a message of each size to
 rank 1, and every function that starts or goes on meanwhile is noted with its file, from the call of `send` until the
 sender has its arrays back and the receiver the frame. With `--swarm` one quiet step of a swarm in this
-process is watched instead, from commit to commit: nobody joins, leaves or is late.
+process is watched instead, from commit to commit: no member joins, leaves or is late.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Options:
 
 
 class Watch:
-    """Notes the project's files whose functions start or go on while it is on; on the thread that turned it on.
+    """Notes the project's files with a function that runs while it is on; on the thread that turned it on.
 
     Attributes:
         files: relative to the root, with the functions of each.

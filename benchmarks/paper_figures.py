@@ -1,9 +1,9 @@
 """Figures 1, 14 and 15 of the Chimera paper by simulation: `python -m benchmarks.paper_figures`.
 
-The rule: what the paper's text states is taken as stated (models, sequence lengths, batch sizes, who recomputes, a
-backward of twice a forward, stages of equal cost, Rabenseifner's all-reduce); what it does not is one knob: the bytes a
-link moves while a GPU makes a thousand floating-point operations. How much faster a GPU computes a larger microbatch is
-not stated, so here it is not at all. Source: Li and Hoefler, Chimera (2021), sections 3.4, 4.1 and 4.2, Table 4.
+Everything that the paper's text states is taken as stated (models, sequence lengths, batch sizes, the schedules that
+recompute, a backward of twice a forward, stages of equal cost, Rabenseifner's all-reduce). The rest is one knob: the
+bytes that a link moves while a GPU does a thousand floating-point operations. The gain of a larger microbatch on a GPU
+is not stated, so it is zero here. Source: Li and Hoefler, Chimera (2021), sections 3.4, 4.1 and 4.2, Table 4.
 """
 
 import sys

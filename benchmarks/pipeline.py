@@ -61,7 +61,7 @@ class Options(Reported):
 
 
 async def bench(transport: Transport, options: Options) -> int:
-    """One rank: walk the schedule again and again, and hear of the slowest rank of each step."""
+    """One rank: walk the schedule again and again, and receive the slowest rank's time of each step."""
     knobs = {"pipes": options.pipes, "chunks": options.chunks}
     plan = Plan(options.schedule, transport.world_size * options.chunks, 1, 1, options.microbatches, knobs)
     gradients = (options.gradient_bytes,) * plan.depth if options.gradient_bytes else ()

@@ -127,7 +127,7 @@ async def measured_request(transport: Transport, planned: Any, launch: Launch) -
 
 
 def _say(line: str) -> None:
-    """Nobody is told how far it is."""
+    """Print no progress."""
 
 
 def pick(request: SearchRequest, count: int) -> list[Outcome]:

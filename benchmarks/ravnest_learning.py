@@ -49,7 +49,7 @@ class Arm:
     Args:
         clusters: of three nodes each; 0: synchronously, in one process.
         part: of the steps that are trained.
-        beside: the way whose loss it is held to; at most `most` of it is promised, or at least `below` nats less.
+        beside: the way that it is compared with; at most `most` of it is promised, or at least `below` nats less.
     """
 
     clusters: int
@@ -111,7 +111,7 @@ def training(options: Options, arm: Arm, seed: int, text: Text) -> ClusterTraini
 
 
 def trained(options: Options, name: str, seed: int) -> dict[str, Any]:
-    """One training, in a process of its own: its loss, and what is told of its rounds."""
+    """One training, in a process of its own: its loss, and figures of its rounds."""
     torch.set_num_threads(1)
     text, arm = read_text((), "bytes"), ARMS[name]
     what = training(options, arm, seed, text)

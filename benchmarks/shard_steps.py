@@ -59,7 +59,7 @@ class Options(Reported):
     seq: int = 64
     """Tokens a sequence."""
     links: str = "delay=1ms&rate=1000mbit"
-    """Of ranks whose devices are emulated, as a URL has it; empty: MPI's own."""
+    """Of ranks with emulated devices, as in a URL; empty: MPI's own."""
     speed: float = 4e9
     """Operations a second of an emulated device."""
     seed: int = 0

@@ -1,10 +1,10 @@
-"""How long a swarm stands still when a process dies, stops or is cut off: `python -m benchmarks.swarm_faults`.
+"""How long a swarm stalls when a process dies, stops or is cut off: `python -m benchmarks.swarm_faults`.
 
-Real processes over TCP (the swarm that the tests strike: 3 stages of 3 peers, 2 trainers, a coordinator), each run with
-one fault: kill -9, SIGSTOP or cut links as a phase begins for the n-th time, n drawn at random. A stall is the longest
-time from one step to the next from the strike on, less the median of such times before it; who was struck is detected
-when another process hears from the directory that it is gone; every weight that any peer tells is held to one process,
-to the bit. The sweep over the sum's phases: `--phases prepare reduce piece summed --offsets 30`.
+Real processes over TCP (the swarm that the tests strike: 3 stages of 3 peers, 2 trainers, a coordinator), each run
+with one fault: kill -9, SIGSTOP or cut links as a phase begins for the n-th time, n drawn at random. A stall is the
+longest time from one step to the next from the strike on, less the median of such times before it. The loss is
+detected when another process learns of it from the directory. Every weight that any peer prints must equal one
+process's, to the bit. The sweep over the sum's phases: `--phases prepare reduce piece summed --offsets 30`.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Options(Reported):
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls whom."""
+    """A signal for one process, in one phase."""
 
     phase: str
     signal: str
@@ -81,7 +81,7 @@ class Fault:
 
     @property
     def late(self) -> list[str]:
-        """Peers that come while the others train, so that there is somebody to give a state to."""
+        """Peers that join while the others train, so that a state is transferred."""
         return [] if TIMES_A_STEP[self.phase] else [f"{self.who[:2]}d"]
 
 
@@ -93,8 +93,8 @@ class Run:
         struck: whether its moment came at all.
         stall_s: seconds; None where it did not.
         detected_s: seconds until others knew that it was gone; None where they never did.
-        differing: weights told that are not those of one process.
-        told: weights told in all.
+        differing: printed weights that are not those of one process.
+        told: printed weights in all.
     """
 
     fault: Fault
@@ -113,7 +113,7 @@ def drawn(options: Options) -> Iterator[Fault]:
         for phase in options.phases:
             for signal in options.signals:
                 each = TIMES_A_STEP[phase]
-                letter = draw.choice("ab") if each else "a"  # who joins asks the first by name for its state
+                letter = draw.choice("ab") if each else "a"  # a joining peer requests the state from the first by name
                 who = "t0" if phase in OF_TRAINERS else f"s{draw.randrange(2)}{letter}"
                 yield Fault(phase, signal, who, draw.randint(each + 1, 3 * each) if each > 1 else each + 1)
 

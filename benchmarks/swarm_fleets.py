@@ -27,7 +27,7 @@ BATCH = 1638
 VALUES = 2048 * 4096
 """Of a tensor: tokens by features."""
 PARAMETERS = {"Table 3": 201e6, "Table 4": 16 * 201e6}
-"""Of a stage whose sixteen layers share theirs, and of one whose do not (Table 6)."""
+"""Of a stage with sixteen layers that share theirs, and with sixteen that do not (Table 6)."""
 PIECE = 16 << 20
 """Bytes of a sum that go at once: four of the system's pieces are played as one, or Table 4 would take half an hour."""
 CODING = CodingTime(out=1 / 0.4e9, back=1 / 0.725e9)
@@ -50,7 +50,7 @@ class Options(Reported):
     delayed_updates: bool = False
     """Apply fleets' updates one step late, so that the next step is computed while one is summed."""
     trainers: tuple[int, ...] = (1, 3)
-    """Of the swarms whose shares are counted."""
+    """Of the swarms with counted shares."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def fleets(table: str, slots: int, delayed: bool = False) -> Iterator[Fleet | To
 
 
 def _fleet(table: str, name: str, stage: Sequence[float], slots: int, delayed: bool) -> Fleet:
-    play = first if len(set(stage)) == 1 and not delayed else step  # who is fast has to be learned
+    play = first if len(set(stage)) == 1 and not delayed else step  # trainers have to learn the speeds first
     taken = play(replace(fleet_actors([stage] * STAGES, slots, PARAMETERS[table]), delayed=delayed))
     passes, steps, best = BATCH / taken.passes, BATCH / taken.seconds, sum(stage) * STAGES * T4
     sums = sums_seconds(PARAMETERS[table], len(stage))

@@ -35,7 +35,7 @@ PEERS, STRUCK_STEP = 4, 2
 LIMIT_S = 90.0
 """How long a run may take; what has not come by then has not."""
 Lines = list[tuple[float, str, list[str]]]
-"""When, who, and the words."""
+"""The moment, the process, and its words."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Options(Reported):
     """hivemind's time for finding a group: its guide says 3 to 5 for small local runs, and more than its 3 s for one
     request."""
     averaging_s: float = 15.0
-    """hivemind's limit for finding a group and for an all-reduce: its guide says twice what that takes (60 unless
-    told)."""
+    """hivemind's limit for finding a group and for an all-reduce: its guide says twice what that takes (60 by
+    default)."""
     lease_s: float = 3.0
-    """Ours: seconds after which a silent peer is none."""
+    """Ours: seconds without a heartbeat after which a peer is removed."""
     seed: int = 0
     """Of the shares at which a peer dies."""
 
@@ -74,7 +74,7 @@ class Options(Reported):
             raise UsageError(f"there is no {self.hivemind_python}; see the top of benchmarks/swarm_hivemind.py")
 
     def task(self) -> dict[str, Any]:
-        """What every process is told."""
+        """The task of every process."""
         told = {name: value for name, value in asdict(self).items() if name != "hivemind_python"}
         return {**told, "peers": PEERS, "dies": None, "struck_after": STRUCK_STEP - 1}
 

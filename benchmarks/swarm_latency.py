@@ -2,7 +2,7 @@
 
 Tables 1 and 2 of SWARM, played by the swarm's own actors over emulated devices and shaped lines on the virtual clock,
 so that every figure is the same on any machine. What the paper does not print of its devices follows from what it
-does, as told beside each table.
+does, as stated beside each table.
 """
 
 import math

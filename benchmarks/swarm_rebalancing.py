@@ -45,7 +45,7 @@ class Options(Reported):
     figure: bool = False
     """Figure 6 (4, 8, 16 and 32 stages, the first of `events`) instead of Table 5."""
     fetch: float = 600.0
-    """Seconds from being told a stage to serving it, some 4 GB at 53 Mb/s; the paper's simulation tells of none."""
+    """Seconds from the assignment to a stage to serving it, some 4 GB at 53 Mb/s; the paper's simulation has none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

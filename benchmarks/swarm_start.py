@@ -1,8 +1,8 @@
 """Many peers that start at once: `python -m benchmarks.swarm_start`.
 
-The system's own actors on the virtual clock: a directory whose journal takes 2 ms to write, one trainer, and so many
-peers, none of which has been told its stage. Virtual seconds are the same on any machine; what that takes of a core is
-this machine's.
+The system's own actors on the virtual clock: a directory with a journal that takes 2 ms to write, one trainer, and so
+many peers without an assigned stage. Virtual seconds are the same on any machine; the seconds of a core are this
+machine's.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Start:
     """What came of one start.
 
     Args:
-        seconds: virtual ones, until every peer has heard that all serve.
+        seconds: virtual ones, until every peer knows that its stage serves.
         core_s: of this machine's core.
         spread: peers of the largest stage less those of the smallest.
     """

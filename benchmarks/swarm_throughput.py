@@ -2,7 +2,7 @@
 
 The same emulated devices, as many of them, the same depth and microbatches: first on the virtual clock (the swarm's own
 actors over a virtual network, and the simulated makespan of 1F1B with free messages), then, with --real, as processes
-over TCP on this machine, in turns; with --codec a third in turn is the swarm whose peers code what they send.
+over TCP on this machine, in turns; with --codec a third in turn is the swarm of peers that encode their messages.
 """
 
 import asyncio

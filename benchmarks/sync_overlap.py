@@ -51,7 +51,7 @@ class Options(Reported):
     microbatches: int = 8
     """N."""
     width: int = 2
-    """W, groups whose gradients are summed."""
+    """W, groups that sum their gradients."""
     forward_ms: float = 10.0
     """Milliseconds of a forward through one stage."""
     backward_ms: float = 20.0

@@ -16,7 +16,7 @@ from benchmarks._results import Reported, tell
 OURS, PEERS = ("buffer", "message"), ("bare", "tuned", "gloo")
 """`tuned` is a bare socket pair with the kernel buffers that ours asks for between ranks of one machine."""
 SHOWN = "bare", "gloo"
-"""Peers whose own times the table shows."""
+"""Peers with times of their own in the table."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Starting programs as a user would. The one rule: nothing that a test starts outlives it."""
+"""Starting programs as a user would. Nothing that a test starts outlives it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A terminal that a program runs in, as a user's does. The one rule: the program ends with it, or is ended."""
+"""A terminal that a program runs in, as a user's does. The program ends with it, or is ended."""
 
 import os
 import pty
@@ -11,7 +11,7 @@ IN_FRONT = 'exec "$@" < "$0"'
 
 
 def closed_over(*command, seconds=30):
-    """The exit code of a command whose terminal is closed once it has said something."""
+    """The exit code of a command; its terminal is closed after its first output."""
     ours, theirs = pty.openpty()
     words = ["sh", "-c", IN_FRONT, os.ttyname(theirs), *map(str, command)]
     with subprocess.Popen(words, cwd=ROOT, stdout=theirs, stderr=theirs, start_new_session=True) as process:

@@ -41,7 +41,7 @@ class Fault(StrEnum):
 
 
 class Struck:
-    """A stage whose forward of a given step suffers a fault."""
+    """A stage with a fault in the forward of a given step."""
 
     def __init__(self, stage: Stage, step: int, strike: Callable[[], None]):
         self._stage, self._step, self._strike = stage, step, strike

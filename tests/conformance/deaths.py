@@ -1,4 +1,4 @@
-"""Clauses on ranks that die without a word, for transports whose ends `kill` can end; the last rank dies."""
+"""Clauses on ranks that die without a message, for transports with a `kill`; the last rank dies."""
 
 import asyncio
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 DEVICE = torch.device("meta")
 aten = torch.ops.aten
 SYNCHRONISING = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.is_nonzero, aten.masked_select}
-"""Operations whose result the host needs before it can go on, beside copies."""
+"""Operations with a result that the host needs before it can continue, besides copies."""
 
 
 class StandIn(torch.Tensor):

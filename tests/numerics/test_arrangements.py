@@ -74,7 +74,7 @@ def test_a_schedule_that_sums_its_own_gradients_gives_the_numbers_of_one_process
 
 
 def test_the_comparison_can_fail():
-    """A tied embedding whose gradient is counted once too often, say, must not pass."""
+    """A tied embedding with a gradient that is counted once too often, say, must not pass."""
     case = Case("gpipe", 2, 1, 2)
     expected, got = plain(case), plain(case)
     got.parameters["transformer.wte.weight"][0, 0] *= 1 + 1e-8

@@ -95,7 +95,7 @@ def versions_met(case, events):
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_async_1f1b_applies_the_very_delays_that_it_measures(width):
-    """But for the tied embedding, whose delay depends on the microbatch's number alone."""
+    """But for the tied embedding: its delay depends on the microbatch's number alone."""
     case = Case("async_1f1b", 3, width, 3, dropout=0.1)
     outcomes = together(case, segments(range(STEPS)))
     met = [versions_met(case, outcome.events) for outcome in outcomes]

@@ -1,4 +1,4 @@
-"""A step whose numbers are not finite ends training on every rank alike, and is neither applied nor told.
+"""A step with numbers that are not finite ends training on every rank alike, and is neither applied nor reported.
 
 Such a run once went on for ever, and replaced all its good checkpoints by ones of nan.
 """

@@ -28,7 +28,7 @@ def batches():
 
 
 def large(outputs, targets):
-    """A loss whose gradients overflow in float16 at the first scales."""
+    """A loss with gradients that overflow in float16 at the first scales."""
     return 40.0 * nn.functional.mse_loss(outputs, targets)
 
 

@@ -133,7 +133,7 @@ def test_what_is_gathered_has_the_last_update_and_the_run_goes_on_as_without(cas
 
 
 class Failing(torch.optim.SGD):
-    """An optimizer whose update fails."""
+    """An optimizer with an update that fails."""
 
     def step(self, closure=None):
         raise ArithmeticError("this update fails")

@@ -114,7 +114,7 @@ def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by
 
 
 async def by_hand(training, clusters):
-    """The losses as (step, cluster, loss), and each cluster's digest, of trainers whose parameters are averaged."""
+    """The losses as (step, cluster, loss), and each cluster's digest, of trainers that average their parameters."""
     losses, many = [], len(clusters.rows)
     async with AsyncExitStack() as stack:
         trainers, ends = [], []

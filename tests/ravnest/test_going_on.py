@@ -34,7 +34,7 @@ class WhenSaved:
 
 
 def lost(path, training, fault, **story):
-    """The story of a run whose clusters are lost after the first save, and the orders of all of them."""
+    """The story of a run that loses its clusters after the first save, and the orders of all of them."""
     saved = path / "saved"
     saving = Saving(DiskStore(saved, CASE.model.identity()), 1, "run")
     return recorded(path / "orders", training, saving=saving, then=WhenSaved(saved, fault), **story)

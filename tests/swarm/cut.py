@@ -40,7 +40,7 @@ class Links(selectors.SelectSelector):
 
 
 def cuttable_loop():
-    """A loop whose sockets can be cut, and what cuts them; SIGCONT heals. For the only loop of a process."""
+    """A loop with sockets that can be cut, and what cuts them; SIGCONT heals. For the only loop of a process."""
     links = Links()
     for name in MOVING:
         setattr(socket.socket, name, _unless_cut(getattr(socket.socket, name), links))

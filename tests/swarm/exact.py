@@ -1,4 +1,4 @@
-"""A model whose gradients are whole numbers, so that sums are exact in any order and one wrong bit is a wrong answer.
+"""A model with whole numbers as gradients, so that sums are exact in any order and one wrong bit is a wrong answer.
 
 A stage adds its parameters to what flows through it, modulo a small number; its gradients depend on its input, on the
 gradient that comes back, on the parameters and on the microbatch, so that one counted twice, left out, or computed with

@@ -1,4 +1,4 @@
-"""Swarms whose parts are tasks of one process on the real clock."""
+"""Swarms of tasks in one process on the real clock."""
 
 import asyncio
 

@@ -8,7 +8,7 @@ from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 
 class FailingStore(MemoryStore):
-    """A directory whose disk can be let fail.
+    """A directory with a disk that can fail.
 
     Args:
         failing: the operations that fail from the beginning.

@@ -1,6 +1,6 @@
 """A whole swarm in one process on the virtual clock and network: the real actors, small exact stages, faults at will.
 
-Parties by name: "directory", "watcher", peers, trainers. The one rule: whatever befalls them, every peer's parameters
+Parties by name: "directory", "watcher", peers, trainers. After any faults every peer's parameters
 at a step are those of one process that took as many; `check` looks at all peers at once, and the watcher at each head.
 """
 

@@ -1,4 +1,4 @@
-"""Every transport whose ranks can share a loop keeps every clause."""
+"""Every transport with ranks that can share a loop keeps every clause."""
 
 import asyncio
 import inspect

@@ -27,7 +27,7 @@ class Worker:
 
     @property
     def running(self):
-        """The test that it runs now, if it has one and knows which is the next or that there is none."""
+        """The test that it runs now, if it has one and knows the next, or that it was the last."""
         return self.queue[0] if len(self.queue) > 1 or (self.queue and self.shutting_down) else None
 
 

@@ -11,7 +11,7 @@ FLAGS = "--preset tiny --layers 2 --d-model 16 --heads 2 --batch 4 --microbatch 
 
 
 def trained(directories, *words):
-    """What `train` says of a run whose nodes save in these directories; its own directory is the first one."""
+    """What `train` prints of a run that saves in these directories; its own directory is the first one."""
     with ExitStack() as stack:
 
         def start(*words):

@@ -144,6 +144,12 @@ def test_avoided_words_are_counted_in_docstrings_and_help_alone(count):
     assert not found.is_met
 
 
+@pytest.mark.parametrize("folder", ["benchmarks", "tests"])
+def test_avoided_words_are_counted_in_benchmarks_and_tests(count, folder):
+    found = count({f"{folder}/a.py": '"""Nobody waits."""'})
+    assert found[f"avoided words per 1,000, {folder}"].places == [f"{folder}/a.py (1)"]
+
+
 def test_every_count_of_an_empty_tree_meets_its_goal(tmp_path):
     found = counts(Tree(tmp_path))
     assert len(found) >= len(COUNTS) and all(count.is_met for count in found)

@@ -1,4 +1,4 @@
-"""The fixed list of runs whose losses are kept: what is compared, and what is kept of which run."""
+"""The fixed list of runs with kept losses: what is compared, and what is kept of each run."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A row a step; of a step whose parameters are evaluated it waits for the loss, which comes before the next step."""
+"""A row a step; the row of an evaluated step waits for the validation loss, which comes before the next step."""
 
 import asyncio
 import json

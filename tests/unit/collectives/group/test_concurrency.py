@@ -28,7 +28,7 @@ async def test_the_first_error_ends_the_other_and_comes_bare(order):
 
 
 async def test_an_error_before_the_second_one_waits_cancels_the_first_one():
-    """A send whose cleanup does not run leaves the caller's array queued, to be read after the call has raised."""
+    """A send without its cleanup leaves the caller's array queued, to be read after the call has raised."""
 
     ended = []
 

@@ -39,7 +39,7 @@ class FullDisk(MemoryDisk):
 
 
 class Writer:
-    """A machine whose transitions are journaled."""
+    """A machine with journaled transitions."""
 
     def __init__(self, disk, **options):
         self.machine, self.journal = StateMachine(7), Journal(disk, "the file", **options)

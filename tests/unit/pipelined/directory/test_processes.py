@@ -1,4 +1,4 @@
-"""A directory over TCP whose processes are killed and stopped."""
+"""A directory over TCP while its processes are killed and stopped."""
 
 import asyncio
 import signal

@@ -14,7 +14,7 @@ RECORD = LeaderRecord("p0", "tcp://a:1")
 
 
 class Scripted(Lease):
-    """A lease whose renewals go as told; the last goes on."""
+    """A lease with scripted outcomes of its renewals; the last one repeats."""
 
     number, seconds = 7, 3.0
 

@@ -25,7 +25,7 @@ def test_the_same_key_draws_the_same_and_the_process_s_own_stream_goes_on_as_it_
 
 
 def test_draws_that_begin_late_are_found():
-    """A dropout whose rate rises from 0 draws nothing at first."""
+    """A dropout with a rate that rises from 0 draws nothing at first."""
     random, rate = TorchRandom(CPU), 0.0
     drawn = []
     for rate in (0.0, 0.0, 0.5, 0.5):

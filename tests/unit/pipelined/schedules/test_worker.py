@@ -1,4 +1,4 @@
-"""What `wait` returns and what it waits for, over a worker whose messages arrive when the test says so."""
+"""What `wait` returns and what it waits for, over a worker with messages that arrive when the test says so."""
 
 import math
 
@@ -12,8 +12,8 @@ class Scripted(Worker):
     """The first of two workers with two microbatches.
 
     Args:
-        arrived: the ops whose messages have arrived.
-        later: the ops whose messages arrive during the wait.
+        arrived: the ops with a message that has arrived.
+        later: the ops with a message that arrives during the wait.
     """
 
     def __init__(self, arrived="", later=""):

@@ -226,7 +226,7 @@ def test_tensors_of_torch_keep_their_dtype(dtype, source, target):
 
 
 async def test_groups_of_all_axes_share_one_channel_over_tcp():
-    """Several paths one after another, whose moves exchange messages between the same ranks in several groups."""
+    """Several paths one after another, with messages between the same ranks in several groups."""
     mesh = Mesh("a=2 b=2")
     ways = ["S0:a S1:b", "B", "S0:b S0:a", "S1:a", "P:a P:b", "S0:a"]
     steps = [between(mesh, (5, 7), *each) for each in pairwise(ways)]

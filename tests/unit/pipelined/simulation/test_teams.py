@@ -38,7 +38,7 @@ class MemberPlatform(GroupPlatform):
 
 
 class MemberRank(FlushedRank):
-    """A rank whose sums are those of its own member."""
+    """A rank that sums with the ranks of its own member."""
 
     async def _sum(self, parameters):
         await self.sum((parameters.stages, self.job.plan.member(self.rank)))

@@ -12,7 +12,7 @@ X = torch.arange(24.0).reshape(4, 3, 2).pow(2)  # four microbatches
 
 
 def replicas_of(make, *shares):
-    """Modules whose replicas computed these microbatches of step 0, after the exchange."""
+    """Modules after the exchange; their replicas computed these microbatches of step 0."""
     modules = [make() for _ in shares]
     statistics = [RunningStatistics(module, 0, len(shares)) for module in modules]
     for module, own, share in zip(modules, statistics, shares, strict=True):

@@ -18,7 +18,7 @@ def either(request, monkeypatch):
 
 
 def patterns(bits):
-    """Every float32 whose upper 16 bits are anything and whose lower ones are these."""
+    """Every float32 with any upper 16 bits and these lower ones."""
     values = (np.arange(1 << 16, dtype=np.uint32) << 16) + np.uint32(bits)
     return values.view(np.float32)
 

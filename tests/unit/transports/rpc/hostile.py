@@ -57,7 +57,7 @@ async def until_lost(sock):
 
 
 async def intruder(end, key=KEY):
-    """A socket on which a party of ours was admitted, and whose bytes are the test's."""
+    """A socket of an admitted party, for bytes of the test."""
     sock, peer = await connect(end.address, PartyIdentity(("127.0.0.1", 9), 77, key))
     assert peer == (end.address, end.incarnation)
     return sock
@@ -79,7 +79,7 @@ def request(number, *arrays, topic="echo", stream=0, **more):
 
 
 def long_question(number, nbytes, stream, topic="never"):
-    """The head of a request whose body is to follow in parts."""
+    """The head of a request with a body that follows in parts."""
     header = msgpack.packb([[number, topic], None, [["uint8", [nbytes]]]])
     return forged(Kind.REQUEST, header, nbytes, stream)
 

@@ -64,7 +64,7 @@ def frame(kind, key, *arrays, note=None, stream=0):
 
 
 def in_parts(number, body, stream, lengths):
-    """A request whose body is cut into parts of these lengths, and the rest."""
+    """A request with its body cut into parts of these lengths, and the rest."""
     frames = [encode_head(Kind.REQUEST, (number, "echo"), [Block.of(body)], number, number=stream)]
     while body:
         length = lengths.pop() if lengths else len(body)

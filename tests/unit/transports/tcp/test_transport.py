@@ -1,4 +1,4 @@
-"""What is tcp's own, beyond the clauses that every transport keeps: whose memory is used when, and how a rank ends."""
+"""Rules of tcp alone, beyond the clauses of every transport: the memory of messages, and the end of a rank."""
 
 import asyncio
 import gc

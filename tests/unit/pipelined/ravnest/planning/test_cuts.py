@@ -13,7 +13,7 @@ LAYER = LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=3.0)
 
 
 def nodes_of(rams, speeds):
-    """Nodes whose RAM counts weights of one number, 4 bytes."""
+    """Nodes with a RAM that counts weights of one number, 4 bytes."""
     return tuple(PoolNode(str(ram), 4 * ram, 1.0, speed) for ram, speed in zip(rams, speeds, strict=True))
 
 

@@ -17,7 +17,7 @@ def any_cut(members):
 
 
 def random_pool(chance, most):
-    """Nodes, the bytes of a model, and clusters whose RAM often adds up."""
+    """Nodes, the bytes of a model, and clusters that often have enough RAM."""
     nodes = tuple(
         PoolNode(str(i), chance.randint(4, 64), chance.randint(1, 20)) for i in range(chance.randint(4, most))
     )

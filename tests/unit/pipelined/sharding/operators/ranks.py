@@ -86,7 +86,7 @@ def beside(size, sharded, plain, result, inputs, parameters=(), replicated=(), s
         result: how the result lies.
         inputs, parameters: pairs of a whole tensor and how it lies.
         share: the largest difference, as a share of a tensor's largest element.
-        replicated: the axes whose ranks all compute the same result.
+        replicated: the axes on which all ranks compute the same result.
     Returns: the bytes that each rank sent.
     """
     wholes = [whole.clone().requires_grad_(whole.is_floating_point()) for whole, _ in [*inputs, *parameters]]

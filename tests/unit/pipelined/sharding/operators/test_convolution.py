@@ -43,7 +43,7 @@ def test_ranks_without_an_image_take_part_in_the_moves():
 
 @pytest.mark.parametrize("factors", triples(8, always=(8,)))
 def test_even_sizes_send_what_the_closed_form_says(factors):
-    """As a multiplication whose rows are the images' places: I numbers a place before it and O after."""
+    """As a multiplication with the images' places as rows: I numbers a place before it and O after."""
     p0, p1, p2 = factors
     channels = 2 * p1 * p2, 3 * p1 * p2
     forward, backward, _ = closed_form(SplitMatmul(factors, channels[:1], channels[1:]), p0 * 2 * 3 * 4)

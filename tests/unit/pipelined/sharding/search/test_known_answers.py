@@ -18,7 +18,7 @@ from pipelined.sharding.search.report import ShardRequest, find_sharding
 from pipelined.sharding.search.strategy import format_split, price
 
 BYTES = Links(0.0, 1.0, 0.0)
-"""Links whose seconds are bytes."""
+"""Links on which seconds are bytes."""
 MI = 2**20
 TOKENS, WIDTH = 2**20, 8192
 BLOCK = f"{TOKENS}:{WIDTH}-{3 * WIDTH}/{WIDTH}-{WIDTH}-{4 * WIDTH}-{WIDTH}"

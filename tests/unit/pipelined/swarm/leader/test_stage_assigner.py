@@ -258,7 +258,7 @@ def test_departures_hold_the_last_record_of_each_peer():
 
 
 class Came3:
-    """A swarm of three stages whose leader answers newcomers; a directory, and one endpoint for each name."""
+    """A swarm of three stages with a leader that replies to newcomers, a directory, and one endpoint for each name."""
 
     def __init__(self, network, tasks):
         self.network, self.tasks, self.clock = network, tasks, VirtualClock()

@@ -87,7 +87,7 @@ def test_ledgers_overrule_reports():
 
 
 class Timed:
-    """A queue of a step whose slots are seen to take a second, and a clock to turn."""
+    """A queue of a step, with a measured second for each slot, and a clock to turn."""
 
     def __init__(self, batch, held_out=0, latency=None):
         self.now = 0.0

@@ -40,7 +40,7 @@ class Scaled(nn.Module):
 
 
 class Frozen(nn.Module):
-    """A weight that is not trained, whose bias is, and running statistics."""
+    """A weight that is not trained, a bias that is, and running statistics."""
 
     def __init__(self):
         super().__init__()
