@@ -50,20 +50,17 @@ class SplitBatchNorm(SplitLayer):
         scale = await scaled(at, x, pieces, (1,))
         return await normalise(at.run, x, statistics, scale, at=(1,), eps=self.module.eps)
 
-    def _running(self, run: Reader, x: Value, whole: Sequence[torch.Tensor]) -> tuple[Value, Value]:
+    def _running(self, run: Reader, x: Value, whole: Sequence[torch.Tensor]) -> Value:
         """The running statistics of this rank's channels."""
-        shape = [length if dim == 1 else 1 for dim, length in enumerate(x.shards.lengths)]
+        shape = [*(length if dim == 1 else 1 for dim, length in enumerate(x.shards.lengths)), 2]
         shards = Shards(x.shards.mesh, shape, Layout.of({1: x.shards.layout.cuts.get(1, ())}))
-        mean, variance = (Value(shards.local(each.view(shape), run.rank), shards, False) for each in whole)
-        return mean, variance
+        return Value(shards.local(torch.stack(tuple(whole), -1).view(shape), run.rank), shards, False)
 
-    async def _note(self, run: Reader, found: tuple[Value, Value], count: int) -> None:
+    async def _note(self, run: Reader, found: Value, count: int) -> None:
         """Note mean and variance of all channels, the variance as torch keeps it: with one fewer in the divisor."""
-        whole = [
-            await run.move(Value(each.array, each.shards, False), Shards(each.shards.mesh, each.shards.lengths, ""))
-            for each in found
-        ]
-        mean, variance = (each.array.flatten() for each in whole)
+        shards = found.shards
+        whole = await run.move(Value(found.array, shards, False), Shards(shards.mesh, shards.lengths, ""))
+        mean, variance = whole.array.flatten(0, -2).unbind(-1)
         names = f"{self.name}.{RUNNING[0]}", f"{self.name}.{RUNNING[1]}"
         statistics = mean.clone(), variance * (count / (count - 1))
         run.note(Normalised(names, float(self.module.momentum or 0.0), statistics))

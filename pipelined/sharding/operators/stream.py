@@ -18,6 +18,7 @@ from pipelined.random.mask import dropout
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.mesh import GATHERED
 from pipelined.sharding.operators.matmul import LEAD
+from pipelined.sharding.operators.norm_work import MergedMoments, Normalisation, PartStatistics
 from pipelined.sharding.operators.verbs import Operand, Reader, Value
 from pipelined.sharding.shards import Shards
 
@@ -37,8 +38,8 @@ async def layer_norm(run: Reader, x: Value, weight: Operand, bias: Operand) -> V
     return await normalise(run, x, await moments(run, x, token), (weight, bias), at=token)
 
 
-async def moments(run: Reader, x: Value, over: Sequence[int]) -> tuple[Value, Value]:
-    """Mean and variance over some dimensions of x, which stay with length 1; whole on all ranks that share them.
+async def moments(run: Reader, x: Value, over: Sequence[int]) -> Value:
+    """Mean and variance, (..., 2), over some dimensions of x, which stay with length 1; on all ranks that share them.
 
     Args:
         x: however it is split.
@@ -48,34 +49,33 @@ async def moments(run: Reader, x: Value, over: Sequence[int]) -> tuple[Value, Va
     lengths = tuple(1 if dimension in over else length for dimension, length in enumerate(x.shards.lengths))
     kept = {dimension: cuts for dimension, cuts in x.shards.layout.cuts.items() if dimension not in over}
     split = [axis for axis, dimension in x.shards.layout.split.items() if dimension in over]
-    whole = Shards(x.shards.mesh, lengths, Layout.of(kept))
-    if 1 < prod(x.shards.mesh.sizes[axis] for axis in split) <= GATHERED:
-        return await _gathered(run, x, tuple(over), whole, split)
+    whole, both = (Shards(x.shards.mesh, shape, Layout.of(kept)) for shape in (lengths, (*lengths, 2)))
+    if prod(x.shards.mesh.sizes[axis] for axis in split) <= GATHERED:
+        return await _gathered(run, x, tuple(over), both, split)
     summand = Shards(x.shards.mesh, lengths, Layout.of(kept, dict.fromkeys(split, "sum")))
     size, over = prod(x.shards.lengths[dimension] for dimension in over), tuple(over)
     mean = await run.move(await run.compute("mean", partial(_mean, size, over), x, result=summand), whole)
     square = await run.compute("variance", partial(_variance, size, over), x, mean, result=summand)
-    return mean, await run.move(square, whole)
+    variance = await run.move(square, whole)
+    return await run.compute("moments", lambda *pair: torch.stack(pair, -1), mean, variance, result=both)
 
 
-async def _gathered(
-    run: Reader, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]
-) -> tuple[Value, Value]:
+async def _gathered(run: Reader, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:
     """`moments`, from the mean and the sum of squares of each rank's part."""
     mesh, members = whole.mesh, whole.mesh.group(run.rank, split)
-    pairs, last = (*whole.lengths, len(members), 2), len(whole.lengths)
+    *kept, _ = whole.lengths
+    pairs, last = (*kept, len(members), 2), len(kept)
     own = Shards(mesh, pairs, Layout.of({**whole.layout.cuts, last: tuple(split)}))
     counts = [prod(x.shards.shape(member)[dimension] for dimension in over) for member in members]
-    found = await run.compute("statistics", partial(_statistics, over), x, result=own)
+    found = await run.compute("statistics", lambda x: PartStatistics.apply(x, over), x, result=own)
     found = await run.move(found, Shards(mesh, pairs, whole.layout))
-    mean = await run.compute("mean", partial(_merged_mean, counts), found, result=whole)
-    return mean, await run.compute("variance", partial(_merged_variance, counts), found, result=whole)
+    return await run.compute("moments", lambda found: MergedMoments.apply(found, counts), found, result=whole)
 
 
 async def normalise(
     run: Reader,
     x: Value,
-    moments: tuple[Value, Value],
+    moments: Value,
     scale: Sequence[Operand],
     *,
     at: Sequence[int],
@@ -84,11 +84,11 @@ async def normalise(
     """x less the mean, over the deviation, times weight, plus bias.
 
     Args:
-        moments: mean and variance.
+        moments: mean and variance, as the function of that name gives them.
         scale: this rank's pieces of weight and bias, split as x is; the bias may be missing, or both.
         at: the dimensions of x that these have.
     """
-    return await run.compute("norm", partial(_normed, tuple(at), eps), x, *moments, *scale, result=x.shards)
+    return await run.compute("norm", partial(_normed, tuple(at), eps), x, moments, *scale, result=x.shards)
 
 
 async def drop(run: Reader, x: Value, p: float, key: int) -> Value:
@@ -114,32 +114,10 @@ def _variance(size: int, over: tuple[int, ...], x: torch.Tensor, mean: torch.Ten
     return (x - mean).square().sum(over, keepdim=True) / size
 
 
-def _statistics(over: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
-    """Mean and sum of squares of what is left, (..., 1, 2); zeros of no elements."""
-    mean = x.sum(over, keepdim=True) / max(1, prod(x.shape[dimension] for dimension in over))
-    return torch.stack([mean, (x - mean).square().sum(over, keepdim=True)], -1).unsqueeze(-2)
-
-
-def _merged_mean(counts: Sequence[int], found: torch.Tensor) -> torch.Tensor:
-    """The mean of all elements, from (..., parts, 2) of `_statistics` and their numbers of elements."""
-    return (found[..., 0] * found.new_tensor(counts)).sum(-1) / sum(counts)
-
-
-def _merged_variance(counts: Sequence[int], found: torch.Tensor) -> torch.Tensor:
-    apart = found[..., 0] - _merged_mean(counts, found)[..., None]
-    return (found[..., 1] + found.new_tensor(counts) * apart.square()).sum(-1) / sum(counts)
-
-
 def _normed(
-    at: tuple[int, ...],
-    eps: float,
-    x: torch.Tensor,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-    *scale: torch.Tensor,
+    at: tuple[int, ...], eps: float, x: torch.Tensor, moments: torch.Tensor, *scale: torch.Tensor
 ) -> torch.Tensor:
-    normed = (x - mean) * torch.rsqrt(variance + eps)
     shape = [length if dimension in at else 1 for dimension, length in enumerate(x.shape)]
     weight, bias = [each.view(shape) for each in scale] + [None] * (2 - len(scale))
-    normed = normed if weight is None else normed * weight
-    return normed if bias is None else normed + bias
+    result: torch.Tensor = Normalisation.apply(x, moments, eps, weight, bias)
+    return result

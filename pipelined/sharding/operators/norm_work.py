@@ -1,0 +1,92 @@
+"""What a rank computes of a norm: statistics of its own part, their merging with others', and the normalisation.
+
+Each is one node of autograd with a gradient in closed form: written out in torch's operators, a norm passes over its
+input eight times forward and fifteen times back, and keeps it three times; here three and eight times, kept once.
+
+Shapes: a *mean* has those of x, with 1 in the dimensions over which it is taken; *moments* end with 2, mean and
+variance, and statistics with (parts, 2), the mean of each part and the sum of squares of what is left.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+
+class PartStatistics(torch.autograd.Function):
+    """The statistics of one part, (..., 1, 2); zeros of no elements. Arguments: x, the dimensions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, over: tuple[int, ...]) -> torch.Tensor:
+        count = max(1, prod(x.shape[dimension] for dimension in over))
+        mean = x.sum(over, keepdim=True) / count
+        ctx.save_for_backward(x, mean)
+        ctx.count = count
+        return torch.stack([mean, (x - mean).square_().sum(over, keepdim=True)], -1).unsqueeze(-2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        x, mean = ctx.saved_tensors
+        of_mean, of_squares = gradient[..., 0, 0], gradient[..., 0, 1]
+        return (x - mean).mul_(2 * of_squares).add_(of_mean / ctx.count), None
+
+
+class MergedMoments(torch.autograd.Function):
+    """The moments of all parts, from their statistics. Arguments: these, and the elements of each part.
+
+    Source: Chan, Golub and LeVeque, 1979.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, found: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        total, weights = sum(counts), found.new_tensor(counts)
+        means, squares = found.unbind(-1)
+        mean = (means * weights).sum(-1, keepdim=True) / total
+        apart = means - mean
+        variance = (squares + weights * apart.square()).sum(-1, keepdim=True) / total
+        ctx.save_for_backward(apart, weights)
+        ctx.total = total
+        return torch.cat([mean, variance], -1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        apart, weights = ctx.saved_tensors
+        of_mean, of_variance = (gradient / ctx.total).split(1, -1)
+        of_means = weights * (of_mean + 2 * of_variance * apart)
+        return torch.stack([of_means, of_variance.expand_as(of_means)], -1), None
+
+
+class Normalisation(torch.autograd.Function):
+    """x less the mean, over the deviation, times weight, plus bias.
+
+    Arguments: x, moments, what is added to the variance, weight and bias, or None, in shapes that broadcast to x's.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, moments: torch.Tensor, eps: float, *scale: torch.Tensor | None
+    ) -> torch.Tensor:
+        weight, bias = scale
+        mean, variance = moments.unbind(-1)
+        inverse = torch.rsqrt(variance + eps)
+        normed = (x - mean).mul_(inverse)
+        ctx.save_for_backward(normed, inverse, weight)
+        ctx.bias_shape = None if bias is None else bias.shape
+        result = normed if weight is None else normed * weight
+        if bias is None:
+            return result
+        return result + bias if result is normed else result.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        normed, inverse, weight = ctx.saved_tensors
+        *_, weight_wanted, bias_wanted = ctx.needs_input_grad
+        products = gradient * normed
+        of_bias = gradient.sum_to_size(ctx.bias_shape) if bias_wanted else None
+        of_weight = products.sum_to_size(weight.shape) if weight_wanted else None
+        if weight is not None:
+            gradient, products = gradient * weight, products * weight if weight_wanted else products.mul_(weight)
+        of_mean = -inverse * gradient.sum_to_size(inverse.shape)
+        of_variance = -0.5 * inverse.square() * products.sum_to_size(inverse.shape)
+        return gradient * inverse, torch.stack([of_mean, of_variance], -1), None, of_weight, of_bias
