@@ -11,6 +11,7 @@ from collectives.operations.all_to_all import all_to_all
 from collectives.operations.allocate import allocate
 from collectives.operations.barrier import barrier
 from collectives.operations.broadcast import broadcast
+from collectives.operations.publish import Publication, publish, start_publishing
 from collectives.operations.reduce_scatter import reduce_scatter
 from collectives.tuning import measure
 
@@ -21,6 +22,7 @@ __all__ = [
     "MeasuredTimes",
     "Mismatch",
     "ProblemSize",
+    "Publication",
     "Signature",
     "Unsupported",
     "all_gather",
@@ -30,7 +32,9 @@ __all__ = [
     "barrier",
     "broadcast",
     "measure",
+    "publish",
     "reduce_scatter",
     "segment",
     "segments",
+    "start_publishing",
 ]

@@ -64,6 +64,19 @@ class SharedWindows(Protocol):
         Raises: as `Transport.receive`: a missing rank is lost, or some rank failed.
         """
 
+    @property
+    def is_threadsafe(self) -> bool:
+        """Whether `arrive` may be called in other threads than that of the loop."""
+
+    def arrive(self) -> bool:
+        """Arrive at a barrier, and wait for the other ranks for some milliseconds at most; the loop is not needed.
+
+        Returns: whether all ranks have arrived; else the caller awaits `arrived` before any other call.
+        """
+
+    async def arrived(self) -> None:
+        """Wait for the ranks that are missing at a barrier. Raises: as `barrier`."""
+
     async def yield_core(self) -> None:
         """Let the loop run, and other ranks of the node if they need this core; for long work between two barriers."""
 

@@ -60,10 +60,34 @@ class CallSequence(CallOwner):
     async def enter(self, call: Call) -> Call:
         if not self._lock.acquire_nowait():
             await self._lock.acquire()
-        self._number += 1
-        call.number, call.task, self._current = self._number, this_task(), call
-        self.wait_check.begin(call)
+        self._begin(call)
+        self.resume(call)
         return call
+
+    def enter_in_thread(self, call: Call) -> bool:
+        """Begin a call outside the loop's thread, which is to wait only for a moment; False: another one runs.
+
+        It is ended by `leave_in_thread`, or by `resume` and `leave` on the loop. No other call of the group may begin
+        at the same time.
+        """
+        if not self._lock.acquire_nowait():
+            return False
+        self._begin(call)
+        return True
+
+    def _begin(self, call: Call) -> None:
+        self._number += 1
+        call.number, self._current = self._number, call
+
+    def resume(self, call: Call) -> None:
+        """Let this task wait in a call, and check how long."""
+        call.task = this_task()
+        self.wait_check.begin(call)
+
+    def leave_in_thread(self, error: BaseException | None) -> None:
+        """End the running call, in which no task has waited."""
+        self._current = None
+        self._lock.release(error)
 
     async def leave(self, error: BaseException | None) -> None:
         if isinstance(error, Unsupported):

@@ -66,10 +66,12 @@ class SharedMemory:
         window: bytes that each rank shares with the others.
     Attributes:
         memory: the windows; None if the ranks share no memory, and before `open`.
+        read_again_at: the barrier after which ranks read, for the second time, the half of the windows written next.
     """
 
     def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, window: int):
         self.memory: SharedWindows | None = None
+        self.read_again_at = -1
         self._transport, self._ranks, self._channel, self._window = transport, ranks, channel, window
         self._allocated: list[SymmetricArray] = []
         self._opened, self._lock = False, FifoLock(f"Group(ranks={ranks}, channel={channel})")

@@ -23,6 +23,9 @@ YIELD_AFTER_S = 1e-3
 """The loop runs after at most this many seconds."""
 CHECK_S, OVERSUBSCRIBED_CHECK_S = 200e-6, 1e-3
 """Maximum seconds of one check for the others: if this rank has its own core, and if ranks share cores."""
+THREAD_WAIT_S = 5e-3
+"""Seconds for which a thread other than the loop's waits for the others before it leaves that to the loop: each change
+of threads takes up to half a millisecond where the cores are busy."""
 SPIN_S = 2e-3
 """Seconds for which a rank checks at each turn of the loop, before it sleeps."""
 
@@ -57,16 +60,35 @@ class MpiShared:
         return self._windows.epoch
 
     async def barrier(self) -> None:
-        if self._windows.arrive() is None:
-            for at in self._windows.wake():
-                self._node_peers.ring(self._others[at])
-        elif self._windows.spin(self._spin_s, self._oversubscribed) is not None:
+        if not self._announce() and self._windows.spin(self._spin_s, self._oversubscribed) is not None:
             await self._wait()
         if not self._due:
             self._due = perf_counter() + YIELD_AFTER_S
             asyncio.get_running_loop().call_soon(self._on_loop_turn)
         elif perf_counter() > self._due:
             await yield_to_timers()
+
+    @property
+    def is_threadsafe(self) -> bool:
+        return True  # a barrier is memory, a futex and a socket; the ranks of a group have one barrier at a time
+
+    def arrive(self) -> bool:
+        """See `SharedWindows.arrive`; a rank with a core of its own checks at first, and then naps as others do."""
+        if self._announce() or self._windows.spin(self._check_s, self._oversubscribed) is None:
+            return True
+        return self._windows.spin(THREAD_WAIT_S, True) is None
+
+    async def arrived(self) -> None:
+        if self._windows.first_missing() is not None:
+            await self._wait()
+
+    def _announce(self) -> bool:
+        """Announce this rank's arrival; the last rank wakes the others. Returns whether all have arrived."""
+        if self._windows.arrive() is not None:
+            return False
+        for at in self._windows.wake():
+            self._node_peers.ring(self._others[at])
+        return True
 
     async def yield_core(self) -> None:
         if self._oversubscribed:

@@ -71,21 +71,32 @@ class LocalShared:
     def __init__(self, table: BarrierTable, ranks: Sequence[int], index: int, check: Callable[[int], None]):
         self._table, self._ranks, self._index, self._check = table, tuple(ranks), index, check
         self.windows = table.windows
+        self.is_threadsafe = False
 
     @property
     def epoch(self) -> int:
         return self._table.epochs[self._index]
 
     async def barrier(self) -> None:
-        epochs = self._table.epochs
-        epochs[self._index] += 1
+        if not self.arrive():
+            await self.arrived()
+
+    def arrive(self) -> bool:
+        self._table.epochs[self._index] += 1
         self._table.wake()
-        due = epochs[self._index]
-        while (late := next((index for index, epoch in enumerate(epochs) if epoch < due), None)) is not None:
+        return self._late is None
+
+    async def arrived(self) -> None:
+        while (late := self._late) is not None:
             self._check(self._ranks[late])
             future = asyncio.get_running_loop().create_future()
             self._table.waiting.append(future)
             await future
+
+    @property
+    def _late(self) -> int | None:
+        """The index of the first rank that is missing at this barrier."""
+        return next((index for index, epoch in enumerate(self._table.epochs) if epoch < self.epoch), None)
 
     async def yield_core(self) -> None:
         await yield_to_timers()

@@ -114,6 +114,8 @@ async def _reduce_scatter_gather(buffer: DoubleBuffer, chunks: Sequence[Vector],
             _copy_out(buffer, chunks[step - 2])
     if buffer.size == 2:
         await buffer.advance()  # the next whole chunk may overwrite a half that the other rank still reads
+    else:
+        buffer.note_read_again()
 
 
 def _copy_in(buffer: DoubleBuffer, chunk: Vector) -> None:

@@ -14,14 +14,11 @@ import numpy as np
 
 from collectives.algorithms.base import AllToAllAlgorithm, size_signature
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import CHUNK_BYTES, SharedMemoryAlgorithm, open_buffer, others
-from collectives.arrays import Vector
+from collectives.algorithms.parts.windows import BYTES, CHUNK_BYTES, SharedMemoryAlgorithm, open_buffer, others
 from collectives.errors import Mismatch
 from collectives.group import Group
 
 HEADER_BYTES = 16
-BYTES = Vector.of(np.empty(0, np.uint8))
-"""The kind of the windows' elements."""
 
 
 class SharedAllToAll(SharedMemoryAlgorithm, AllToAllAlgorithm):

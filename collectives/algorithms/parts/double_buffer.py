@@ -10,6 +10,8 @@ slot holds its result. A chunk that ranks copy in whole, before each reduces all
 
     two ranks      it begins at slot 0 and may fill the half
     more ranks     rank r's lies in slot r + 1 alone: other ranks may still read from its other slots
+
+What a rank publishes begins at slot 0 and may fill the half; `is_read_again` says when that takes a barrier first.
 """
 
 from typing import Any
@@ -35,6 +37,7 @@ class DoubleBuffer:
         slot_elements: the elements of a slot.
         chunk_elements: the most elements of a chunk with divided work.
         whole_chunk_elements: the most elements of a chunk that is copied in whole.
+        half_bytes: the bytes of a half.
     Raises:
         Unsupported: the window of a rank has no room for a slot of each rank.
     """
@@ -47,11 +50,13 @@ class DoubleBuffer:
             min_bytes = 2 * FINGERPRINT_BYTES + 2 * group.size * ALIGNED
             fact = f"the windows of this group are too small for its ranks (ranks: {group.size})"
             raise Unsupported(f"{fact}; give Group(window={min_bytes}) or more, or another algorithm")
+        self.half_bytes = self._slot_bytes * group.size
         self.slot_elements = self._slot_bytes // vector.itemsize
         self.chunk_elements = self.slot_elements * group.size
         self.whole_chunk_elements = self.chunk_elements if group.size == 2 else self.slot_elements
         self._own = self._windows[self.rank].data
         self._calls, self._compared = group.calls, 0  # not the group: its workspace holds this
+        self._shared = group.shared
         self._whole_length = -1
         self._whole_chunks: list[list[Any]] = [[], []]
 
@@ -61,16 +66,36 @@ class DoubleBuffer:
         Raises:
             Mismatch: another rank called something else. Else as `SharedWindows.barrier`.
         """
-        call = self._calls.running
-        if self._compared == call.number:
+        if self._compared == self._calls.running.number:
             return await self.memory.barrier()
-        self._compared = call.number
-        half = self.memory.epoch & 1
-        start, stop = half * FINGERPRINT_BYTES, (half + 1) * FINGERPRINT_BYTES
-        self._own[start:stop] = call.fingerprint
+        at = self._write_fingerprint()
         await self.memory.barrier()
+        self._compare(at)
+
+    def arrive(self) -> bool:
+        """As `advance` for the first barrier of a call, in any thread; see `SharedWindows.arrive`."""
+        at = self._write_fingerprint()
+        if not self.memory.arrive():
+            return False
+        self._compare(at)
+        return True
+
+    async def arrived(self) -> None:
+        """Wait for the ranks that were missing when this rank arrived. Raises: as `advance`."""
+        await self.memory.arrived()
+        self._compare(_fingerprint_at(self.memory.epoch - 1))
+
+    def _write_fingerprint(self) -> slice:
+        """Write the call's fingerprint, which is compared after the barrier; returns where."""
+        call, at = self._calls.running, _fingerprint_at(self.memory.epoch)
+        self._compared = call.number
+        self._own[at] = call.fingerprint
+        return at
+
+    def _compare(self, at: slice) -> None:
+        call = self._calls.running
         for rank, window in enumerate(self._windows):
-            if (fingerprint := window.data[start:stop]) != call.fingerprint:
+            if (fingerprint := window.data[at]) != call.fingerprint:
                 call.compare(self._ranks[rank], fingerprint)
 
     def copy_in(self, data: memoryview, slot: int, offset: int = 0) -> None:
@@ -82,6 +107,20 @@ class DoubleBuffer:
         """Fill `data` from a slot of that rank's window, as it was written before that many barriers."""
         start = self._start(slot, barriers_ago) + offset
         data[:] = self._windows[rank].data[start : start + data.nbytes]
+
+    def half(self, rank: int, length: int, barriers_ago: int) -> Any:
+        """The first elements of the half of that rank's window that was in use that many barriers ago."""
+        start = self._start(0, barriers_ago) // self._itemsize
+        return self._windows[rank].elements[start : start + length]
+
+    @property
+    def is_read_again(self) -> bool:
+        """Whether other ranks may still read from the half that is written next; equal on all ranks."""
+        return self._shared.read_again_at == self.memory.epoch
+
+    def note_read_again(self) -> None:
+        """Note that ranks still read, of what was written two barriers ago, the half that is written next."""
+        self._shared.read_again_at = self.memory.epoch
 
     def elements(self, rank: int, slot: int, length: int) -> Any:
         """The first elements of a slot of that rank's window, as it was written before the last barrier."""
@@ -108,3 +147,8 @@ class DoubleBuffer:
         """The byte of a window at which the half that was in use that many barriers ago holds this slot."""
         half = self.memory.epoch - barriers_ago & 1
         return 2 * FINGERPRINT_BYTES + (half * self.size + slot) * self._slot_bytes
+
+
+def _fingerprint_at(epoch: int) -> slice:
+    """Where a window has the fingerprint that is written after this many barriers."""
+    return slice((epoch & 1) * FINGERPRINT_BYTES, ((epoch & 1) + 1) * FINGERPRINT_BYTES)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 
+import numpy as np
+
 from collectives.algorithms.base import Algorithm
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
@@ -11,6 +13,8 @@ from collectives.group import Group
 from collectives.reduction import Reduction
 from transports.base import SharedWindows
 
+BYTES = Vector.of(np.empty(0, np.uint8))
+"""The kind of a window's elements, where what is copied has no one dtype."""
 IN_PLACE_BYTES = 512 << 10
 """Bytes from which an array in shared memory is used where it lies, for two barriers."""
 CHUNK_BYTES = 512 << 10
@@ -35,13 +39,25 @@ async def open_buffer(group: Group, vector: Vector) -> DoubleBuffer:
     Raises:
         Unsupported: the group's ranks share no memory, or windows too small for them.
     """
-    memory = await group.shared.open()
-    if memory is None:
+    await group.shared.open()
+    if (buffer := opened_buffer(group, vector)) is None:
         name = type(group.transport).__name__
         fact = f"the ranks of this group share no memory (transport: {name}, ranks: {group.ranks})"
         raise Unsupported(f"{fact}; choose another algorithm")
+    return buffer
+
+
+def opened_buffer(group: Group, vector: Vector) -> DoubleBuffer | None:
+    """As `open_buffer`; None where windows are not open.
+
+    Raises:
+        Unsupported: the windows are too small for the ranks.
+    """
+    if (memory := group.shared.memory) is None:
+        return None
     dtype = DoubleBuffer, vector.dtype, type(vector.elements)
-    return group.workspace.cached(dtype, lambda: DoubleBuffer(group, memory, vector))
+    buffer: DoubleBuffer = group.workspace.cached(dtype, lambda: DoubleBuffer(group, memory, vector))
+    return buffer
 
 
 def in_place(group: Group, vector: Vector) -> Sequence[Vector]:

@@ -1,0 +1,131 @@
+"""Publish: every rank of a node reads the arrays of all ranks where they lie in shared memory."""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from collectives.algorithms.parts.double_buffer import DoubleBuffer
+from collectives.algorithms.parts.windows import BYTES, open_buffer, opened_buffer
+from collectives.group import Group
+from collectives.group.signature import Signature
+from transports import wire_name
+
+Shape = tuple[int, ...]
+
+
+async def publish(group: Group, array: Any, shapes: Sequence[Shape]) -> Sequence[Any] | None:
+    """Copy an array into this rank's window, and wait until all ranks of the group have done so.
+
+    What a rank needs of the others' arrays it then takes by itself, also by views that are not contiguous: to gather,
+    to exchange or to reduce pieces then costs one copy in, and one pass over what is read.
+
+    Shapes: of each rank that of `shapes`, 0 elements allowed.
+
+    Args:
+        array: a numpy array or CPU torch tensor, contiguous or not; of one dtype on all ranks.
+        shapes: of the array of each rank; equal on all ranks.
+    Returns:
+        The arrays of all ranks, of this array's kind, to be read until this rank's next collective on the group. None,
+        on all ranks, where one is too long for a window; nothing was copied.
+    Raises:
+        Unsupported: the group's ranks share no memory. BrokenGroup: see `Group`. Mismatch: shapes or dtypes differ
+        between ranks. TransportError: a rank or link failed.
+    Cost: one barrier, and one copy of the array; nothing is sent.
+    """
+    buffer = await open_buffer(group, BYTES)
+    places = _places(group, buffer, array, shapes)
+    if not places.fit:
+        return None
+    async with group.call(places.signature):
+        if buffer.is_read_again:
+            await buffer.advance()
+        places.views(0)[group.rank][...] = array
+        await buffer.advance()
+    return places.views(1)
+
+
+def start_publishing(group: Group, array: Any, shapes: Sequence[Shape]) -> "Publication | None":
+    """Begin `publish` in another thread than the loop's, and wait there for a moment.
+
+    Only one task or thread uses the group at a time.
+
+    Returns: None where this cannot be; `publish` then does it, on the loop.
+    Raises: BrokenGroup, Mismatch: as `publish`.
+    """
+    buffer = opened_buffer(group, BYTES)
+    if buffer is None or not buffer.memory.is_threadsafe:
+        return None
+    places = _places(group, buffer, array, shapes)
+    if not places.fit or buffer.is_read_again or not group.calls.enter_in_thread(group.call(places.signature)):
+        return None
+    publication = Publication(group, buffer, places)
+    try:
+        places.views(0)[group.rank][...] = array
+        if not buffer.arrive():
+            return publication
+    except BaseException as error:
+        group.calls.leave_in_thread(error)
+        raise
+    group.calls.leave_in_thread(None)
+    publication.arrays = places.views(1)
+    return publication
+
+
+class Publication:
+    """What `start_publishing` has begun.
+
+    Attributes:
+        arrays: as `publish` returns them, if all ranks have arrived; else None, and the loop awaits `finish`.
+    """
+
+    def __init__(self, group: Group, buffer: DoubleBuffer, places: "_Places"):
+        self.arrays: Sequence[Any] | None = None
+        self._calls, self._buffer, self._places = group.calls, buffer, places
+
+    async def finish(self) -> Sequence[Any]:
+        """Wait for the others. Returns: as `publish`. Raises: as `publish`."""
+        self._calls.resume(self._calls.running)
+        error: BaseException | None = None
+        try:
+            await self._buffer.arrived()
+        except BaseException as found:
+            error = found
+            raise
+        finally:
+            await self._calls.leave(error)
+        return self._places.views(1)
+
+
+def _places(group: Group, buffer: DoubleBuffer, array: Any, shapes: Sequence[Shape]) -> "_Places":
+    request = publish, tuple(shapes), array.dtype, type(array)
+    places: _Places = group.workspace.cached(request, partial(_Places, buffer, array, shapes))
+    return places
+
+
+class _Places:
+    """Where arrays of these shapes lie in the windows of their ranks."""
+
+    def __init__(self, buffer: DoubleBuffer, array: Any, shapes: Sequence[Shape]):
+        self._buffer, self._shapes, self._dtype = buffer, shapes, array.dtype
+        self._in_numpy, lengths = isinstance(array, np.ndarray), tuple(map(prod, shapes))
+        self._nbytes = [length * array.itemsize for length in lengths]
+        self._views: list[Sequence[Any]] = [(), ()]
+        self.fit = max(self._nbytes) <= buffer.half_bytes
+        self.signature = Signature("publish", dtype=wire_name(array.dtype), lengths=lengths)
+
+    def views(self, barriers_ago: int) -> Sequence[Any]:
+        """The arrays of all ranks, as they are written before the next barrier, or were before the last one."""
+        half = self._buffer.memory.epoch - barriers_ago & 1
+        if not self._views[half]:
+            self._views[half] = [self._view(rank, barriers_ago) for rank in range(len(self._shapes))]
+        return self._views[half]
+
+    def _view(self, rank: int, barriers_ago: int) -> Any:
+        memory = self._buffer.half(rank, self._nbytes[rank], barriers_ago)
+        if self._in_numpy:
+            return memory.view(self._dtype).reshape(self._shapes[rank])
+        return sys.modules["torch"].from_numpy(memory).view(self._dtype).view(self._shapes[rank])
