@@ -8,6 +8,7 @@ from pipelined.errors import UsageError
 from pipelined.sharding.mesh import Mesh
 from pipelined.sharding.moves import CollectiveMove
 from pipelined.sharding.path import Path
+from pipelined.sharding.shared_memory import StartedMove
 from transports import Transport
 
 
@@ -73,6 +74,22 @@ class MeshGroups:
         """
         moves = [move for move in path.moves if isinstance(move, CollectiveMove)]
         return sum([move.elements(self.rank) for move in moves if (await move.opened(self))[1] != "shared"])
+
+    def start(self, path: Path, array: Any) -> StartedMove | None:
+        """Begin to carry a piece, in another thread than the loop's; None: `carry` does it.
+
+        Raises: as `start_publishing`.
+        """
+        match path.moves:
+            case (CollectiveMove() as move,) if self._through_memory and array.device.type == "cpu":
+                group = self._groups.get((move.source.mesh, move.axes))
+                if group is not None and tuple(array.shape) == path.source.shape(self.rank):
+                    return move.start(group, self.rank, array)
+        return None
+
+    async def finish(self, move: StartedMove) -> Any:
+        """The array of a move that was begun; see `StartedMove.finish`."""
+        return await move.finish()
 
     async def carry(self, path: Path, array: Any) -> Any:
         """This rank's array under the path's target; see `Path.run`."""

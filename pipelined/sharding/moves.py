@@ -15,13 +15,10 @@ The segments that price a move are those that it sends. Source: AutoDDL, Table 2
 """
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
-
-import numpy as np
 
 import collectives
 from collectives import Group, Links, ProblemSize, segment
@@ -29,6 +26,7 @@ from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SC
 from collectives.algorithms.registry import AlgorithmTable
 from pipelined.sharding.mesh import Mesh
 from pipelined.sharding.shards import Piece, Shards, common, empty_like, put, shape_of, take, within
+from pipelined.sharding.shared_memory import SharedRead, StartedMove
 
 
 class Groups(Protocol):
@@ -136,6 +134,29 @@ class CollectiveMove(Move):
         group = groups.along(self.source.mesh, self.axes)
         return group, await groups.algorithm_for(group, self.algorithm)
 
+    async def run(self, groups: Groups, array: Any) -> Any:
+        """Through memory that the ranks of the group share, where pieces fit into it, else by the collective."""
+        group, algorithm = await self.opened(groups)
+        if algorithm == "shared" and (moved := await self._reading(group, groups.rank).run(array)) is not None:
+            return moved
+        return await self._collect(group, algorithm, groups.rank, array)
+
+    def start(self, group: Group, rank: int, array: Any) -> StartedMove | None:
+        """Begin the move in another thread than the loop's; None where `run` must do it. Raises: as `run`."""
+        return self._reading(group, rank).start(array)
+
+    def _reading(self, group: Group, rank: int) -> SharedRead:
+        return SharedRead(group, self.source, self.target, self.group(rank), self.op)
+
+    @property
+    def op(self) -> str | None:
+        """That of the partial tensors; None of a tensor that is split."""
+        return self.source.layout.partial.get(self.axes[0])
+
+    async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
+        """The move by its collective."""
+        raise NotImplementedError
+
 
 class AllToAll(CollectiveMove):
     name, algorithm, table = "all_to_all", "pairwise", ALL_TO_ALL
@@ -144,15 +165,14 @@ class AllToAll(CollectiveMove):
         """All that the rank holds and does not keep: each element is of one rank of the group afterwards."""
         return self.source.size(rank) - _size(_intersection(self.source.pieces(rank), self.target.pieces(rank)))
 
-    async def run(self, groups: Groups, array: Any) -> Any:
-        held, wanted = self.source.pieces(groups.rank), self.target.pieces(groups.rank)
-        moved = empty_like(array, self.target.shape(groups.rank))
-        members = self.group(groups.rank)
+    async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
+        held, wanted = self.source.pieces(rank), self.target.pieces(rank)
+        moved = empty_like(array, self.target.shape(rank))
+        members = self.group(rank)
         sent = [_intersection(held, self.target.pieces(member)) for member in members]
         taken = [_intersection(self.source.pieces(member), wanted) for member in members]
         outgoing = [take(array, within(held, piece)) for piece in sent]
         incoming = [empty_like(array, shape_of(piece)) for piece in taken]
-        group, algorithm = await self.opened(groups)
         await collectives.all_to_all(group, outgoing, incoming, algorithm)
         for piece, values in zip(taken, incoming, strict=True):
             put(moved, within(wanted, piece), values)
@@ -168,15 +188,14 @@ class AllGather(CollectiveMove):
         following = members[(members.index(rank) + 1) % len(members)]
         return self.target.size(rank) - self.source.size(following)
 
-    async def run(self, groups: Groups, array: Any) -> Any:
-        members, wanted = self.group(groups.rank), self.target.pieces(groups.rank)
-        flat = empty_like(array, (self.target.size(groups.rank),))
+    async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
+        members, wanted = self.group(rank), self.target.pieces(rank)
+        flat = empty_like(array, (self.target.size(rank),))
         lengths = [self.source.size(member) for member in members]
         segments = _cut(flat, lengths)
-        segments[members.index(groups.rank)][...] = array.reshape(-1)
-        group, algorithm = await self.opened(groups)
+        segments[members.index(rank)][...] = array.reshape(-1)
         await collectives.all_gather(group, flat, lengths, algorithm)
-        gathered = empty_like(array, self.target.shape(groups.rank))
+        gathered = empty_like(array, self.target.shape(rank))
         for member, values in zip(members, segments, strict=True):
             put(gathered, within(wanted, self.source.pieces(member)), values.reshape(self.source.shape(member)))
         return gathered
@@ -189,15 +208,15 @@ class ReduceScatter(CollectiveMove):
         """All but the rank's own piece."""
         return self.source.size(rank) - self.target.size(rank)
 
-    async def run(self, groups: Groups, array: Any) -> Any:
-        members, held = self.group(groups.rank), self.source.pieces(groups.rank)
-        flat = empty_like(array, (self.source.size(groups.rank),))
+    async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
+        members, held = self.group(rank), self.source.pieces(rank)
+        flat = empty_like(array, (self.source.size(rank),))
         lengths = [self.target.size(member) for member in members]
         for member, values in zip(members, _cut(flat, lengths), strict=True):
             values[...] = take(array, within(held, self.target.pieces(member))).reshape(-1)
-        (group, algorithm), op = await self.opened(groups), self.source.layout.partial[self.axes[0]]
-        own = await collectives.reduce_scatter(group, flat, op, lengths, algorithm)
-        moved = empty_like(array, self.target.shape(groups.rank))  # else it would keep the memory of all segments
+        assert self.op is not None
+        own = await collectives.reduce_scatter(group, flat, self.op, lengths, algorithm)
+        moved = empty_like(array, self.target.shape(rank))  # else it would keep the memory of all segments
         moved[...] = own.reshape(moved.shape)
         return moved
 
@@ -211,68 +230,12 @@ class ReduceToAll(CollectiveMove):
         spared = (segment(size, self.group_size, part % self.group_size) for part in (at, at + 1))
         return 2 * size - sum(high - low for low, high in spared)
 
-    async def run(self, groups: Groups, array: Any) -> Any:
+    async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
         reduced = empty_like(array, tuple(array.shape))
         reduced[...] = array
-        group, algorithm = await self.opened(groups)
-        await collectives.all_reduce(group, reduced, self.source.layout.partial[self.axes[0]], algorithm)
+        assert self.op is not None
+        await collectives.all_reduce(group, reduced, self.op, algorithm)
         return reduced
-
-
-class Slice(Move):
-    name = "slice"
-
-    async def run(self, groups: Groups, array: Any) -> Any:
-        return take(array, within(self.source.pieces(groups.rank), self.target.pieces(groups.rank)))
-
-
-class Mask(Move):
-    name = "mask"
-
-    async def run(self, groups: Groups, array: Any) -> Any:
-        """Of a mean or a maximum, the array itself: all ranks hold the tensor."""
-        axis = self.axes[0]
-        if self.target.layout.partial[axis] != "sum" or not self.target.mesh.coordinate(groups.rank, axis):
-            return array
-        masked = empty_like(array, tuple(array.shape))
-        masked[...] = 0
-        return masked
-
-
-class Pad(Move):
-    name = "pad"
-
-    async def run(self, groups: Groups, array: Any) -> Any:
-        """Of a mean, the piece times the ranks of the axis; of a maximum, the piece among the least of the dtype."""
-        op = self.target.layout.partial[self.axes[0]]
-        padded = empty_like(array, self.target.shape(groups.rank))
-        padded[...] = _least(array) if op == "max" else 0
-        values = array * self.group_size if op == "mean" else array
-        put(padded, within(self.target.pieces(groups.rank), self.source.pieces(groups.rank)), values)
-        return padded
-
-
-class Scale(Move):
-    """P → P: of a mean the share of each rank is a summand, and the other way round."""
-
-    name = "scale"
-
-    async def run(self, groups: Groups, array: Any) -> Any:
-        return (
-            array * self.group_size if self.target.layout.partial[self.axes[0]] == "mean" else array / self.group_size
-        )
-
-
-def _least(array: Any) -> float:
-    """What a maximum with any other value gives way to: minus infinity, or the least integer of the dtype."""
-    if hasattr(array, "new_empty"):
-        torch = sys.modules["torch"]
-        if array.dtype == torch.bool:
-            return 0
-        return -math.inf if array.is_floating_point() else torch.iinfo(array.dtype).min
-    if array.dtype.kind == "b":
-        return 0
-    return -math.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).min
 
 
 def _intersection(one: Piece, two: Piece) -> Piece:

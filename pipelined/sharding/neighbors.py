@@ -9,17 +9,14 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from pipelined.sharding.layout import Cut, Layout, are_commutative
+from pipelined.sharding.local_moves import Mask, Pad, Scale, Slice
 from pipelined.sharding.mesh import Mesh
 from pipelined.sharding.moves import (
     AllGather,
     AllToAll,
-    Mask,
     Move,
-    Pad,
     ReduceScatter,
     ReduceToAll,
-    Scale,
-    Slice,
 )
 from pipelined.sharding.shards import Shards
 

@@ -238,14 +238,14 @@ def _within(outer: Ranges, inner: Ranges) -> Ranges:
 def take(array: Any, piece: Piece) -> Any:
     """A new contiguous array of the elements at these indices of an array."""
     taken = empty_like(array, shape_of(piece))
-    for source, place in _blocks(piece):
+    for source, place in blocks(piece):
         taken[place] = array[source]
     return taken
 
 
 def put(array: Any, piece: Piece, values: Any) -> None:
     """Write values, of the piece's shape, to these indices of an array."""
-    for target, place in _blocks(piece):
+    for target, place in blocks(piece):
         array[target] = values[place]
 
 
@@ -256,7 +256,7 @@ def empty_like(array: Any, shape: tuple[int, ...]) -> Any:
     return np.empty(shape, array.dtype)
 
 
-def _blocks(piece: Piece) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+def blocks(piece: Piece) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
     """For each block of ranges: its indices in the array that has the piece, and in the packed piece."""
     sides = []
     for ranges in piece:

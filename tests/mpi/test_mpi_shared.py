@@ -3,14 +3,18 @@
 import asyncio
 import gc
 import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from mpi4py import MPI
 
 import transports.mpi.shared
 from collectives import Group, Mismatch, all_reduce, allocate
+from pipelined.sharding import Mesh, MeshGroups, Shards, path
 from tests.mpi.every_rank import SECONDS, on_every_rank
 from transports import PeerAborted, new_event_loop, open_transport
 from transports.shm.barrier import TOTAL_STORE_ORDER
@@ -147,3 +151,28 @@ def test_a_rank_that_waits_for_one_that_fails_raises():
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
     WORLD.Barrier()
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.02])
+def test_a_move_begun_in_a_thread_ends_there_or_on_the_loop_where_a_rank_is_late(late_s):
+    """Sums, gathers and an exchange between real processes; every third is begun late by one rank."""
+
+    async def work(transport):
+        groups, mesh = MeshGroups(transport, 1), Mesh(f"a={WORLD.size}")
+        whole = np.arange(6.0 * WORLD.size).reshape(2 * WORLD.size, 3)
+        layouts = "S0:a", "S1:a", "B", "S0:a"
+        with ThreadPoolExecutor(1) as pool:
+            for turn in range(30):
+                for source, target in pairwise(Shards(mesh, whole.shape, layout) for layout in layouts):
+                    way, mine = path(source, target), torch.from_numpy(source.local(whole, WORLD.rank))
+                    if late_s and turn % 3 == 0 and WORLD.rank == turn % WORLD.size:
+                        await asyncio.sleep(late_s)
+                    started = await asyncio.get_running_loop().run_in_executor(pool, groups.start, way, mine)
+                    if started is None:
+                        moved = await groups.carry(way, mine)
+                    else:
+                        moved = await groups.finish(started) if started.moved is None else started.moved
+                    assert (moved.numpy() == target.local(whole, WORLD.rank)).all()
+                    assert started is not None or turn == 0 or not way.moves or way.moves[0].name == "slice"
+
+    on_every_rank(work)

@@ -16,6 +16,7 @@ from pipelined.sharding.operators.tape import Back, Tape
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.path import Path
 from pipelined.sharding.shards import Shards
+from pipelined.sharding.shared_memory import StartedMove
 
 T = TypeVar("T")
 
@@ -147,6 +148,12 @@ class _Recorder:
             result = work()
         self.steps.append(ComputeStep(counter.get_total_flops()))
         return result, 0.0, 0.0
+
+    def start(self, path: Path, array: torch.Tensor) -> None:
+        """Nothing: each move is noted by itself."""
+
+    async def finish(self, move: StartedMove) -> torch.Tensor:
+        raise RuntimeError("a recorded move is not begun")
 
     async def carry(self, path: Path, array: torch.Tensor) -> torch.Tensor:
         self.steps.append(MoveStep(path, array.element_size()))

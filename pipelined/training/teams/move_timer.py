@@ -9,6 +9,7 @@ import torch
 from pipelined.aio.clock import Clock
 from pipelined.programs.bucket_names import Stages
 from pipelined.sharding import MeshGroups, Path
+from pipelined.sharding.shared_memory import StartedMove
 
 PASSES = 1000
 """The passes of each phase that are kept, the last ones."""
@@ -43,6 +44,21 @@ class MoveTimer:
         carried: torch.Tensor = await self.network.carry(path, array)
         self._passes[phase][-1] += self._clock.now() - start
         return carried
+
+    def start(self, path: Path, array: torch.Tensor) -> StartedMove | None:
+        """See `MeshGroups.start`."""
+        start = self._clock.now()
+        started = self.network.start(path, array)
+        if started is not None:
+            self._passes[self._phase][-1] += self._clock.now() - start
+        return started
+
+    async def finish(self, move: StartedMove) -> torch.Tensor:
+        """See `MeshGroups.finish`."""
+        start, phase = self._clock.now(), self._phase
+        moved: torch.Tensor = await self.network.finish(move)
+        self._passes[phase][-1] += self._clock.now() - start
+        return moved
 
     @property
     def seconds(self) -> dict[str, float]:

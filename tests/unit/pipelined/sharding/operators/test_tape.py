@@ -13,6 +13,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
+from pipelined.sharding.shared_memory import StartedMove
 from tests.unit.pipelined.sharding.operators.ranks import normal, tapes
 
 MESH = Mesh("a=2")
@@ -90,6 +91,9 @@ class Carries:
     def __init__(self, error=None):
         self.error, self.threads = error, []
 
+    def start(self, path, array):
+        return None
+
     async def carry(self, path, array):
         self.threads.append(threading.get_ident())
         if self.error:
@@ -124,6 +128,48 @@ async def test_a_stage_runs_in_the_devices_thread_and_its_moves_in_the_loop():
         await tape.run(stage(tape))
     assert len(set(threads)) == 1 and network.threads == [threading.get_ident()]
     assert set(threads).isdisjoint(network.threads)
+
+
+class Starts(Carries):
+    """A network that begins every move in the thread that asks; each number of them is done at once."""
+
+    def __init__(self, *at_once):
+        super().__init__()
+        self.at_once, self.begun, self.finished = [*at_once], [], []
+
+    def start(self, path, array):
+        self.begun.append(threading.get_ident())
+        doubled = torch.cat([array, array])
+        return Begun(doubled if self.at_once.pop(0) else None, doubled)
+
+    async def finish(self, move):
+        self.finished.append(threading.get_ident())
+        return move.later
+
+
+class Begun(StartedMove):
+    def __init__(self, moved, later):
+        self.moved, self.later = moved, later
+
+
+@pytest.mark.parametrize(("at_once", "pieces"), [((True, True, True), 1), ((True, False, True), 2)])
+async def test_moves_that_are_done_at_once_take_no_hand_over(at_once, pieces):
+    async def stage(tape):
+        x = one()
+        for _ in range(3):
+            x = await tape.move(await tape.compute("same", torch.clone, x, result=SPLIT), WHOLE)
+            x = await tape.compute("half", lambda x: x[:2], x, result=SPLIT)
+        return x
+
+    network = Starts(*at_once)
+    with on_a_thread(network) as tape:
+        tape.device.ran = count = []
+        run = tape.device.run
+        tape.device.run = lambda op, work: (count.append(op), run(op, work))[1]
+        assert (await tape.run(stage(tape))).array.tolist() == one().array.tolist()
+    assert len(count) == pieces and not network.threads
+    assert set(network.begun).isdisjoint({threading.get_ident()})
+    assert network.finished == [threading.get_ident()] * (pieces - 1)
 
 
 async def test_a_failed_move_ends_the_stage_with_its_error():

@@ -1,0 +1,103 @@
+"""A move through memory that the ranks of its group share: each reads from the others' pieces what it holds afterwards.
+
+Pieces are copied into shared memory as they lie, contiguous or not, and each rank writes what it reads to its place in
+the moved tensor. So nothing is packed, and there is one way for gathering, exchange and sums.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collectives import Group, Publication, publish, start_publishing
+from collectives.arrays import Vector
+from collectives.reduction import Reduction
+from pipelined.sharding.shards import Piece, Shards, blocks, common, empty_like, put, shape_of, take, within
+
+
+@dataclass(frozen=True)
+class SharedRead:
+    """One move of one rank.
+
+    Args:
+        group: of the ranks that the move concerns.
+        source, target: the tensor before and after.
+        members: the group's ranks as the shards number them.
+        op: of a sum, a mean or a maximum of the members' pieces; None: these are parts of one tensor.
+    """
+
+    group: Group
+    source: Shards
+    target: Shards
+    members: Sequence[int]
+    op: str | None
+
+    async def run(self, array: Any) -> Any | None:
+        """This rank's array after the move; None, on all ranks of the group, where pieces are too long.
+
+        Raises: as `publish`. ValueError: the op is not defined for the dtype.
+        """
+        published = await publish(self.group, array, self._shapes)
+        return None if published is None else self.moved(array, published)
+
+    def start(self, array: Any) -> "StartedMove | None":
+        """Begin in another thread than the loop's; None where `run` must do it. Raises: as `run`."""
+        publication = start_publishing(self.group, array, self._shapes)
+        return None if publication is None else StartedMove(self, array, publication)
+
+    @property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [self.source.shape(member) for member in self.members]
+
+    def moved(self, array: Any, published: Sequence[Any]) -> Any:
+        """What this rank holds afterwards, from its own array and those of all ranks."""
+        own, pieces = self.group.rank, [self.source.pieces(member) for member in self.members]
+        arrays, wanted = [*published[:own], array, *published[own + 1 :]], self.target.pieces(self.members[own])
+        moved = empty_like(array, shape_of(wanted))
+        if self.op is not None:
+            first = 0 if wanted == pieces[own] else own  # a sum that several ranks make has one order
+            _reduce([*arrays[first:], *arrays[:first]], within(pieces[own], wanted), self.op, moved)
+            return moved
+        for held, values in zip(pieces, arrays, strict=True):
+            both = tuple(map(common, held, wanted))
+            put(moved, within(wanted, both), _part(values, within(held, both)))
+        return moved
+
+
+class StartedMove:
+    """A move that was begun in another thread than the loop's.
+
+    Attributes:
+        moved: this rank's array after the move; None: other ranks were late, and the loop awaits `finish`.
+    """
+
+    def __init__(self, read: SharedRead, array: Any, publication: Publication):
+        self._read, self._array, self._publication = read, array, publication
+        self.moved = None if publication.arrays is None else read.moved(array, publication.arrays)
+
+    async def finish(self) -> Any:
+        """Wait for the others. Raises: as `SharedRead.run`."""
+        return self._read.moved(self._array, await self._publication.finish())
+
+
+def _part(array: Any, piece: Piece) -> Any:
+    """The elements at these indices: a view of them, unless they are several blocks."""
+    found = list(blocks(piece))
+    return array[found[0][0]] if len(found) == 1 else take(array, piece)
+
+
+def _reduce(arrays: Sequence[Any], piece: Piece, op: str, into: Any) -> None:
+    """Reduce these indices of several arrays, in their order."""
+    Reduction(op, Vector.of(empty_like(into, (0,))))  # refuses what is not defined for the dtype
+    maths = np if isinstance(into, np.ndarray) else sys.modules["torch"]
+    combine = maths.maximum if op == "max" else maths.add
+    for taken, place in blocks(piece):
+        first, second, *rest = [each[taken] for each in arrays]
+        result = into[(*place, ...)]  # a view also where there are no dimensions
+        combine(first, second, out=result)
+        for each in rest:
+            combine(result, each, out=result)
+    if op == "mean":
+        maths.divide(into, len(arrays), out=into)
