@@ -30,8 +30,7 @@ NEVER = 1 << 30
 MICROBATCHES, SEQUENCE, VOCABULARY = 4, 8, 16
 RAM = 9200
 """So that three nodes can hold the model at six microbatches alive, and two cannot; see `Party`."""
-JOINED_S, LATE_EVERY = 3.0, 56
-"""A node waits if its next snapshot is due before the last round is applied, so the transfer is to be shorter."""
+JOINED_S, LATE_EVERY = 3.0, 24
 
 
 @dataclass(frozen=True)

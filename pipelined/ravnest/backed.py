@@ -4,7 +4,7 @@ What a stage sends is determined by its first state, the messages that it receiv
 elsewhere. On a place with a backup none is left to timing:
 
     the order of forwards and backwards          K forwards, then a backward and a forward by turns
-    when a round's difference is added           half the updates after the snapshot that lie between two rounds
+    when a round's difference is added           half way to the next snapshot
     the step after which its cluster stops       a fixed number of updates after a round that is not committed
 
 So both nodes send equal messages under equal names, each receiver keeps the first copy, and no node waits for a
@@ -13,6 +13,7 @@ take-over. The two keep pace, so that the messages which wait at the slower one 
 Source: Ravnest, section 3.5.2; state-machine replication (Schneider, 1990) in place of a copy of results is our own.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from pipelined.actors.actor import Actor
@@ -38,14 +39,15 @@ def fixed_order(clusters: Clusters, place: tuple[int, int], microbatches: int) -
     return tuple(order)
 
 
-def fixed_turns(clusters: Clusters, rounds: int, every: int) -> dict[int, int]:
-    """By round the updates after which its difference is added.
+def fixed_turns(snapshots: Sequence[int], every: int) -> dict[int, int]:
+    """By round the updates after which its difference is added: half way to the next snapshot.
 
     Args:
-        rounds: beside training.
-        every: updates from one snapshot to the next.
+        snapshots: by round beside training the updates before its snapshot.
+        every: updates from the last of them to where the next one would be.
     """
-    return {number: (number - clusters.opening) * every + max(1, every // 2) for number in range(1, rounds + 1)}
+    ends = [*snapshots[1:], *(last + every for last in snapshots[-1:])]
+    return {n: at + max(1, (end - at) // 2) for n, (at, end) in enumerate(zip(snapshots, ends, strict=True), 1)}
 
 
 class BackedPlace:

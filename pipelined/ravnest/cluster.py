@@ -191,9 +191,9 @@ class ClusterMember:
         if self.order is not None or not clusters.has_backup(*place):
             return None
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
-        each, rounds = training.microbatches, training.rounds_of(clusters) - 1
+        each = training.microbatches
         instructions = fixed_order(clusters, place, len(training.steps_of(number, count)) * each)
-        order = NodeOrder(instructions, fixed_turns(clusters, rounds, training.every * each))
+        order = NodeOrder(instructions, fixed_turns(training.snapshots(clusters), training.every * each))
         return BackedPlace(world, actor, order, each, clusters.rows[number][place[1]].alive)
 
     def _saver(

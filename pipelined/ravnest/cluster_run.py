@@ -61,7 +61,8 @@ class ClusterRun:
 
         Returns: as `beside`.
         """
-        every, spans, steps = self._updates_between_rounds, len(self.training.spans_of(0, 1)), self._steps
+        training, steps = self.training, self._steps
+        every, spans = training.every * training.microbatches, len(training.spans_of(self.clusters, 0))
 
         async def save(number: int) -> None:
             if saver is not None:
@@ -90,7 +91,7 @@ class ClusterRun:
     async def between(self, rounds: Rounds) -> tuple[int, bool]:
         """Train span by span, and drain for the round after each. Returns: as `beside`."""
         clusters, number, done = self.clusters, self.number, 0
-        spans = self.training.spans_of(number, len(clusters.rows))
+        spans = self.training.spans_of(clusters, number)
         for span in [*clusters.opening * [range(0)], *spans]:
             if span := span[: len(self._steps[span.start :])]:
                 report = await self._train(span)
@@ -113,10 +114,9 @@ class ClusterRun:
             clusters end.
         """
         training, clusters, number, steps = self.training, self.clusters, self.number, self._steps
-        every, last = self._updates_between_rounds, len(training.spans_of(number, len(clusters.rows))) - 1
-        limit = last if self.part.rounds is None else min(last, self.part.rounds - clusters.opening)
+        snapshots = training.snapshots(clusters)[: self.part.rounds][clusters.opening :]
         actor = self.trainer.context.actor
-        beside = OverlappedRounds(rounds, actor, every=every, limit=limit, order=order, added=added)
+        beside = OverlappedRounds(rounds, actor, snapshots=snapshots, order=order, added=added)
         weight = training.weight(clusters, number, 1)
 
         async def after_update(updates: int) -> None:
@@ -162,7 +162,3 @@ class ClusterRun:
     @property
     def _steps(self) -> range:
         return self.training.steps_of(self.number, len(self.clusters.rows))[: self.part.steps]
-
-    @property
-    def _updates_between_rounds(self) -> int:
-        return self.training.every * self.training.microbatches

@@ -12,7 +12,7 @@ Source: Ravnest, section 3.2; adding the difference is our own.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 
@@ -25,8 +25,7 @@ class OverlappedRounds:
 
     Args:
         actor: the parent of the rings.
-        every: updates from one snapshot to the next.
-        limit: rounds after an update, all before the last one.
+        snapshots: the updates after which they begin.
         order: by round the updates after which its difference is to be added; rounds without an entry: as soon as it
             is there.
         added: by round the updates after which its difference was added, written here.
@@ -36,16 +35,22 @@ class OverlappedRounds:
     """
 
     def __init__(
-        self, rounds: Rounds, actor: Actor, *, every: int, limit: int, order: Mapping[int, int], added: dict[int, int]
+        self,
+        rounds: Rounds,
+        actor: Actor,
+        *,
+        snapshots: Collection[int],
+        order: Mapping[int, int],
+        added: dict[int, int],
     ):
-        self._rounds, self._actor, self._every, self._limit, self._order = rounds, actor, every, limit, order
+        self._rounds, self._actor, self._snapshots, self._order = rounds, actor, snapshots, order
         self._running: asyncio.Task[torch.Tensor | None] | None = None
         self._snapshot = torch.empty(0)
         self._added, self.ended = added, False
 
     async def after_update(self, updates: int) -> None:
         """Add the difference of the last round if it is its turn, and begin the next one if that is due."""
-        due = updates % self._every == 0 and updates // self._every <= self._limit
+        due = updates in self._snapshots
         if self._running is not None and (due or self._is_its_turn(updates, self._running)):
             await self.finish(updates)
         if due and not self.ended:

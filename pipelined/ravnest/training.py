@@ -5,6 +5,7 @@ Imports torch.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import nn
 from torch.optim import Optimizer
@@ -69,21 +70,30 @@ class ClusterTraining:
         """The steps of one of these clusters, by its own count."""
         return range(len(range(self.begin + number, self.steps, clusters)))
 
-    def spans_of(self, number: int, clusters: int) -> list[range]:
+    def spans_of(self, clusters: Clusters, number: int) -> list[range]:
         """The steps of one of these clusters, by its own count, from one round to the next.
 
         All clusters have equally many spans, of which the last may be empty. One cluster saves after each.
-        Overlapped rounds begin in the middle of training, so all spans but the last are whole in every cluster.
+        Overlapped rounds begin in the middle of training, so all spans but the last are whole in every cluster. The
+        first one is twice as long while a late cluster gets its moments beside it: with the round they are 3 to 4 times
+        a round's bytes, and a round takes at most half a span where lines are chosen well.
         """
-        own, most, least = (self.steps_of(each, clusters) for each in (number, 0, clusters - 1))
+        many = len(clusters.rows)
+        own, most, least = (self.steps_of(each, many) for each in (number, 0, many - 1))
         last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
-        ends = range(self.every, last + 1, self.every)
-        return [own[max(0, end - self.every) : end] for end in ends] + [own[len(ends) * self.every :]]
+        first = self.every * (2 if self.overlapped and clusters.going.late else 1)
+        ends = [0, *range(first, last + 1, self.every)]
+        return [own[begin:end] for begin, end in pairwise([*ends, len(own)])]
+
+    def snapshots(self, clusters: Clusters) -> list[int]:
+        """By round beside training the updates of a cluster after which it takes its snapshot; of the opening one 0."""
+        spans = self.spans_of(clusters, 0)[:-1]
+        return clusters.opening * [0] + [span.stop * self.microbatches for span in spans]
 
     def done_at(self, clusters: Clusters, number: int, round_: int) -> int:
         """The steps of one of these clusters, by its own count, that are in the average of a round; 0: of none."""
         span = round_ - 1 - clusters.opening
-        return 0 if span < 0 else self.spans_of(number, len(clusters.rows))[span].stop
+        return 0 if span < 0 else self.spans_of(clusters, number)[span].stop
 
     def steps_at(self, clusters: Clusters, round_: int) -> int:
         """The steps of the training that are done in the average of a round; of round 0: at the beginning."""
@@ -91,7 +101,7 @@ class ClusterTraining:
 
     def rounds_of(self, clusters: Clusters) -> int:
         """How many rounds these clusters have, the opening one included."""
-        return clusters.opening + len(self.spans_of(0, len(clusters.rows)))
+        return clusters.opening + len(self.spans_of(clusters, 0))
 
     def steps_by_round(self, clusters: Clusters) -> list[int]:
         """The steps of the training that are in the average of each round; 0: steps are missing among the first ones.
@@ -119,7 +129,7 @@ class ClusterTraining:
         """The weight of one of these clusters in a round; None: that of each is the same."""
         if round_ > clusters.opening:
             span = round_ - 1 - clusters.opening
-            steps = [len(self.spans_of(each, len(clusters.rows))[span]) for each in range(len(clusters.rows))]
+            steps = [len(self.spans_of(clusters, each)[span]) for each in range(len(clusters.rows))]
         else:
             steps = [*map(len, clusters.going.apart)]
         if not self.by_microbatches or not any(steps):

@@ -127,7 +127,7 @@ class Chain:
         if clusters.opening and rounds:
             average(loops[: clusters.kept], loops[clusters.kept :])
         limits = [self._limit(training, clusters, number, rounds, last, shown) for number in range(many)]
-        spans = [training.spans_of(number, many) for number in range(many)]
+        spans = [training.spans_of(clusters, number) for number in range(many)]
         for at in range(len(spans[0])):
             for number, loop in enumerate(loops):
                 for own in spans[number][at]:

@@ -114,7 +114,7 @@ def plain(training, orders):
     names = {
         (number, stage): held_at(training, place) for number, row in enumerate(rows) for stage, place in enumerate(row)
     }
-    done = len(training.spans_of(0, len(rows))) - 1
+    done = len(training.spans_of(orders.clusters, 0)) - 1
     for updates in range(1, len(training.steps_of(0, len(rows))) * training.microbatches + 1):
         for each in clusters:
             each.update(updates - 1)

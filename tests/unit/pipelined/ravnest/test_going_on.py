@@ -38,7 +38,7 @@ class Sets:
         clusters, draw = self.clusters, self.draw
         training = replace(self.training, begin=clusters.begun.step)
         many, all_rounds = len(clusters.rows), training.rounds_of(clusters)
-        spans = [training.spans_of(n, many) for n in range(many)]
+        spans = [training.spans_of(clusters, n) for n in range(many)]
         rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0
         rounds = min(rounds, all_rounds)
         heard = range(many if rounds or not clusters.opening else clusters.kept)
@@ -94,6 +94,18 @@ def test_whatever_is_lost_when_each_step_is_trained_and_counts_once(overlapped):
         story = Sets(draw, training_of(draw.randint(0, 40), draw.randint(1, 4), overlapped), draw.randint(1, 4))
         for _ in range(draw.randint(1, 5)):
             story.go_on()
+
+
+@pytest.mark.parametrize("overlapped, first", [(True, 4), (False, 2)])
+def test_the_first_round_after_late_clusters_were_formed_is_twice_as_far(overlapped, first):
+    """Beside training they get their moments until then; else the others wait at their next snapshot."""
+    clusters, training = Clusters(3, [row("a"), row("b")]), training_of(18, 2, overlapped)
+    next_ = following(clusters, 7, 0, {n: training.stopped(clusters, n, 0, 0) for n in range(2)}, [row("c")])
+    assert next_.going.late == 1 and next_.opening == 1
+    ends = [*range(first, 6, 2), 6]
+    assert [[span.stop for span in training.spans_of(next_, n)] for n in range(3)] == [ends] * 3
+    assert training.snapshots(next_) == [0, *ends[:-1]]
+    assert [span.stop for span in training.spans_of(clusters, 0)][:2] == [2, 4]
 
 
 def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
