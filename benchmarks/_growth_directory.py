@@ -125,9 +125,9 @@ class DirectoryEnd(_Light):
         cost = self.cost
         cost.messages, cost.received = cost.messages + 1, cost.received + len(packed) + FRAME_BYTES
         response = await cost.of(self.handlers[topic](Request(asker, topic, None, (Block.of(packed),))))
-        told = response.blocks[0]
-        cost.messages, cost.sent = cost.messages + 1, cost.sent + len(told) + FRAME_BYTES
-        return Response((Block.of(told),))
+        reply = response.blocks[0]
+        cost.messages, cost.sent = cost.messages + 1, cost.sent + len(reply) + FRAME_BYTES
+        return Response((Block.of(reply),))
 
     async def serve(self) -> None:
         """Be the directory until cancelled."""

@@ -70,9 +70,9 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 def plain(options: Any, ranks: int, rows: Sequence[Row]) -> dict[str, Any]:
     """Everything, in seconds and bytes."""
-    told = [{**asdict(row), "error": row.error} for row in rows]
+    figures = [{**asdict(row), "error": row.error} for row in rows]
     cores = len(os.sched_getaffinity(0))
-    return {**asdict(options), "ranks": ranks, "cores": cores, **summary(rows), "rows": told}
+    return {**asdict(options), "ranks": ranks, "cores": cores, **summary(rows), "rows": figures}
 
 
 def as_table(rows: Sequence[Row]) -> str:
@@ -85,9 +85,9 @@ def as_table(rows: Sequence[Row]) -> str:
         sizes = f"{row.depth:>3}{row.width:>3}{row.microbatch:>4}{row.microbatches:>4}"
         times = f"{row.predicted_s * 1e3:>8.1f} ms{row.step_s * 1e3:>7.1f} ms{row.error:>+8.1%}"
         lines.append(f"{row.label:<30}{sizes}{'yes' if row.recompute else 'no':>6}{times}")
-    told = summary(rows)
-    error = f"median error {told['median_error']:.1%}, largest {told['largest_error']:.1%} ({len(rows)} arrangements)"
-    lines += ["", f"{error}; the chosen takes {told['chosen_over_best']:.3f} x the best measured"]
+    found = summary(rows)
+    error = f"median error {found['median_error']:.1%}, largest {found['largest_error']:.1%} ({len(rows)} arrangements)"
+    lines += ["", f"{error}; the chosen takes {found['chosen_over_best']:.3f} x the best measured"]
     return "\n".join([*lines, *memory_lines(rows)])
 
 

@@ -62,10 +62,10 @@ def launch(module: str, ranks: int, task: Task) -> Any:
         shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         environs = [{**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1"} for rank in range(ranks)]
         started = [subprocess.Popen(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) for env in environs]
-        return json.loads(told(started)[0].splitlines()[-1])
+        return json.loads(outputs_of(started)[0].splitlines()[-1])
 
 
-def told(started: list["subprocess.Popen[str]"], limit_s: float = LIMIT_S) -> list[str]:
+def outputs_of(started: list["subprocess.Popen[str]"], limit_s: float = LIMIT_S) -> list[str]:
     """What each process printed, once all have ended; if one fails, or all take longer than allowed, none is left."""
     try:
         outputs = [process.communicate(timeout=limit_s)[0] for process in started]

@@ -41,7 +41,7 @@ class DirectDirectory(Directory):
         """End then what has run out."""
         self._clock.call_at(moment, self._catch_up)
 
-    def told(self) -> None:
+    def wake_watchers(self) -> None:
         """Wake the watchers, if anything has changed."""
         if self.machine.transitions:
             self.machine.transitions.clear()
@@ -60,7 +60,7 @@ class DirectDirectory(Directory):
     ) -> int:
         self._catch_up()
         revision = self.machine.transact(self._request(), expect, put, delete, lease.number if lease else 0)
-        self.told()
+        self.wake_watchers()
         return revision
 
     async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
@@ -86,7 +86,7 @@ class DirectDirectory(Directory):
 
     def _catch_up(self) -> None:
         self.machine.expire(self._clock.now())
-        self.told()
+        self.wake_watchers()
 
 
 class DirectLease(Lease):
@@ -103,4 +103,4 @@ class DirectLease(Lease):
 
     async def revoke(self) -> None:
         self._directory.machine.revoke(self.number)
-        self._directory.told()
+        self._directory.wake_watchers()

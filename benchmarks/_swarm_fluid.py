@@ -58,7 +58,7 @@ class _Swarm:
         self._alive: list[dict[str, Registration]] = [{} for _ in range(stages)]
         self._serving: list[dict[str, None]] = [{} for _ in range(stages)]
         self._fetching: dict[str, asyncio.Task[None]] = {}
-        self._told: dict[str, float | None] = {}
+        self._published: dict[str, float | None] = {}
         self._account, self._since, self._came = Account(), 0.0, 0
 
     async def run(self) -> Account:
@@ -89,12 +89,12 @@ class _Swarm:
         """
         flow = min(map(len, self._serving))
         for serving in self._serving:
-            self._told.update(dict.fromkeys(serving, flow / len(serving) if serving else 0.0))
+            self._published.update(dict.fromkeys(serving, flow / len(serving) if serving else 0.0))
         await self._hear()
         coming, loads = [{} for _ in self._alive], [{} for _ in self._alive]
         for name, peer in self._view.peers.items():
             if peer.phase == Phase.SERVING:
-                loads[peer.stage][name] = self._told[name]
+                loads[peer.stage][name] = self._published[name]
             else:
                 coming[peer.stage][name] = None
         return coming, loads
@@ -154,7 +154,7 @@ class _Swarm:
 
     async def _serve(self, name: str, registration: Registration, stage: int) -> None:
         self._settle()
-        self._serving[stage][name], self._told[name] = None, None
+        self._serving[stage][name], self._published[name] = None, None
         await registration.put(_record(name, registration, stage, Phase.SERVING))
 
     def _strike(self) -> None:

@@ -53,12 +53,12 @@ class Lesson:
     @classmethod
     def of(cls, subject: TrainingConfig, text: Text) -> "Lesson":
         """Of what is to be trained and what on; it is scored on the whole of the text's validation part."""
-        told = SwarmTask(subject, text.tokenizer.vocab_size, text.digest)
-        training = training_of(told)
+        task = SwarmTask(subject, text.tokenizer.vocab_size, text.digest)
+        training = training_of(task)
         rows, microbatches = subject.microbatch, subject.batch // subject.microbatch
         feed = feed_of(text, rows, subject.seq, microbatches, subject.seed)
         windows = validation_windows(text.validation.astype("int64"), subject.seq)
-        return cls(subject, training, rules_of(told, training), feed, windows)
+        return cls(subject, training, rules_of(task, training), feed, windows)
 
     def stage(self, index: int) -> TorchStage:
         """One of its stages before the first step."""

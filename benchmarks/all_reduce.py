@@ -169,7 +169,7 @@ def plain(options: Options, library: str, rows: Sequence[Row]) -> dict[str, Any]
     return {**asdict(options), **machine, "rows": [row.plain() for row in rows]}
 
 
-def told(options: Options, library: str, rows: Sequence[Row]) -> str:
+def report(options: Options, library: str, rows: Sequence[Row]) -> str:
     """The table."""
     kept = sum(not row.short_of for row in rows)
     last = f"{library}, threads: {options.threads}; arrays: {options.arrays}; ranks: {rows[0].ranks}, "
@@ -202,7 +202,7 @@ async def _bench(transport: Transport, options: Options) -> None:
     here = Bench(comm, options, sums)
     rows = await table(here, options, comm.size, lambda: ByGloo(comm))
     if comm.rank == 0:
-        tell(options, plain(options, library, rows), lambda: told(options, library, rows))
+        tell(options, plain(options, library, rows), lambda: report(options, library, rows))
     here.sums["gloo"].close()
     comm.Free()
 

@@ -54,7 +54,7 @@ async def bench(transport: Transport, options: Options) -> int:
             rows += await grid(transport, count, channel, options.rounds)
         await barrier(Group(transport, range(transport.world_size), 0))
     if not transport.rank:
-        tell(options, rows, lambda: told(rows))
+        tell(options, rows, lambda: report(rows))
     return 0
 
 
@@ -81,7 +81,7 @@ async def grid(transport: Transport, count: int, channel: int, rounds: int) -> l
     return rows
 
 
-def told(rows: list[Row]) -> str:
+def report(rows: list[Row]) -> str:
     """The grid as text, and the share of good choices."""
     lines = [f"{'ranks':>5} {'KiB':>7}  {'auto':20} {'best':20} {'ratio':>6}"]
     for row in rows:

@@ -211,8 +211,8 @@ def main() -> None:
 
 def plain(options: Options, rows: list[Timing], overlaps: list[Overlap]) -> dict[str, Any]:
     """One object of all that was timed."""
-    told = {"rows": [row.plain() for row in rows], "overlap": [asdict(overlap) for overlap in overlaps]}
-    return {"torch": options.torch, "rounds": options.rounds, **told}
+    tables = {"rows": [row.plain() for row in rows], "overlap": [asdict(overlap) for overlap in overlaps]}
+    return {"torch": options.torch, "rounds": options.rounds, **tables}
 
 
 def as_table(rows: list[Timing], overlaps: list[Overlap], beside: bool) -> str:

@@ -68,7 +68,7 @@ def line(row: Row) -> str:
     return f"{row['bytes']:>10}{times}{ratio:>20}"
 
 
-def told(options: Options, found: Row) -> str:
+def sentences(options: Options, found: Row) -> str:
     """For people: two sentences."""
     beside = found["beside"]
     long_ms, short_ms, slowest_ms = (1e3 * beside[name] for name in ("long_s", "short_s", "slowest_short_s"))
@@ -84,7 +84,7 @@ def main() -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.endpoints")
     found = launch("benchmarks._endpoint_pair", 2, vars(options))
     found["rows"] = rows(found.pop("times"))
-    tell(options, found, lambda: "\n".join([table(found["rows"]), told(options, found)]))
+    tell(options, found, lambda: "\n".join([table(found["rows"]), sentences(options, found)]))
 
 
 if __name__ == "__main__":

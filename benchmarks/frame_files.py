@@ -131,7 +131,7 @@ def files_of_a_step() -> dict[str, list[str]]:
     return watch.plain()
 
 
-def told(files: dict[str, list[str]], what: str, options: Options) -> str:
+def report(files: dict[str, list[str]], what: str, options: Options) -> str:
     """The files with the functions of each, for people; with --json for programs."""
     if options.json:
         return json.dumps({"what": what, "count": len(files), "files": files})
@@ -143,12 +143,12 @@ def main() -> int:
     """Run the program; returns the exit code."""
     options = flags(Options, "frame_files")
     if options.swarm:
-        print(told(files_of_a_step(), "a quiet step of a swarm", options))
+        print(report(files_of_a_step(), "a quiet step of a swarm", options))
         return 0
 
     async def program(transport: Transport) -> int:
         if ends := await files_of_frames(transport, options.sizes):
-            print(told(together(ends), f"a frame by {type(transport).__name__}", options), flush=True)
+            print(report(together(ends), f"a frame by {type(transport).__name__}", options), flush=True)
         return 0
 
     return run_ranks(program, alone=2, exactly=2)

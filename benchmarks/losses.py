@@ -119,8 +119,8 @@ def save(run: Run, kept: dict[str, Any]) -> str:
         first, second = rows_of(run), rows_of(run)
     except RunError as error:
         return str(error)
-    if told := difference(first, second):
-        return f"not the same twice: {told}"
+    if changed := difference(first, second):
+        return f"not the same twice: {changed}"
     kept[run.name] = {"commands": list(run.commands), "rows": first}
     return ""
 
@@ -143,8 +143,8 @@ def main() -> int:
     """Run the program; returns the exit code."""
     options = flags(Options, "losses")
     kept = written()
-    if options.check and (told := rounding(kept)):
-        print(f"warning: bits may differ for another reason than the code ({told})", flush=True)
+    if options.check and (cause := rounding(kept)):
+        print(f"warning: bits may differ for another reason than the code ({cause})", flush=True)
     wrong = [run.name for run in chosen(options.only) if not _went_well(run, options, kept["runs"])]
     if options.save:
         order = [run.name for run in RUNS if run.name in kept["runs"]]
@@ -157,9 +157,9 @@ def main() -> int:
 
 def _went_well(run: Run, options: Options, kept: dict[str, Any]) -> bool:
     began = monotonic()
-    told = save(run, kept) if options.save else check(run, kept)
-    print(f"{run.name:28} {monotonic() - began:5.1f} s  {told or 'same'}", flush=True)
-    return not told
+    problem = save(run, kept) if options.save else check(run, kept)
+    print(f"{run.name:28} {monotonic() - began:5.1f} s  {problem or 'same'}", flush=True)
+    return not problem
 
 
 if __name__ == "__main__":

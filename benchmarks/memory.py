@@ -167,8 +167,8 @@ def _alone(options: Options) -> Holding:
 
 def plain(options: Options, rows: list[Holding], alone: Holding) -> dict[str, Any]:
     """Everything in bytes."""
-    told = {"ranks": [_plain(row) for row in rows], "one_process": _plain(alone)}
-    return {**asdict(options), "depth": len(rows), "cores": len(os.sched_getaffinity(0)), **told}
+    holdings = {"ranks": [_plain(row) for row in rows], "one_process": _plain(alone)}
+    return {**asdict(options), "depth": len(rows), "cores": len(os.sched_getaffinity(0)), **holdings}
 
 
 def _plain(row: Holding) -> dict[str, Any]:

@@ -176,15 +176,15 @@ def stages(figure: Figure, depth: int, microbatch: int) -> Workload:
 
 def table(rows: Sequence[Line]) -> str:
     """Figure by figure: an approach a line, its speed-ups on each kind of link, and what is printed."""
-    told = []
+    lines = []
     for name in dict.fromkeys(row.figure for row in rows):
         mine = [row for row in rows if row.figure == name]
-        told.append(f"{name}: Chimera's throughput over that of")
-        told.append(f"{'':>16}{'D':>4}{'N':>4}{'R':>3}{'bubble':>8}{'GiB a rank':>13}" + _heads() + f"{'paper':>8}")
-        told += [_row([row for row in mine if row.label == label]) for label in dict.fromkeys(r.label for r in mine)]
+        lines.append(f"{name}: Chimera's throughput over that of")
+        lines.append(f"{'':>16}{'D':>4}{'N':>4}{'R':>3}{'bubble':>8}{'GiB a rank':>13}" + _heads() + f"{'paper':>8}")
+        lines += [_row([row for row in mine if row.label == label]) for label in dict.fromkeys(r.label for r in mine)]
         efficient = "".join(f"{row.efficiency:>10.1%}" for row in mine if row.label == "Chimera")
-        told += [f"{'weak-scaling efficiency of Chimera':>48}{efficient}", ""]
-    return "\n".join(told)
+        lines += [f"{'weak-scaling efficiency of Chimera':>48}{efficient}", ""]
+    return "\n".join(lines)
 
 
 def _heads() -> str:

@@ -71,7 +71,7 @@ async def bench(transport: Transport, options: Options) -> int:
         taken = [await slowest_of(actor, step, job.step) for step in range(options.steps + 2)]
     if transport.rank == 0:
         row = await asyncio.to_thread(plain, options, plan, taken[2:])
-        tell(options, row, lambda: told(row))
+        tell(options, row, lambda: report(row))
     return 0
 
 
@@ -92,7 +92,7 @@ def plain(options: Options, plan: Plan, taken: list[float]) -> dict[str, Any]:
     }
 
 
-def told(row: dict[str, Any]) -> str:
+def report(row: dict[str, Any]) -> str:
     """As a line."""
     step, low, high, ideal = (row[name] * 1e3 for name in ("step_s", "step_s_min", "step_s_max", "makespan_s"))
     shape = f"{row['schedule']} D={row['depth']} N={row['microbatches']}"

@@ -102,8 +102,8 @@ async def tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Out
 
 async def shared(transport: Transport, what: str, picked: Sequence[Outcome]) -> list[Candidate]:
     """What rank 0 picked, on all ranks."""
-    told = await broadcast(transport, what, [[o.candidate.plan.plain(), o.candidate.recompute] for o in picked])
-    return [Candidate(Plan.of(plan), again) for plan, again in told]
+    plans = await broadcast(transport, what, [[o.candidate.plan.plain(), o.candidate.recompute] for o in picked])
+    return [Candidate(Plan.of(plan), again) for plan, again in plans]
 
 
 async def measured_request(transport: Transport, planned: Any, launch: Launch) -> SearchRequest | None:

@@ -168,7 +168,7 @@ def plain(options: Options, library: str, rows: Sequence[Row], beside: Beside) -
     return {**asdict(options), **machine, "rows": [row.plain() for row in rows], "beside": besides}
 
 
-def told(library: str, rows: Sequence[Row], beside: Beside) -> str:
+def report(library: str, rows: Sequence[Row], beside: Beside) -> str:
     """The table."""
     within = sum(row.within for row in rows)
     lines = [HEAD, *[row.line() for row in rows], beside.line()]
@@ -196,7 +196,7 @@ async def bench(transport: Transport, options: Options) -> int:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
         both = tuple(map(statistics.mean, zip(*lost[:2], strict=True)))
         found = library, rows_of(taken), Beside(options.beside, *map(tuple, beside[:2]), both)
-        tell(options, plain(options, *found), lambda: told(*found))
+        tell(options, plain(options, *found), lambda: report(*found))
     return 0
 
 

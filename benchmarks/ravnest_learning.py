@@ -95,7 +95,7 @@ class Options(Reported):
         super().__post_init__()
         check(steps=[self.steps / 40], workers=[self.workers], seeds=[len(self.seeds)])
 
-    def told(self) -> dict[str, object]:
+    def decisive(self) -> dict[str, object]:
         """What decides the result of one training."""
         beside = {"seeds", "workers", "keep", "json", "save"}
         return {name: value for name, value in asdict(self).items() if name not in beside}
@@ -156,8 +156,8 @@ def by_clusters(what: ClusterTraining, clusters: int, module: nn.Module) -> dict
     seconds = party.seen[-1].time_s - party.seen[0].time_s
     every = what.every * what.microbatches
     lags = [updates - number * every for each in added for number, updates in each.items()]
-    told = {"staleness": staleness[0], "virtual_s": seconds, "lag": fmean(lags) if lags else None}
-    return {"updates": what.steps * what.microbatches // clusters, **told}
+    figures = {"staleness": staleness[0], "virtual_s": seconds, "lag": fmean(lags) if lags else None}
+    return {"updates": what.steps * what.microbatches // clusters, **figures}
 
 
 def found(options: Options, name: str, seed: int) -> dict[str, Any]:
@@ -165,10 +165,10 @@ def found(options: Options, name: str, seed: int) -> dict[str, Any]:
     if options.keep is None:
         return trained(options, name, seed)
     file = options.keep / f"{name.replace(', ', '-').replace(' ', '-')}.{seed}.json"
-    if file.exists() and (kept := json.loads(file.read_text()))["options"] == options.told():
+    if file.exists() and (kept := json.loads(file.read_text()))["options"] == options.decisive():
         return dict(kept["trained"])
     result = trained(options, name, seed)
-    file.write_text(json.dumps({"options": options.told(), "trained": result}))
+    file.write_text(json.dumps({"options": options.decisive(), "trained": result}))
     return result
 
 
@@ -218,7 +218,7 @@ def main() -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.ravnest_learning")
     results = all_found(options)
     rows = rows_of(results)
-    raw = {**options.told(), "seeds": options.seeds, "rows": rows, "trained": results}
+    raw = {**options.decisive(), "seeds": options.seeds, "rows": rows, "trained": results}
     tell(options, raw, lambda: table(rows))
 
 

@@ -192,7 +192,7 @@ def plain(options: Options, links: Links, rows: list[Row], refused: list[str]) -
     }
 
 
-def told(links: Links, rows: list[Row], refused: list[str]) -> str:
+def report(links: Links, rows: list[Row], refused: list[str]) -> str:
     """The table."""
     orders = by_microbatches(rows)
     lines = [HEAD, *[row.line() for several in orders.values() for row in several], *_summary(links, rows)]
@@ -222,7 +222,7 @@ async def bench(transport: Transport, options: Options) -> int:
         measured = await measure(actor, options, chosen)
     if transport.rank == 0:
         links, rows = await asyncio.to_thread(compared, options, chosen, measured)
-        tell(options, plain(options, links, rows, refused), lambda: told(links, rows, refused))
+        tell(options, plain(options, links, rows, refused), lambda: report(links, rows, refused))
     return 0
 
 

@@ -129,9 +129,9 @@ def teams(request: SearchRequest, seed: int) -> Iterator[Candidate]:
 def plain(options: Options, ranks: int, request: SearchRequest, rows: Sequence[Row], data: Row) -> dict[str, Any]:
     """Everything, in seconds and bytes."""
     links = asdict(request.machine.sum_links)
-    told = {"ranks": ranks, "cores": len(os.sched_getaffinity(0)), "links": links, **summary(rows)}
+    setting = {"ranks": ranks, "cores": len(os.sched_getaffinity(0)), "links": links, **summary(rows)}
     each = [{**asdict(row), "error": row.error} for row in rows]
-    return {**asdict(options), **told, "data_over_chosen": data.step_s / rows[0].step_s, "rows": each}
+    return {**asdict(options), **setting, "data_over_chosen": data.step_s / rows[0].step_s, "rows": each}
 
 
 def table(rows: Sequence[Row], data: Row) -> str:

@@ -185,9 +185,9 @@ def table(found: dict[str, Any]) -> str:
         for one in each["runs"]:
             times = f"{1e3 * one['predicted']:>14.2f}{1e3 * one['taken']:>12.2f}"
             lines.append(f"{one['factors']:<28}{times}{one['taken'] / one['predicted'] - 1:>9.2%}")
-        told = each["summary"]
-        errors = f"median error {told['median_error']:.2%} ({told['least_error']:+.2%} to {told['most_error']:+.2%})"
-        lines += [f"{errors}, tau {told['tau']:.3f}, regret {told['regret']:.2%}", ""]
+        over = each["summary"]
+        errors = f"median error {over['median_error']:.2%} ({over['least_error']:+.2%} to {over['most_error']:+.2%})"
+        lines += [f"{errors}, tau {over['tau']:.3f}, regret {over['regret']:.2%}", ""]
     return "\n".join(lines).rstrip()
 
 

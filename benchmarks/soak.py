@@ -17,7 +17,7 @@ from typing import Any
 import tyro
 
 from benchmarks._levels import Levels
-from benchmarks._ranks import ROOT, check, free_port, program, told
+from benchmarks._ranks import ROOT, check, free_port, outputs_of, program
 from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
 
@@ -71,7 +71,7 @@ def soak(over: str, options: Options) -> list[Soaked]:
     """Run over one transport, or as a swarm, to the levels of each process."""
     task = {"steps": options.steps, "settled": options.settled, "looks": options.looks}
     began = time.perf_counter()
-    out = told(_start(over, json.dumps(task)), 60 + A_STEP_S * options.steps)[0]
+    out = outputs_of(_start(over, json.dumps(task)), 60 + A_STEP_S * options.steps)[0]
     step_s = (time.perf_counter() - began) / options.steps
     pairs = json.loads(out.splitlines()[-1])
     return [_soaked(f"{over} {rank}", pair, step_s, options) for rank, pair in enumerate(pairs)]
@@ -101,8 +101,8 @@ def _process(words: list[str], **variables: str) -> "subprocess.Popen[str]":
 def lines(found: Soaked) -> list[str]:
     """A line for each level."""
     before, after = asdict(found.before), asdict(found.after)
-    told = {name: "GROWS" if name in found.grown else "level" for name in before}
-    return [f"{found.name:8} {name:12} {before[name]:14,} {after[name]:14,}  {told[name]}" for name in before]
+    verdicts = {name: "GROWS" if name in found.grown else "level" for name in before}
+    return [f"{found.name:8} {name:12} {before[name]:14,} {after[name]:14,}  {verdicts[name]}" for name in before]
 
 
 def table(options: Options, found: list[Soaked]) -> str:

@@ -102,7 +102,7 @@ class Options(Reported):
             rebalance=0.0,
         )
 
-    def told(self) -> dict[str, object]:
+    def decisive(self) -> dict[str, object]:
         """What decides the result of one training."""
         beside = {"seeds", "workers", "keep", "json", "save"}
         return {name: value for name, value in asdict(self).items() if name not in beside}
@@ -140,12 +140,12 @@ def found(options: Options, name: str, seed: int) -> Trained:
     file = options.keep / f"{name.replace(', ', '-').replace(' ', '-')}.{seed}.json"
     if file.exists():
         kept = json.loads(file.read_text())
-        if kept["options"] != options.told():
+        if kept["options"] != options.decisive():
             raise UsageError(f"{file} was trained otherwise ({kept['options']}); give another directory to --keep")
         return Trained(**kept["trained"])
     trained = train(options, name, seed)
     partial = file.with_suffix(".part")
-    partial.write_text(json.dumps({"options": options.told(), "trained": asdict(trained)}))
+    partial.write_text(json.dumps({"options": options.decisive(), "trained": asdict(trained)}))
     partial.rename(file)
     return trained
 
@@ -180,8 +180,8 @@ def main() -> None:
         return
     rows = rows_of(ARMS, trained, options.seeds)
     curves = [{"arm": arm, "seed": seed, **asdict(each)} for (arm, seed), each in trained.items()]
-    told = [{**asdict(row), "within": row.within} for row in rows]
-    raw = {**options.told(), "seeds": options.seeds, "rows": told, "trained": curves}
+    figures = [{**asdict(row), "within": row.within} for row in rows]
+    raw = {**options.decisive(), "seeds": options.seeds, "rows": figures, "trained": curves}
     tell(options, raw, lambda: report(options, rows))
 
 

@@ -209,10 +209,10 @@ def main() -> None:
     rows = rows_of(runs)
     derived: list[dict[str, Any]] = [{**asdict(row), "within": row.within} for row in rows]
     raw = {**asdict(options), "rows": derived, "runs": [asdict(run) for run in runs]}
-    tell(options, raw, lambda: told(rows, runs))
+    tell(options, raw, lambda: report(rows, runs))
 
 
-def told(rows: Sequence[Row], runs: Sequence[Run]) -> str:
+def report(rows: Sequence[Row], runs: Sequence[Run]) -> str:
     """The table."""
     ordinary = statistics.median(run.ordinary_s for run in runs if run.struck)
     detections = ", ".join(f"{k} {v:g} s" for k, v in DETECTION_S.items())

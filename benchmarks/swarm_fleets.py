@@ -15,7 +15,7 @@ from benchmarks._results import Reported, tell
 from benchmarks._swarm_actors import first, flow, step
 from benchmarks._swarm_devices import CodingTime, Work
 from benchmarks._swarm_setting import Actors, Step
-from benchmarks.swarm_latency import DELAY, JITTER, LINE, told
+from benchmarks.swarm_latency import DELAY, JITTER, LINE, verdict
 
 STAGES = 3
 T4, A100 = 19.2 / 400, 25.5 / 56
@@ -94,7 +94,7 @@ class Together:
 
     def line(self) -> str:
         with_sums = f"with sums and commits {self.steps:.1%} (at most {self.limit:.1%})"
-        return f"{self.table:8} together {self.passes:.1%}, {with_sums}  {told(self.kept)}"
+        return f"{self.table:8} together {self.passes:.1%}, {with_sums}  {verdict(self.kept)}"
 
 
 def fleets(table: str, slots: int, delayed: bool = False) -> Iterator[Fleet | Together]:
@@ -187,7 +187,7 @@ class Shares:
     def line(self) -> str:
         stages = "  |  ".join(" ".join(f"{each:5.1f}" for each in stage) for stage in self.percent)
         speeds = " ".join(f"{each:g}" for each in self.speeds)
-        return f"{speeds:8} {self.trainers:2} trainers  {stages}  off by {self.most:.2f}  {told(self.kept)}"
+        return f"{speeds:8} {self.trainers:2} trainers  {stages}  off by {self.most:.2f}  {verdict(self.kept)}"
 
 
 def shares(speeds: Sequence[float], trainers: int, rounds: int = 40) -> Shares:

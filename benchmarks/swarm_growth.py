@@ -155,8 +155,8 @@ def table(sizes: Sequence[Size], unit: str, of: str) -> str:
         rows.append(f"{getattr(size, of):10}" + "".join(f"{cell[unit]:12.4g}" for cell in cells))
     columns = [exponents(sizes, lambda size, name=name: getattr(size, name)[unit], of) for name in COLUMNS]
     for at, (before, after) in enumerate(pairwise(sizes)):
-        told = f"{getattr(before, of)}-{getattr(after, of)}"
-        rows.append(f"{told:>10}" + "".join(f"{column[at]:12.2f}" for column in columns) + "  (exponent)")
+        span = f"{getattr(before, of)}-{getattr(after, of)}"
+        rows.append(f"{span:>10}" + "".join(f"{column[at]:12.2f}" for column in columns) + "  (exponent)")
     return "\n".join(rows)
 
 

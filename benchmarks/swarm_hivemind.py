@@ -75,8 +75,8 @@ class Options(Reported):
 
     def task(self) -> dict[str, Any]:
         """The task of every process."""
-        told = {name: value for name, value in asdict(self).items() if name != "hivemind_python"}
-        return {**told, "peers": PEERS, "dies": None, "struck_after": STRUCK_STEP - 1}
+        options = {name: value for name, value in asdict(self).items() if name != "hivemind_python"}
+        return {**options, "peers": PEERS, "dies": None, "struck_after": STRUCK_STEP - 1}
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def judged(name: str, lines: Lines, dead: str, exact: bool) -> Run:
         return Run(name, False, (), 0, 0.0)
     stood = {step: max(at for at, _, _ in each.values()) for step, each in took.items()}
     after = [step for step in sorted(stood) if stood[step] >= struck[0]]
-    samples = [[told for _, told, _ in took[step].values()] for step in after]
+    samples = [[count for _, count, _ in took[step].values()] for step in after]
     held = tuple(min(each) if exact else sum(each) for each in samples)
     apart = sum(len({digest for _, _, digest in took[step].values()}) > 1 for step in after)
     return Run(name, True, held, apart, _stall([stood[step] for step in sorted(stood)], struck[0]))
@@ -136,9 +136,9 @@ async def ours(task: dict[str, Any], share: float) -> Run:
     async with AsyncExitStack() as stack:
         coordinator = await stack.enter_async_context(child(WIDE, "coordinator"))
         address = await address_of(coordinator)
-        told = {name: {**task, "dies": dies if name == names[-1] else None} for name in names}
+        tasks = {name: {**task, "dies": dies if name == names[-1] else None} for name in names}
         peers = [
-            await stack.enter_async_context(child(WIDE, "peer", address, name, json.dumps(told[name]), name=name))
+            await stack.enter_async_context(child(WIDE, "peer", address, name, json.dumps(tasks[name]), name=name))
             for name in names
         ]
         trainer = await stack.enter_async_context(child(WIDE, "train", address, "trainer", json.dumps(task)))

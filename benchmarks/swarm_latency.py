@@ -79,10 +79,10 @@ class Latency:
     def line(self) -> str:
         queued = "  ".join(f"{each:6.1f} ({each / self.law:4.1f} x)" for each in self.queued.values())
         alone = "  ".join(f"{each:6.2f}" for each in (self.paper, self.law, self.one))
-        return f"{self.model:8} {self.rtt_ms:6.0f}  {alone}   {queued}  {told(self.kept)}"
+        return f"{self.model:8} {self.rtt_ms:6.0f}  {alone}   {queued}  {verdict(self.kept)}"
 
 
-def told(kept: bool) -> str:
+def verdict(kept: bool) -> str:
     return "kept" if kept else "NOT KEPT"
 
 
@@ -137,7 +137,7 @@ class Cost:
 
     def line(self) -> str:
         cells = (self.paper_gpipe, self.gpipe, self.paper_swarm, self.swarm, self.step)
-        return f"{self.model:8} " + "  ".join(f"{each:8.1f}" for each in cells) + f"  {told(self.kept)}"
+        return f"{self.model:8} " + "  ".join(f"{each:8.1f}" for each in cells) + f"  {verdict(self.kept)}"
 
 
 FLUSH, STAGES, WIDTH = 4, 4, 4

@@ -99,8 +99,8 @@ def _data(microbatch: Microbatch) -> tuple[Sequence[Any], Sequence[Any]]:
 
 
 def line(found: Start) -> str:
-    told = "kept" if found.kept else "NOT kept"
-    return f"{found.peers:5} {found.stages:6} {found.seconds:12.3f} {found.core_s:12.1f} {found.spread:6}  {told}"
+    verdict = "kept" if found.kept else "NOT kept"
+    return f"{found.peers:5} {found.stages:6} {found.seconds:12.3f} {found.core_s:12.1f} {found.spread:6}  {verdict}"
 
 
 def main() -> int:

@@ -137,8 +137,8 @@ def virtual(options: Options, width: int, microbatches: int, rtt: float, jitter:
     makespan = price(record(find("one_f_one_b"), shape, costs), costs).makespan
     peers, slots = [[1.0] * width] * options.depth, options.slots * options.depth * width
     taken = step(Actors(peers, options.work, slots, microbatches * width, rtt, jitter=jitter))
-    told = f"virtual, {rtt * 1e3:.1f} ms" + (f" +- {jitter * 1e3:.2f}" if jitter else "")
-    return Row(told, width, microbatches, (makespan,), (taken.seconds,))
+    link = f"virtual, {rtt * 1e3:.1f} ms" + (f" +- {jitter * 1e3:.2f}" if jitter else "")
+    return Row(link, width, microbatches, (makespan,), (taken.seconds,))
 
 
 def processes(options: Options, width: int, microbatches: int) -> list[Row]:

@@ -14,7 +14,7 @@ from benchmarks._results import Reported, tell
 from benchmarks._swarm_actors import flow
 from benchmarks._swarm_devices import CodingTime, Work
 from benchmarks._swarm_setting import Actors
-from benchmarks.swarm_latency import LINE, told
+from benchmarks.swarm_latency import LINE, verdict
 
 TOKENS, STAGES = 512, 4
 SECONDS_PER_FLOP = 1 / 15e12
@@ -101,7 +101,7 @@ def table(found: list[Width]) -> str:
     """The figures, a line a width."""
     idle = "  ".join(f"idle {bits}" for bits in CODECS)
     columns = "  ".join(f"{name:>13}" for name in found[0].percent)
-    last = f"use grows with the width, and 8 bits are never worse: {told(grows(found))}"
+    last = f"use grows with the width, and 8 bits are never worse: {verdict(grows(found))}"
     return "\n".join([f"d_model  compute ms  {idle}  {columns}", *(each.line() for each in found), last])
 
 

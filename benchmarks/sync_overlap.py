@@ -203,13 +203,13 @@ def plain(options: Options, links: Links, rows: Sequence[Row], overlap: Overlap)
     shares, alone = gains(rows), statistics.median(overlap.all_s)
     machine = {"alpha_s": links.alpha, "beta_s": links.beta, "gamma_s": links.gamma, "load": os.getloadavg()[0]}
     sums = {"gradient_bytes": options.gradient_bytes, "sums_alone_s": alone, **machine}
-    told = [
+    figures = [
         {**asdict(r), "step_s": r.step_s, "simulated_gain": shares[r.sync][0], "gain": shares[r.sync][1]} for r in rows
     ]
-    return {**asdict(options), **sums, "rows": told, "overlap": overlap.plain()}
+    return {**asdict(options), **sums, "rows": figures, "overlap": overlap.plain()}
 
 
-def told(options: Options, links: Links, rows: Sequence[Row], overlap: Overlap) -> str:
+def report(options: Options, links: Links, rows: Sequence[Row], overlap: Overlap) -> str:
     """The table; throughput is over that of summing after the flush."""
     alone, shares = statistics.median(overlap.all_s), gains(rows)
     lines = [
@@ -238,7 +238,7 @@ async def bench(transport: Transport, options: Options) -> int:
         links, rows = await asyncio.to_thread(compared, options, taken)
         overlap = await asyncio.to_thread(overlap_of, options, taken)
         found = options, links, rows, overlap
-        tell(options, plain(*found), lambda: told(*found))
+        tell(options, plain(*found), lambda: report(*found))
     return 0
 
 

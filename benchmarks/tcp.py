@@ -85,7 +85,7 @@ def crowd(options: Options) -> Row:
     return {**task, "answered": sum(counts), "fewest": min(counts), "most": max(counts)}
 
 
-def told(row: Row) -> str:
+def sentences(row: Row) -> str:
     """For people: a sentence."""
     return (
         f"{row['peers']} peers, {row['in_flight']} messages of {row['bytes']} bytes in flight each: "
@@ -100,7 +100,7 @@ def main() -> None:
     task = {name: getattr(options, name) for name in ("sizes", "rounds", "bytes_a_turn", "most_ways", "loop")}
     found = rows(launch("benchmarks._tcp_pair", 2, task)) if options.sizes else []
     fair = crowd(options) if options.peers else None
-    lines = [*([table(found)] if found else []), *([told(fair)] if fair else [])]
+    lines = [*([table(found)] if found else []), *([sentences(fair)] if fair else [])]
     tell(options, {"loop": options.loop, "rows": found, "crowd": fair}, lambda: "\n".join(lines))
 
 

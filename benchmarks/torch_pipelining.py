@@ -148,7 +148,7 @@ def plain(options: Options, entries: Sequence[Entry], found: Sequence[Duel]) -> 
     return {**asdict(options), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0], **rows}
 
 
-def told(entries: Sequence[Entry], found: Sequence[Duel]) -> str:
+def report(entries: Sequence[Entry], found: Sequence[Duel]) -> str:
     """The table."""
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     rates = entries[0].ceiling
@@ -162,7 +162,7 @@ def main() -> int:
     options = tyro.cli(Options, prog="python -m benchmarks.torch_pipelining")
     entries = compete(options)
     found = duels(entries)
-    tell(options, plain(options, entries, found), lambda: told(entries, found))
+    tell(options, plain(options, entries, found), lambda: report(entries, found))
     return 0
 
 

@@ -1,6 +1,6 @@
 """The grid of `auto`'s choices: a line a size and the share of good ones; what cannot be timed is refused."""
 
-from benchmarks.auto import told
+from benchmarks.auto import report
 
 
 def row(ratio, chosen="ring"):
@@ -8,5 +8,5 @@ def row(ratio, chosen="ring"):
 
 
 def test_a_choice_within_a_tenth_of_the_best_is_a_good_one():
-    *_, last = told([row(1.0, "shared"), row(1.09), row(1.11), row(3.0)]).splitlines()
+    *_, last = report([row(1.0, "shared"), row(1.09), row(1.11), row(3.0)]).splitlines()
     assert last == "within 10% of the best: 50% of 4"

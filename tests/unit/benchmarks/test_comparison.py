@@ -1,4 +1,4 @@
-"""The comparison of schedules: what is run, what is simulated, and how an order is told from another."""
+"""The comparison of schedules: what is run, what is simulated, and how orders are compared."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks._comparison import Row, inversions, makespan, rank_correlation
 from benchmarks._hops import fitted
-from benchmarks.schedules import Measured, Options, compared, entries, plain, told
+from benchmarks.schedules import Measured, Options, compared, entries, plain, report
 from collectives import Links
 from pipelined.errors import UsageError
 
@@ -100,4 +100,4 @@ def test_the_report_has_every_row_and_the_links():
     links, rows = compared(options, chosen, Measured([[0.17, 0.18, 0.19]] * len(chosen), [1e-4], [4e-4]))
     read = json.loads(json.dumps(plain(options, links, rows, refused)))
     assert len(read["rows"]) == 4 and read["alpha_s"] == 1e-4 and read["inversions"]["4"] == []
-    assert told(links, rows, refused).count("gpipe") == 1
+    assert report(links, rows, refused).count("gpipe") == 1

@@ -20,5 +20,5 @@ def test_a_small_pair_is_measured():
     )
     found = launch("benchmarks._endpoint_pair", 2, vars(options))
     assert found["asks_s"] > 0 and found["beside"]["short_s"] > 0
-    assert "answered a second" in endpoints.told(options, found)
+    assert "answered a second" in endpoints.sentences(options, found)
     assert len(endpoints.table(endpoints.rows(found["times"])).splitlines()) == 2

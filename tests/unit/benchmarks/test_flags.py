@@ -1,4 +1,4 @@
-"""A benchmark's flags are read alike on all ranks, and told of by the first alone."""
+"""A benchmark's flags are read alike on all ranks, and mistakes are printed by the first alone."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Options:
             raise UsageError(f"no eggs to weigh (--eggs {self.eggs}); lay one")
 
 
-def told(monkeypatch, capsys, rank, *words):
+def printed(monkeypatch, capsys, rank, *words):
     """Exit code, and what was printed on this rank of two that a launcher started."""
     for name, value in {"PMI_RANK": rank, "PMI_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
@@ -33,12 +33,12 @@ def told(monkeypatch, capsys, rank, *words):
 
 @pytest.mark.parametrize("words", [("--eggs", "many"), ("--nests", "2"), ("--eggs", "0")])
 def test_wrong_flags_end_all_ranks_and_the_first_tells(monkeypatch, capsys, words):
-    code, said = told(monkeypatch, capsys, 0, *words)
+    code, said = printed(monkeypatch, capsys, 0, *words)
     assert code == 2 and "--" in said
-    assert told(monkeypatch, capsys, 1, *words) == (2, "")
+    assert printed(monkeypatch, capsys, 1, *words) == (2, "")
 
 
 def test_help_is_printed_once(monkeypatch, capsys):
-    code, said = told(monkeypatch, capsys, 0, "--help")
+    code, said = printed(monkeypatch, capsys, 0, "--help")
     assert code == 0 and "Weigh eggs." in said and "python -m benchmarks.eggs" in said
-    assert told(monkeypatch, capsys, 1, "--help") == (0, "")
+    assert printed(monkeypatch, capsys, 1, "--help") == (0, "")

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 
 from benchmarks import frame_files
-from benchmarks.frame_files import Options, Watch, files_of_frames, frame, together, told
+from benchmarks.frame_files import Options, Watch, files_of_frames, frame, report, together
 from tests.launching import ROOT
 from transports.local import world
 
@@ -51,7 +51,7 @@ async def test_a_coroutine_that_goes_on_is_noted(tmp_path):
 def test_both_ends_are_put_together():
     ends = [{"a.py": ["f"], "b.py": ["g"]}, {"a.py": ["e", "f"]}]
     assert together(ends) == {"a.py": ["e", "f"], "b.py": ["g"]}
-    assert told(together(ends), "a frame", Options()).splitlines()[0] == "a frame: 2 files"
+    assert report(together(ends), "a frame", Options()).splitlines()[0] == "a frame: 2 files"
 
 
 async def test_a_frame_between_two_ranks_runs_through_files_of_the_tree(monkeypatch):

@@ -140,7 +140,7 @@ def test_what_cannot_be_played_is_refused(monkeypatch, capsys, wrong):
     assert end.value.code == 2 and "give" in capsys.readouterr().err
 
 
-def told(monkeypatch, capsys, *flags):
+def printed(monkeypatch, capsys, *flags):
     monkeypatch.setattr(sys, "argv", ["rebalancing", *flags])
     assert main() == 0
     return capsys.readouterr().out
@@ -148,7 +148,7 @@ def told(monkeypatch, capsys, *flags):
 
 def test_it_prints_one_json_object(monkeypatch, capsys):
     flags = ["--seeds=2", "--peers=40", "--hours=2", "--events", "20", "30"]
-    found = json.loads(told(monkeypatch, capsys, *flags, "--json"))
+    found = json.loads(printed(monkeypatch, capsys, *flags, "--json"))
     assert [(each["events"], each["arm"]) for each in found["rows"]] == [
         (n, arm.name) for n in (20, 30) for arm in ARMS
     ]
@@ -157,6 +157,6 @@ def test_it_prints_one_json_object(monkeypatch, capsys):
 
 def test_the_figure_ends_with_its_trends(monkeypatch, capsys):
     flags = ["--figure", "--seeds=1", "--peers=16", "--hours=8"]
-    lines = told(monkeypatch, capsys, *flags).splitlines()
+    lines = printed(monkeypatch, capsys, *flags).splitlines()
     assert [line.split()[0] for line in lines[1:9]] == ["4", "4", "8", "8", "16", "16", "32", "32"]
     assert {line.split()[0] for line in lines[9:]} <= {"yes", "NO"} and len(lines) == 14

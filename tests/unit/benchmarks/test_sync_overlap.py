@@ -1,4 +1,4 @@
-"""The three ways to begin gradient sums: Bert-48's sizes, the fitted sums, and what is told of them."""
+"""The three ways to begin gradient sums: Bert-48's sizes, the fitted sums, and their report."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 from apps.lm.models.gpt2_presets import parameters
 from benchmarks._gaps import Overlap, gaps_of
 from benchmarks.paper_figures import BERT
-from benchmarks.sync_overlap import SUMS, Options, Row, compared, links_of, plain, told
+from benchmarks.sync_overlap import SUMS, Options, Row, compared, links_of, plain, report
 from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
@@ -58,7 +58,7 @@ def test_throughput_is_reported_over_that_of_summing_after_the_flush():
     found = Options(), Links(1e-4, 1e-10, 0.0), rows, OVERLAP
     gap = json.loads(json.dumps(plain(*found)))["rows"][0]
     assert gap["gain"] == gap["simulated_gain"] == 2.0 and gap["step_s"] == 0.5
-    assert "2.000 2.000" in told(*found) and "the sums alone 40.0 ms" in told(*found)
+    assert "2.000 2.000" in report(*found) and "the sums alone 40.0 ms" in report(*found)
 
 
 @pytest.mark.parametrize(

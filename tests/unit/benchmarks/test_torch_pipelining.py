@@ -10,7 +10,7 @@ from benchmarks._contender import Result, Task, Trial
 from benchmarks._contender_torch import Alone
 from benchmarks._contest import STAGES_A_RANK, Contest, CutGPT2, TokenRows, stages
 from benchmarks._contest_table import Duel, Entry, duels, limit
-from benchmarks.torch_pipelining import agreed, chosen, told
+from benchmarks.torch_pipelining import agreed, chosen, report
 from pipelined.programs.partition import partition
 
 SMALL = Contest(layers=4, d_model=8, heads=2, vocab=11, sequence=5, batch=2, microbatches=3)
@@ -112,7 +112,7 @@ def test_each_schedule_meets_its_twin_the_others_meet_1f1b_and_the_best_meet_eac
 
 def test_a_promise_is_that_of_the_number_of_ranks():
     entries = [entry(c, "gpipe", rate, ranks=ranks) for ranks in (4, 3) for c, rate in (("ours", 9.0), ("torch", 10.0))]
-    text = told(entries, duels(entries))
+    text = report(entries, duels(entries))
     assert "4 ranks: ours gpipe over torch gpipe (best of each): 0.900 (0.900-0.900)  short of 1.0" in text
     assert text.count("short of") == 1
 
