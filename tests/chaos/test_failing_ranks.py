@@ -63,7 +63,7 @@ def test_a_rank_that_raises_names_itself_its_stage_and_microbatch_once(launcher,
         pytest.param("torchrun", Fault.EXIT, marks=pytest.mark.full),
     ],
 )
-def test_survivors_name_the_dead_rank_its_stages_and_the_last_microbatch_heard_from_it(launcher, fault, seconds):
+def test_survivors_name_the_dead_rank_its_stages_and_the_last_microbatch_received_from_it(launcher, fault, seconds):
     done = suffer(launcher, fault, seconds)
     told = told_by_ranks(done.stderr)
     assert told, done.stderr

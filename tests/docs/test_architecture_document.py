@@ -25,5 +25,5 @@ def test_every_path_shown_exists(path):
 
 
 @pytest.mark.parametrize("table, path", re.findall(r"`([A-Z]+)` (?:in|of)\s+\[[\w\\.]+\]\(\.\./([\w/.]+)\)", TEXT))
-def test_every_table_of_plug_ins_is_where_it_is_said_to_be(table, path):
+def test_every_table_of_plug_ins_is_in_the_stated_file(table, path):
     assert re.search(rf"^{table}\b.* = ", (ROOT / path).read_text(), re.MULTILINE)

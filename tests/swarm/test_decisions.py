@@ -121,7 +121,7 @@ DECISIONS = [
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("befall", dict.fromkeys(each[0] for each in DECISIONS), ids=lambda befall: befall.__name__)
-async def test_what_befalls_a_swarm_leaves_the_decisions_and_their_reasons(befall):
+async def test_after_faults_a_swarm_has_logged_its_decisions_and_their_reasons(befall):
     swarm = await befall()
     await swarm.finish(within=60)
     await swarm.close()

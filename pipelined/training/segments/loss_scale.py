@@ -81,5 +81,5 @@ def require_scalable(plan: Plan, exact_sums: bool) -> None:
         fact = f"{plan.schedule} updates a stage before the others' gradients are known, so none can skip a step"
         raise PlanError(f"{fact} that overflows in float16; {remedy}, or choose a schedule with a flush")
     if exact_sums:
-        fact = "exact sums compute a step again whose gradients do not fit, and float16 skips it"
+        fact = "exact sums repeat a step when its gradients do not fit, and float16 skips it"
         raise PlanError(f"{fact}; {remedy}")

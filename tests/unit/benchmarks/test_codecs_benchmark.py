@@ -41,7 +41,7 @@ class Answers:
         return 0.5, 0.25, 1e-4
 
 
-def test_the_peer_is_asked_once_a_round_where_it_has_such_a_codec():
+def test_the_other_library_is_timed_once_a_round_where_it_has_such_a_codec():
     peer, values = Answers(), np.ones(1000, np.float32)
     row = measure("blockwise8", "normal", values, 2, peer)
     assert peer.asked == [1000] * 3 and (row.peer_out_s, row.peer_back_s) == ((0.5, 0.5), (0.25, 0.25))

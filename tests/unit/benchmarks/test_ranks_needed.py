@@ -9,7 +9,7 @@ from benchmarks import all_reduce, auto, point_to_point
 
 
 @pytest.mark.parametrize("program", [all_reduce, auto, point_to_point], ids=lambda program: program.__name__)
-def test_without_ranks_of_mpi_it_is_said_how_to_start_them(program, monkeypatch, capfd):
+def test_without_ranks_of_mpi_the_error_has_the_command_that_starts_them(program, monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["benchmark"])
     monkeypatch.setattr(os, "environ", {})
     assert program.main() == 2

@@ -9,7 +9,7 @@ def test_two_clusters_train_half_of_the_updates_each_with_rounds_that_last_four_
     assert found["loss"] < 3.2, "it learns; the logarithm of 256 is 5.5"
 
 
-def test_a_promise_that_is_not_kept_is_told():
+def test_a_promise_that_is_not_kept_is_reported():
     losses = {"synchronous": 2.0, "one cluster": 2.02, "one cluster, newest": 2.04, "one cluster, half": 2.1}
     results = {
         name: [{"loss": loss - 0.1, "updates": 1}, {"loss": loss + 0.1, "updates": 1}] for name, loss in losses.items()

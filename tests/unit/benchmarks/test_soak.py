@@ -37,7 +37,7 @@ def test_the_least_of_each_level_counts():
     assert least(looks) == AT_FIRST
 
 
-def test_a_message_that_lies_unasked_a_task_and_a_descriptor_are_seen():
+def test_an_unexpected_message_a_task_and_a_descriptor_are_seen():
     async def story():
         mailbox, before = Mailbox(2), look()
         mailbox.arrived(1, ("unasked",), b"1")

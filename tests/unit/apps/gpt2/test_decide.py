@@ -118,7 +118,7 @@ def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never
     assert recorded({**plain, "schedule": pairs}, pairs) == Candidate(Plan(pairs, 2, 1, 16, 2))
 
 
-def test_no_rank_is_said_to_hold_a_stage_before_that_is_decided():
+def test_no_stage_of_a_rank_is_printed_before_it_is_decided():
     job = resolve(GPT2Flags(), 4)
     seats = Seats(job)
     assert seats.stages_of(3) == []

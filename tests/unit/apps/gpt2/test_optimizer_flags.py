@@ -25,7 +25,7 @@ def test_the_optimizer_is_as_the_flags_say():
     assert (group["betas"], group["eps"]) == ((0.8, 0.9), 1e-3)
 
 
-def test_nothing_said_is_half_a_cosine_to_a_tenth():
+def test_the_default_is_half_a_cosine_to_a_tenth():
     found = optimizer_of(resolve(GPT2Flags(steps=40, warmup=0, lr=2.0), 1))
     assert found.rate(10) == pytest.approx(0.2 + 0.9 * (1 + cos(pi / 4)))
     assert (found.betas, found.eps) == ((0.9, 0.95), 1e-8)

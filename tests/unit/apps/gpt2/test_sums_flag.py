@@ -42,7 +42,7 @@ def test_what_was_given_is_run_untouched(words):
     assert decided(job) is job
 
 
-def test_what_is_measured_is_in_the_resolved_configuration_and_told(capsys):
+def test_measured_values_are_in_the_resolved_configuration_and_printed(capsys):
     words = decided(resolve(ASKED, 2)).plain()["all_reduce"]
     assert words != "measured" and parse_choice(words)
     assert capsys.readouterr().out == f"all-reduce: {words} (as measured)\n"

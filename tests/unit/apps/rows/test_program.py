@@ -25,7 +25,7 @@ def test_sums_are_measured_by_gpt2_alone_and_its_help_alone_says_so(capsys):
     ("flags", "message"),
     [
         ("--exact-sums --compress bf16", "a codec between stages rounds"),
-        ("--exact-sums --dtype float16", "exact sums compute a step again"),
+        ("--exact-sums --dtype float16", "exact sums repeat a step"),
         ("--dtype float16 --schedule pipedream --depth 2", "none can skip a step"),
         ("--shard-optimizer --all-reduce native", "the all-reduce native has no reduce-scatter half"),
         ("--min-lr 1 --lr 0.5", "--min-lr is above --lr (1, 0.5); lower it"),

@@ -33,7 +33,7 @@ def test_a_failure_that_is_known_ends_in_a_line_and_a_code(monkeypatch, capsys, 
     assert str(error) in capsys.readouterr().err
 
 
-def test_what_a_child_refused_is_told_by_the_child_alone(monkeypatch, capsys):
+def test_a_refusal_of_a_child_is_printed_by_the_child_alone(monkeypatch, capsys):
     async def fail(flags):
         raise ChildFailed("a trainer", 2)
 

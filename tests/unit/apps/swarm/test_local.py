@@ -24,11 +24,11 @@ async def passed_on(but):
 
 
 @pytest.mark.parametrize("but, kept", [((), LINES), (STEP_LINES, LINES[:1] + LINES[2:])])
-def test_a_child_is_heard_but_for_what_another_says_too(but, kept):
+def test_lines_of_a_child_are_shown_unless_another_prints_them_too(but, kept):
     assert asyncio.run(passed_on(but)) == [*kept, "\N{REPLACEMENT CHARACTER}"]
 
 
-def test_what_is_said_above_a_live_view_is_no_markup():
+def test_a_line_above_a_live_view_is_not_markup():
     shown = StringIO()
     for line in LINES:
         above(Console(file=shown, force_terminal=True, width=10))(line)

@@ -27,7 +27,7 @@ def test_virtual_time_starts_at_zero_and_is_the_sum_of_the_sleeps():
 
 
 @given(st.lists(seconds, min_size=1, max_size=8))
-def test_a_lone_sleeper_wakes_exactly_when_it_asked_whatever_the_magnitude(naps):
+def test_a_lone_sleeper_wakes_exactly_in_time_at_any_magnitude(naps):
     moment, expected = 0.0, []
     for nap in naps:
         moment += nap

@@ -110,7 +110,7 @@ async def test_a_silent_holder_is_gone_within_its_lease(fault):
         assert 2.5 < await gone_after(world, other, "peer", revision) < 3.1
 
 
-async def test_what_is_put_as_a_watch_begins_is_heard_at_once():
+async def test_a_watch_receives_at_once_what_is_put_as_it_begins():
     """Both questions arrive together, the watch first."""
 
     async with opened() as world:

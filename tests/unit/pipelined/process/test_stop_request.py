@@ -54,11 +54,11 @@ print("nobody reads this", flush=True)
 """
 
 
-def test_a_terminal_that_is_closed_has_asked_and_is_written_to_no_more():
+def test_a_closed_terminal_is_a_stop_request_and_gets_no_more_output():
     assert closed_over(sys.executable, "-c", IN_A_TERMINAL) == 0
 
 
-def test_a_process_started_to_ignore_hangups_is_not_asked_to_stop():
+def test_a_hangup_does_not_stop_a_process_that_was_started_to_ignore_it():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert signal.SIGHUP not in stop_signals()
@@ -66,7 +66,7 @@ def test_a_process_started_to_ignore_hangups_is_not_asked_to_stop():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_launcher_that_is_gone_has_asked():
+def test_a_dead_launcher_is_a_stop_request():
     assert not StopRequest().requested
     assert not StopRequest(os.getppid()).requested
     assert StopRequest(os.getppid() + 1).requested

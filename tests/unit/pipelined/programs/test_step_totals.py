@@ -34,7 +34,7 @@ def test_sums_are_divided_by_their_counts_and_gradients_too():
     assert np.isnan(totals.loss(nothing)) and np.isnan(totals.weight(nothing))
 
 
-def test_one_rank_asked_to_stop_stops_all():
+def test_a_stop_request_of_one_rank_stops_all():
     totals = StepTotals(["p"], 1)
     total = sum(totals.entry({}, {}, busy=float(r), stop=r == 2) for r in range(3))
     assert totals.stop(total)

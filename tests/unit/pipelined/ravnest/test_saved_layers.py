@@ -90,7 +90,7 @@ async def test_a_step_of_which_a_stage_is_held_by_no_node_is_not_begun_with(tmp_
         Rejected("failed"),
     ],
 )
-async def test_after_a_wrong_reply_the_next_node_is_asked(tmp_path, reply):
+async def test_after_a_wrong_reply_the_next_node_gets_the_request(tmp_path, reply):
     async def give(request):
         if isinstance(reply, Rejected):
             raise reply

@@ -50,7 +50,7 @@ def test_an_import_that_takes_long_is_reported_once_with_its_line(tmp_path, monk
     assert "Ctrl-C" in said
 
 
-def test_an_import_that_is_soon_over_is_not_told_of(tmp_path, capsys):
+def test_a_short_import_is_not_reported(tmp_path, capsys):
     path = tmp_path / "quick.py"
     path.write_text("from pipelined.schedules.gpipe import *")
     before = threading.active_count()

@@ -87,7 +87,7 @@ def test_a_pipe_stands_after_its_microbatch_where_there_are_several(table):
     assert write_table(record(find("gems"), Shape(2, 2))) == "0F0p0,0B0p0,1F1p1,1B1p1\n1F0p0,1B0p0,0F1p1,0B1p1\n"
 
 
-def test_halved_microbatches_cannot_be_said():
+def test_halved_microbatches_have_no_cell():
     with pytest.raises(ScheduleError, match=r"microbatches are cut \(parts: 2\); use `scale=direct`"):
         write_table(record(find("chimera"), Shape(4, 4, {"scale": "backward-halving"})))
 

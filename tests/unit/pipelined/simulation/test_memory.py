@@ -55,7 +55,7 @@ def order(text):
         ("F0 F1 I0 I1 W0 W1", True, 60 + 100),
     ],
 )
-def test_what_is_alive_at_its_fullest(instructions, recompute, peak):
+def test_the_most_that_is_alive(instructions, recompute, peak):
     assert peak_bytes([COSTS], order(instructions), recompute) == peak
 
 

@@ -236,7 +236,7 @@ def test_what_is_damaged_or_missing_is_not_loaded(store: DiskStore):
         store.load(MARK, layout_of(STATE))
 
 
-def test_a_directory_that_cannot_be_is_said(tmp_path: Path):
+def test_an_impossible_directory_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError):
         DiskStore(tmp_path / "file", {}).save(MARK, STATE)

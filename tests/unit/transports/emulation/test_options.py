@@ -22,7 +22,7 @@ def test_links_between_nodes_have_a_delay_and_a_rate_of_their_own():
     assert others == {}
 
 
-def test_links_between_nodes_are_as_inside_where_nothing_else_is_said():
+def test_links_between_nodes_are_as_inside_by_default():
     shape, _ = split_profile("delay=1ms&rate=1gbit&node=2&far-rate=200mbit")
     assert (shape.between(0, 2).delay, shape.between(0, 2).rate) == pytest.approx((1e-3, 2.5e7))
     assert split_profile("delay=1ms&node=2")[0].between(0, 2) == split_profile("delay=1ms")[0]

@@ -16,7 +16,7 @@ def job(words="", ranks=None):
 @pytest.mark.parametrize(
     "words, started, ranks", [("", None, 3), ("--clusters 2", None, 4), ("--clusters 2", 5, 5), ("", 1, 1)]
 )
-def test_ranks_are_nodes_and_a_cluster_has_two_of_them_where_nothing_is_said(words, started, ranks):
+def test_by_default_ranks_are_nodes_and_a_cluster_has_two_of_them(words, started, ranks):
     assert job(words, started).ranks == ranks
 
 

@@ -29,7 +29,7 @@ def job(words="", ranks=None):
         ("--depth 2 --width 2", 4, 2, 4),
     ],
 )
-def test_ranks_are_peers_and_stages_have_two_of_them_where_nothing_is_said(words, started, stages, ranks):
+def test_by_default_ranks_are_peers_and_stages_have_two_of_them(words, started, stages, ranks):
     resolved = job(words, started)
     assert (resolved.subject.stages, resolved.ranks) == (stages, ranks)
     assert {resolved.stage_of(rank) for rank in range(ranks)} == set(range(stages))

@@ -105,7 +105,7 @@ def test_no_token_sees_a_later_one():
         assert not torch.allclose(before[:, 5:], after[:, 5:])
 
 
-def test_shapes_flow_as_told():
+def test_shapes_flow_as_stated():
     model, x = GPT2(SMALL), IDS
     for layer in range(model.layers):
         assert tuple(x.shape) == model.shape_of(layer, *IDS.shape)

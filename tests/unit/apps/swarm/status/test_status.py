@@ -149,7 +149,7 @@ def test_donors_and_savers_are_named():
     assert (told["donors"], told["savers"]) == ({"late": "new"}, ["old", None])
 
 
-def test_the_last_events_of_all_members_are_there_each_once_in_order_with_the_member_that_told_it():
+def test_the_last_events_of_all_members_are_there_each_once_in_order_with_its_member():
     first, second = (Event(when, 20, "leads", {"term": when}) for when in (1.0, 2.0))
     peer = {PEERS + "p": Peer("p", "here", 1, 0, Phase.SERVING, "m")}
     members = Members(there=trainer_reply(events=(first, second)), here=peer_reply(events=(second,)))
@@ -191,7 +191,7 @@ def large(form=None, **flags):
     return told, members
 
 
-def test_of_many_members_some_are_asked_a_few_at_a_time_and_all_are_counted():
+def test_some_of_many_members_get_requests_a_few_at_a_time_and_all_are_counted():
     told, members = large()
     assert len(members.asked) == 200 and members.most == MAX_REQUESTS
     assert [peer["name"] for peer in told["peers"]] == [f"p00-{at:03}" for at in range(100)]

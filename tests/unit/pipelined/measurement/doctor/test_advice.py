@@ -92,7 +92,7 @@ def test_where_all_is_well_nothing_is_advised():
         (changed(speed=None, connection_error="worlds of one rank; use srun"), "worlds of one rank: use srun"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_numbers_and_a_remedy(found, advice):
+def test_a_fault_is_reported_with_its_numbers_and_a_remedy(found, advice):
     (only,) = advise(found)
     assert advice in str(only)
 

@@ -75,7 +75,7 @@ def test_views_of_one_buffer_and_transposed_tensors_can_be_saved(tmp_path):
     same(checkpoint.open(tmp_path).load("ab"), owned)
 
 
-def test_what_the_run_said_of_itself_comes_back(tmp_path):
+def test_the_facts_of_the_run_are_read_back(tmp_path):
     save(tmp_path, 10, [NAMES])
     saved = checkpoint.open(tmp_path).require(IDENTITY)
     assert (saved.meta.step, saved.meta.scalars["seed"], saved.meta.config) == (10, 7, {"schedule": "chimera"})

@@ -14,7 +14,7 @@ from pipelined.state.checkpoints.checkpoint import CheckpointError
 from pipelined.state.checkpoints.claim import LOCK, claim
 
 
-def test_a_second_run_is_refused_and_told_which_process_has_the_directory(tmp_path):
+def test_a_second_run_is_refused_with_the_process_that_has_the_directory(tmp_path):
     with claim(tmp_path / "runs", "one") as first:
         assert first.held and not first.warning
         holder = rf"in use by another run \(process {os.getpid()} on {socket.gethostname()}\); wait for its end"
@@ -54,7 +54,7 @@ def test_a_lock_that_does_not_say_which_run_holds_it_is_refused(tmp_path, text):
             claim(tmp_path, "one")
 
 
-def test_a_file_system_without_locks_is_said_and_not_refused(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_reported_and_not_refused(tmp_path, monkeypatch):
     def refused(descriptor, mode):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -65,7 +65,7 @@ def test_a_file_system_without_locks_is_said_and_not_refused(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_said_and_not_taken_for_a_want_of_locks(tmp_path, monkeypatch, fault):
+def test_a_full_disk_is_reported_as_such_and_not_as_missing_locks(tmp_path, monkeypatch, fault):
     def refused(*_):
         raise OSError(fault, os.strerror(fault))
 

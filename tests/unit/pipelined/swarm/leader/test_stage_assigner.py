@@ -353,7 +353,7 @@ def test_each_reason_for_no_stage_is_reported_once(response, why):
     played(story)
 
 
-def test_what_the_directory_has_not_heard_of_is_given_no_stage():
+def test_a_peer_that_is_not_in_the_directory_gets_no_stage():
     async def story(swarm):
         await swarm.lead("leader")
         stranger, view = swarm.party("stranger")

@@ -71,7 +71,7 @@ def test_a_name_that_another_process_has():
     assert "waits for its name" in taken and "(at elsewhere)" in taken and mine == "p: stage 1: serves"
 
 
-def test_what_changes_elsewhere_is_not_told():
+def test_changes_elsewhere_are_not_logged():
     assert len(run(HEAD, peer(Phase.SERVING), HEAD, peer(Phase.JOINING, "q"), peer(Phase.SERVING, "q"))) == 3
 
 

@@ -34,7 +34,7 @@ def test_a_segment_ends_the_admitted_steps_after_the_one_of_the_stop_request(ste
 
 
 @pytest.mark.parametrize("stop, enters", [(False, True), (True, False)])
-async def test_a_question_asked_too_early_is_answered_when_the_answer_is_known(stop, enters):
+async def test_a_request_that_comes_too_early_waits_for_its_reply(stop, enters):
     admission = StepAdmission(10, ahead=2)
     asking = [asyncio.create_task(admission.admits(2)) for _ in range(2)]
     await asyncio.sleep(0)

@@ -27,7 +27,7 @@ def test_text_comes_back_whole(text: str, name: str):
 
 @settings(max_examples=15, deadline=None)
 @given(text=TEXTS, name=st.sampled_from(NAMES))
-def test_a_tokenizer_told_as_json_is_the_same(text: str, name: str):
+def test_a_tokenizer_read_from_json_is_the_same(text: str, name: str):
     told = Tokenizer.from_json(MADE[name].to_json())
     assert type(told) is type(MADE[name]) and told.vocab_size == MADE[name].vocab_size
     assert np.array_equal(told.encode(text), MADE[name].encode(text))
