@@ -14,6 +14,7 @@ MAX_FILE, MAX_FUNCTION = 300, 60
 MAX_CALLABLES, MAX_POSITIONAL = 2, 5
 WORDS = re.compile(r"\b(?:[Ww]ho|[Ww]hoever|[Ww]hose|[Nn]obody|[Ss]omebody|is none|[Tt]he one rule)\b")
 """The words that plain English avoids. `is None`, the test of Python, is not among them."""
+SLEEPS = ("asyncio.sleep", "time.sleep")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -148,6 +149,16 @@ def test_names(tree: Tree) -> Iterator[Count]:
     yield Count("test names with avoided words", len(found), 0, found)
 
 
+def sleeps(tree: Tree) -> Iterator[Count]:
+    """Sleeps of tests on the machine's clock, by file; sleeping for 0 seconds is a turn of the loop."""
+    by_file = {
+        str(module.path): sum(ast.unparse(node.func) in SLEEPS and _is_long(node) for node in module.nodes(ast.Call))
+        for module in tree.tests
+    }
+    found = {path: number for path, number in by_file.items() if number}
+    yield Count("sleeps of tests", sum(found.values()), 0, _worst(found))
+
+
 COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
     full_folders,
     paragraphs,
@@ -159,12 +170,18 @@ COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
     language,
     messages,
     test_names,
+    sleeps,
 )
 
 
 def _most(name: str, goal: int, sizes: dict[str, int]) -> Count:
     """A count that is the largest of some sizes; its places are those beyond the goal."""
     return Count(name, max(sizes.values(), default=0), goal, _worst({k: n for k, n in sizes.items() if n > goal}))
+
+
+def _is_long(call: ast.Call) -> bool:
+    """Whether a sleep may last longer than 0 seconds."""
+    return not (call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0)
 
 
 def _worst(sizes: dict[str, int]) -> list[str]:

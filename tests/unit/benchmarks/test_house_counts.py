@@ -179,6 +179,12 @@ def test_avoided_words_are_counted_in_the_names_of_tests(count):
     assert found.places == ["tests/unit/test_a.py:1 test_who_waits"]
 
 
+def test_sleeps_of_tests_are_counted_but_not_turns_of_the_loop(count):
+    text = "asyncio.sleep(0)\nasyncio.sleep(0, 1)\nasyncio.sleep(wait)\ntime.sleep(0.5)\nclock.sleep(1)\n"
+    found = count({"tests/unit/test_a.py": text, "apps/a.py": "time.sleep(1)\n"})["sleeps of tests"]
+    assert (found.number, found.places) == (2, ["tests/unit/test_a.py (2)"])
+
+
 def test_a_type_error_is_found_with_its_place(tmp_path):
     (tmp_path / "setup.cfg").write_text("[mypy]\npackages = apps\n")
     (tmp_path / "apps").mkdir()
