@@ -5,11 +5,16 @@ runs on one process and on sixty-four give the same losses.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from apps.common.flags import RunFlags
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find
+from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find, own_shape
+
+CLIP = 1.0
+"""Largest global gradient norm, by default, where the norm is known before the update."""
+UNCLIPPED = "gradients are not clipped, as no stage knows the global norm when it is updated"
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,62 @@ class RequestedShape:
     knobs: Mapping[str, int | str] = field(default_factory=dict)
     microbatch: int | None = None
     microbatches: int | None = None
+
+
+def choose_plan(config: RunFlags, world_size: int | None, *, tensor: int, layers: int, batch: int) -> tuple[Plan, str]:
+    """The plan of a run, and the reason in a line.
+
+    Args:
+        world_size: ranks that were started; None: as many as the plan needs.
+        tensor: ranks of a worker.
+        layers: as in `RequestedShape`.
+        batch: sequences a step where --batch is open.
+    Raises:
+        UsageError: as `choose`; T does not divide the ranks, or the schedule knows no norm to clip.
+    """
+    requested = RequestedShape(
+        _workers(tensor, world_size),
+        layers,
+        config.batch or batch,
+        config.batch is not None,
+        config.schedule,
+        1 if config.depth is None and tensor > 1 else config.depth,
+        config.width,
+        config.knobs,
+        config.microbatch,
+        config.microbatches,
+    )
+    plan, reason = choose(_as_its_table(requested))
+    if config.clip and not plan.flushes:
+        fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
+        raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
+    return replace(plan, tensor=tensor), reason
+
+
+def clip_of(config: RunFlags, plan: Plan) -> float:
+    """Largest global gradient norm; 0 does not clip."""
+    default = CLIP if plan.flushes else 0.0
+    return default if config.clip is None else config.clip
+
+
+def _workers(tensor: int, world_size: int | None) -> int | None:
+    """Number of workers of `world_size` ranks; None if the ranks are open."""
+    if world_size is None:
+        return None
+    if world_size % tensor:
+        fact = f"--tensor does not divide the ranks (--tensor {tensor}, ranks: {world_size})"
+        raise UsageError(f"{fact}; start a multiple of {tensor} ranks")
+    return world_size // tensor
+
+
+def _as_its_table(requested: RequestedShape) -> RequestedShape:
+    """The shape of a schedule's table, where the schedule is one; other flags stay, and are checked with it."""
+    own = own_shape(find(requested.schedule)) if requested.schedule else None
+    if own is None:
+        return requested
+    knobs = {CHUNKS.name: CHUNKS.of(own), **requested.knobs}
+    microbatches = requested.microbatches or own.microbatches
+    return replace(requested, depth=requested.depth or own.depth, microbatches=microbatches, knobs=knobs)
 
 
 def choose(wanted: RequestedShape) -> tuple[Plan, str]:

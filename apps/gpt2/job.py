@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from apps.common.choose import RequestedShape, choose
+from apps.common.choose import UNCLIPPED, choose_plan, clip_of
 from apps.common.flags import config_json
 from apps.common.plan_table import plan_table
 from apps.common.presets import find_preset
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.plan_file import follow_plan, identity
-from apps.gpt2.team import described, ranks_of_workers, split_of, split_text
+from apps.gpt2.team import check_team, described, split_of, split_text
 from apps.gpt2.team_costs import sizes
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, parameters
 from apps.lm.sharded.layouts import Factors, resolved, states_of
@@ -20,7 +20,6 @@ from pipelined.errors import UsageError
 from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.schedules import CHUNKS, find, own_shape
 
 BATCH = 32
 """Sequences a step, by default."""
@@ -28,9 +27,6 @@ ROWS = 4
 """The most sequences in a microbatch of a swarm or of Ravnest, by default."""
 SEQUENCE = 64
 """Tokens a sequence, by default, if the model has as many positions."""
-CLIP = 1.0
-"""Largest global gradient norm, by default, where the norm is known before the update."""
-UNCLIPPED = "gradients are not clipped, as no stage knows the global norm when it is updated"
 
 
 @dataclass(frozen=True)
@@ -65,18 +61,12 @@ class Job:
         """What ranks that multiply by one weight split of it, by operator."""
         return states_of(self.plan.split)
 
-    @property
-    def clip(self) -> float:
-        """Largest global gradient norm; 0 does not clip."""
-        default = CLIP if self.plan.flushes else 0.0
-        return default if self.config.clip is None else self.config.clip
-
     def plain(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it: --print-config prints it, and checkpoints record it."""
         plan = {name: getattr(self.plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches")}
         model = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
         numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
-        numbers["clip"] = self.clip
+        numbers["clip"] = clip_of(self.config, self.plan)
         given = self.config.plain()
         left_open = [name for name in ("clip",) if given[name] is None]
         chosen = {"batch": self.plan.batch, "reason": self.reason, "left_open": left_open}
@@ -127,39 +117,15 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
     if config.layout is not None:
         config = replace(config, layout=resolved(config.layout))
     config, planned = follow_plan(config, identity(model, sequence), world_size)
-    requested = RequestedShape(
-        ranks_of_workers(config, world_size),
-        model.layers + 2,
-        config.batch or BATCH,
-        config.batch is not None,
-        config.schedule,
-        1 if config.depth is None and config.team > 1 else config.depth,
-        config.width,
-        config.knobs,
-        config.microbatch,
-        config.microbatches,
-    )
-    plan, reason = choose(_as_its_table(requested))
-    plan = replace(plan, tensor=config.team, split=split_text(config.layout, config.team))
+    check_team(config)
+    plan, reason = choose_plan(config, world_size, tensor=config.team, layers=model.layers + 2, batch=BATCH)
+    plan = replace(plan, split=split_text(config.layout, config.team))
     split_of(model, plan)
-    if config.clip and not plan.flushes:
-        fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
-        raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
     if planned:
         plan = replace(plan, costs=planned.plan.costs)
         why = f"{config.plan}: {planned.why}"
         return Job(config, model, sequence, plan, why, planned.step_s, planned.moves)
     return Job(config, model, sequence, plan, reason)
-
-
-def _as_its_table(requested: RequestedShape) -> RequestedShape:
-    """The shape of a schedule's table, where the schedule is one; other flags stay, and are checked with it."""
-    own = own_shape(find(requested.schedule)) if requested.schedule else None
-    if own is None:
-        return requested
-    knobs = {CHUNKS.name: CHUNKS.of(own), **requested.knobs}
-    microbatches = requested.microbatches or own.microbatches
-    return replace(requested, depth=requested.depth or own.depth, microbatches=microbatches, knobs=knobs)
 
 
 def published(config: GPT2Flags, sequence: int) -> str:

@@ -23,26 +23,13 @@ def alone(config: GPT2Flags) -> list[str]:
     return given + [name for name, value in ALONE_VALUES.items() if getattr(config, name) == value]
 
 
-def ranks_of_workers(config: GPT2Flags, world_size: int | None) -> int | None:
-    """The number of workers of a number of ranks; None for None.
-
-    Raises:
-        UsageError: a flag does not go with --tensor, or T does not divide the ranks.
-    """
-    team = config.team
+def check_team(config: GPT2Flags) -> None:
+    """Raises UsageError: a flag does not go with --tensor."""
     if config.tensor == 1 and config.layout is not None:
         raise UsageError(f"one rank splits nothing (--layout {config.layout}, --tensor 1); add --tensor")
-    if team > 1:
-        given = alone(config)
-        if given:
-            words = f"{flag(given[0])} {getattr(config, given[0])}"
-            raise UsageError(f"--tensor {team} does not go with {words} yet; leave one of them out")
-    if world_size is None:
-        return None
-    if world_size % team:
-        fact = f"--tensor does not divide the ranks (--tensor {team}, ranks: {world_size})"
-        raise UsageError(f"{fact}; start a multiple of {team} ranks")
-    return world_size // team
+    if config.team > 1 and (given := alone(config)):
+        words = f"{flag(given[0])} {getattr(config, given[0])}"
+        raise UsageError(f"--tensor {config.team} does not go with {words} yet; leave one of them out")
 
 
 def split_text(layout: str | None, ranks: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from apps.common.choose import clip_of
 from apps.common.flags import start_of
 from apps.common.numerics import numerics
 from apps.common.report import Report, reporting
@@ -180,7 +181,7 @@ def optimizer_of(job: Job) -> OptimizerConfig:
         config.steps,
         config.warmup,
         floor=config.lr_floor,
-        clip=job.clip,
+        clip=clip_of(job.config, job.plan),
         weight_decay=config.weight_decay,
         betas=(config.beta1, config.beta2),
         eps=config.eps,

@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-from apps.common.choose import RequestedShape, choose
+from apps.common.choose import choose_plan, clip_of
 from apps.common.config_file import LEFT_OPEN
 from apps.common.flags import AUTO_PLAN, config_json
 from apps.rows.config import RowFlags, RowTask
 from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import Plan
-
-CLIP = 1.0
-"""Largest global gradient norm, by default, where the norm is known before the update."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +29,11 @@ class Job:
     reason: str
     planned: PlanFile | None = None
 
-    @property
-    def clip(self) -> float:
-        """Largest global gradient norm; 0 does not clip."""
-        default = CLIP if self.plan.flushes else 0.0
-        return default if self.config.clip is None else self.config.clip
-
     def plain(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it."""
         left_open = [name for name in ("clip",) if getattr(self.config, name) is None]
-        chosen = {"clip": self.clip, "batch": self.plan.batch, "reason": self.reason, LEFT_OPEN: left_open}
+        numbers = {"clip": clip_of(self.config, self.plan), "batch": self.plan.batch}
+        chosen = {**numbers, "reason": self.reason, LEFT_OPEN: left_open}
         return {**self.config.plain(), **self.plan.plain(), **self.task.sizes(), **chosen}
 
     def json(self) -> str:
@@ -76,38 +68,8 @@ def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None =
     if planned is not None:
         config = _followed(config, planned)
     task = config.task()
-    requested = RequestedShape(
-        workers(config.tensor, world_size),
-        task.depth,
-        config.batch or task.batch,
-        config.batch is not None,
-        config.schedule,
-        1 if config.depth is None and config.tensor > 1 else config.depth,
-        config.width,
-        config.knobs,
-        config.microbatch,
-        config.microbatches,
-    )
-    plan, reason = choose(requested)
-    plan = replace(plan, tensor=config.tensor)
-    if config.clip and not plan.flushes:
-        fact = f"--clip {config.clip:g} does not go with {plan.schedule}, which knows no norm before it updates"
-        raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
+    plan, reason = choose_plan(config, world_size, tensor=config.tensor, layers=task.depth, batch=task.batch)
     return Job(config, task, plan, f"{config.plan}: {planned.why}" if planned else reason, planned)
-
-
-def workers(tensor: int, world_size: int | None) -> int | None:
-    """Number of workers of `world_size` ranks; None if the ranks are open.
-
-    Raises:
-        UsageError: T does not divide the ranks.
-    """
-    if world_size is None:
-        return None
-    if world_size % tensor:
-        fact = f"--tensor does not divide the ranks (--tensor {tensor}, ranks: {world_size})"
-        raise UsageError(f"{fact}; start a multiple of {tensor} ranks")
-    return world_size // tensor
 
 
 def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:

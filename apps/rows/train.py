@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import pipelined as pp
+from apps.common.choose import clip_of
 from apps.common.flags import RunFlags, start_of
 from apps.common.numerics import DTYPES, numerics
 from apps.common.report import reporting
@@ -56,7 +57,7 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
         return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
 
     schedule = partial(lr_scheduler, config) if job.plan.flushes else None
-    optimizers = partial(UserOptimizer, optimizer, job.clip, schedule)
+    optimizers = partial(UserOptimizer, optimizer, clip_of(config, job.plan), schedule)
     feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
     feed.configure(job.plan.rows, DTYPES[config.dtype], cached_steps=2)
     notes = {**job.plain(), **training.notes()}

@@ -6,9 +6,10 @@ another schedule train the same model on the same sequences.
 
 from dataclasses import dataclass, replace
 
+from apps.common.choose import CLIP
 from apps.common.flags import config_json, flag, refuse_meaningless, refuse_other_start
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.job import CLIP, batch_of, model_of, published, sequence_of
+from apps.gpt2.job import batch_of, model_of, published, sequence_of
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
 from apps.swarm.config import TrainingConfig
 from apps.swarm.families import gpt2_name
