@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
+from apps.common.run.program import run_program
 from apps.common.run.resume import agree_on_flags, parse_resumed
 from apps.gpt2.config import GPT2Flags, parse
 from apps.gpt2.decide import Seats, decide_job, decide_sums
@@ -23,11 +24,9 @@ from apps.gpt2.swarm import job as swarm
 from apps.gpt2.swarm.job import SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.actors.agree import agree
-from pipelined.aio.events import log_to_stderr
-from pipelined.errors import UsageError
-from pipelined.process.exit import INTERRUPTED, end_process, print_to_stderr, silence_stdout
-from pipelined.process.launch import AGENT, ALONE, Launch, detect
-from pipelined.process.run import Program, StagesOf, parsed, refuse, run
+from pipelined.process.exit import end_process, print_to_stderr
+from pipelined.process.launch import AGENT, Launch
+from pipelined.process.run import Program, StagesOf, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.claim import claimed
 from transports import Transport
@@ -35,28 +34,20 @@ from transports import Transport
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; returns the exit code (0 done or saved, 1 failure, 2 usage, 130 interrupted)."""
-    launch, arguments = ALONE, sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["generate"]:
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["generate"]:
         from apps.lm.generate import main as generate
 
-        return generate("apps.gpt2", arguments[1:])
-    try:
-        launch = detect(os.environ)
-        config = parsed(launch, lambda: _flags(arguments))
-        log_to_stderr(config.log)
-        launch = detect(os.environ, config.transport)
-        if config.schedule in SYSTEMS:
-            return SYSTEMS[config.schedule](config, launch)
-        job = resolve(config, launch.world_size)
-        if config.print_config or config.dry_run:
-            return _show(job, launch)
-    except UsageError as error:
-        return refuse(error, launch)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        silence_stdout()
-        return 0
+        return generate("apps.gpt2", words[1:])
+    return run_program(lambda: _flags(words), _run)
+
+
+def _run(config: GPT2Flags, launch: Launch) -> int:
+    if config.schedule in SYSTEMS:
+        return SYSTEMS[config.schedule](config, launch)
+    job = resolve(config, launch.world_size)
+    if config.print_config or config.dry_run:
+        return _show(job, launch)
     if not is_open(config):
         _announce(job, launch)
     seats = Seats(job)

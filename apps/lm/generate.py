@@ -4,7 +4,6 @@ The model is a Hugging Face directory of a GPT-2, Llama or Qwen, or a checkpoint
 of its stage, so a model that fits no rank generates, too. Torch is imported after every check that does not need it.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,14 +11,14 @@ from typing import Annotated, Any
 import tyro
 
 from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, read_about
+from apps.common.run.program import run_program
 from apps.lm.data.text import digest_of
 from apps.lm.models.llama_presets import KINDS
-from pipelined.aio.events import Level, log_to_stderr, printable
+from pipelined.aio.events import Level, printable
 from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer
 from pipelined.errors import UsageError, refuse_below
-from pipelined.process.exit import INTERRUPTED, silence_stdout
-from pipelined.process.launch import ALONE, Launch, detect
-from pipelined.process.run import parsed, refuse, run
+from pipelined.process.launch import Launch
+from pipelined.process.run import run
 from pipelined.state.checkpoints import checkpoint
 from transports import Transport
 
@@ -129,25 +128,17 @@ class Generate:
 
 def main(program: str, arguments: list[str]) -> int:
     """Run `generate`; returns the exit code (0 done, 1 failure, 2 usage, 130 interrupted)."""
-    launch = ALONE
-    try:
-        launch = detect(os.environ)
-        flags = parsed(launch, lambda: tyro.cli(Generate, args=arguments, prog=f"python -m {program} generate"))
+
+    def parse() -> Generate:
+        flags = tyro.cli(Generate, args=arguments, prog=f"python -m {program} generate")
         flags.check()
-        log_to_stderr(flags.log)
-        launch = detect(os.environ, flags.transport)
-        kind, tokenizer = flags.kind(), flags.find_tokenizer()
-        return _run(flags, launch, kind, tokenizer, flags.stages(launch.world_size))
-    except UsageError as error:
-        return refuse(error, launch)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        silence_stdout()
-        return 0
+        return flags
+
+    return run_program(parse, _run)
 
 
-def _run(flags: Generate, launch: Launch, kind: str, tokenizer: Tokenizer, depth: int) -> int:
+def _run(flags: Generate, launch: Launch) -> int:
+    kind, tokenizer, depth = flags.kind(), flags.find_tokenizer(), flags.stages(launch.world_size)
     from apps.lm.generation import SOURCES, generate, saved_gpt2
     from apps.lm.sampling import Picker
 

@@ -6,18 +6,17 @@ only after every check that does not need it.
 
 import os
 import sys
+from functools import partial
 
 from apps.common.flags import AUTO_PLAN, parse_flags
 from apps.common.run.checks import check_run
+from apps.common.run.program import run_program
 from apps.common.run.resume import parse_resumed
 from apps.rows.config import RowFlags
 from apps.rows.job import Job, resolve
 from pipelined import __version__
-from pipelined.aio.events import log_to_stderr
-from pipelined.errors import UsageError
-from pipelined.process.exit import INTERRUPTED, silence_stdout
-from pipelined.process.launch import AGENT, ALONE, Launch, detect
-from pipelined.process.run import parsed, refuse, run
+from pipelined.process.launch import AGENT, Launch
+from pipelined.process.run import run
 from pipelined.process.stop_request import StopRequest
 from transports import Transport
 
@@ -30,25 +29,8 @@ def main(program: str, default: RowFlags, arguments: list[str] | None = None) ->
         default: its flags, where none is given.
         arguments: None: those of this process.
     """
-    launch, arguments = ALONE, sys.argv[1:] if arguments is None else arguments
-    try:
-        launch = detect(os.environ)
-        config = parsed(launch, lambda: _flags(arguments, default, program))
-        log_to_stderr(config.log)
-        launch = detect(os.environ, config.transport)
-        job = resolve(config, launch.world_size)
-        if config.print_config or config.dry_run:
-            return _show(job, launch)
-        job.task.check()
-        check_run(job.config, job.plan)
-        return _run(job, launch, program)
-    except UsageError as error:
-        return refuse(error, launch)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        silence_stdout()
-        return 0
+    words = sys.argv[1:] if arguments is None else arguments
+    return run_program(lambda: _flags(words, default, program), partial(_run, program=program))
 
 
 def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
@@ -79,7 +61,12 @@ def _table(job: Job) -> str:
     return plan_table(job.plan, cut, planned.workload(job.plan), job.config.recompute)
 
 
-def _run(job: Job, launch: Launch, program: str) -> int:
+def _run(config: RowFlags, launch: Launch, program: str) -> int:
+    job = resolve(config, launch.world_size)
+    if config.print_config or config.dry_run:
+        return _show(job, launch)
+    job.task.check()
+    check_run(job.config, job.plan)
     from apps.rows.planned import plan_now
     from apps.rows.train import describe_split, model_of, train
 

@@ -1,0 +1,48 @@
+"""A program on ranks, from its command line to its exit code."""
+
+import os
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from pipelined.aio.events import Level, log_to_stderr
+from pipelined.errors import UsageError
+from pipelined.process.exit import DONE, INTERRUPTED, silence_stdout
+from pipelined.process.launch import ALONE, Launch, detect
+from pipelined.process.run import parsed, refuse
+
+
+class LaunchedFlags(Protocol):
+    """The flags that decide how a process of ranks starts."""
+
+    @property
+    def log(self) -> Level: ...
+
+    @property
+    def transport(self) -> str: ...
+
+
+F = TypeVar("F", bound=LaunchedFlags)
+
+
+def run_program(parse: Callable[[], F], work: Callable[[F, Launch], int]) -> int:
+    """Parse the flags, detect the launcher, and work; returns the exit code, 2 or 130 where there was none.
+
+    Args:
+        work: runs this process's ranks to their exit code.
+    Raises:
+        SystemExit: as raised by `parse`.
+    """
+    launch = ALONE
+    try:
+        launch = detect(os.environ)
+        flags = parsed(launch, parse)
+        log_to_stderr(flags.log)
+        launch = detect(os.environ, flags.transport)
+        return work(flags, launch)
+    except UsageError as error:
+        return refuse(error, launch)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        silence_stdout()
+        return DONE
