@@ -48,12 +48,19 @@ class SymmetricArray:
 
     def find(self, vector: Vector) -> SymmetricView | None:
         """The vectors of all ranks at the place of this vector, or None if it does not lie in this array."""
-        low = _address(np.frombuffer(vector.data, np.uint8)) - self._start
-        high = low + vector.nbytes
-        if low < 0 or high > self.array.nbytes:
+        if (low := self.offset(vector.data)) is None:
             return None
-        views = tuple(vector.over(array[low:high]) for array in self._arrays)
+        views = tuple(vector.over(array[low : low + vector.nbytes]) for array in self._arrays)
         return SymmetricView(f"array {self._number} at {low}", views)
+
+    def offset(self, data: memoryview) -> int | None:
+        """Where in this rank's array these bytes begin, or None if they do not lie in it."""
+        low = _address(np.frombuffer(data, np.uint8)) - self._start
+        return low if low >= 0 and low + data.nbytes <= self.array.nbytes else None
+
+    def read(self, rank: int, low: int, nbytes: int) -> memoryview:
+        """These bytes of a rank's array."""
+        return self._arrays[rank][low : low + nbytes].data
 
 
 class SharedMemory:
@@ -118,6 +125,15 @@ class SharedMemory:
         """The symmetric array in which the vector lies, with the vectors of all ranks at its place."""
         found = (allocated.find(vector) for allocated in self._allocated)
         return next((one for one in found if one is not None), None)
+
+    def place(self, data: memoryview) -> tuple[int, int] | None:
+        """The number of the symmetric array in which these bytes lie, and where they begin in it."""
+        found = ((number, each.offset(data)) for number, each in enumerate(self._allocated))
+        return next(((number, low) for number, low in found if low is not None), None)
+
+    def read(self, rank: int, number: int, low: int, nbytes: int) -> memoryview:
+        """Bytes at such a place of a rank's array."""
+        return self._allocated[number].read(rank, low, nbytes)
 
 
 def _address(array: np.ndarray) -> int:

@@ -1,35 +1,63 @@
 """Shared: all-to-all through memory that the ranks share.
 
+    an array for another rank      barriers             copies
+    of more than a chunk, in
+    memory of `allocate`           2, all together      1: its receiver reads it where it lies
+    any other                      1 a chunk            2: into and out of a window
+
 Each rank copies one chunk for every other rank into that rank's slot of its window, and after a barrier copies the
-chunks for itself out of the others' windows, while the next ones are copied in. A slot begins with two numbers:
+chunks for itself out of the others' windows, while the next ones are copied in. A slot begins with five numbers:
 
-    bytes of the whole array for this rank | chunks of the longest array that the owner of the window sends | chunk
+    bytes of the whole array for this rank | its place: symmetric array, 0 for none, and offset
+    | chunks of the longest array that the owner of the window copies in | whether it has one read in place | chunk
 
-With the second number all ranks know after the first barrier how many barriers follow.
+From the last two all ranks know after the first barrier how many barriers follow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from collectives.algorithms.base import AllToAllAlgorithm, size_signature
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import BYTES, CHUNK_BYTES, SharedMemoryAlgorithm, open_buffer, others
+from collectives.algorithms.parts.windows import (
+    BYTES,
+    CHUNK_BYTES,
+    LoopYielder,
+    SharedMemoryAlgorithm,
+    open_buffer,
+    others,
+)
+from collectives.arrays import pieces
 from collectives.errors import Mismatch
 from collectives.group import Group
 
-HEADER_BYTES = 16
+
+class SlotHeader(NamedTuple):
+    """What a slot begins with."""
+
+    nbytes: int
+    array: int
+    offset: int
+    chunks: int
+    in_place: int
+
+
+HEADER_BYTES = 8 * len(SlotHeader._fields)
+NONE = memoryview(bytearray())
 
 
 class SharedAllToAll(SharedMemoryAlgorithm, AllToAllAlgorithm):
-    """Through windows."""
+    """Through windows, or from symmetric arrays."""
 
     async def run(self, group: Group, outgoing: Sequence[memoryview], incoming: Sequence[memoryview]) -> None:
-        """Copy every array in and out.
+        """Copy every array in and out, or once from where it lies.
 
         Raises:
             Unsupported: the group's ranks share no memory. Mismatch: as `AllToAllAlgorithm.run`.
-        Cost: a barrier for each chunk of the longest array; nothing is sent. Extra memory is the rank's window.
+        Cost: a barrier for each chunk of the longest array copied in, and one where any is read in place; nothing is
+            sent. Extra memory is the rank's window.
         Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
             section 3.
         """
@@ -39,26 +67,51 @@ class SharedAllToAll(SharedMemoryAlgorithm, AllToAllAlgorithm):
         if not peers:
             return
         chunk_bytes = min(buffer.slot_elements - HEADER_BYTES, CHUNK_BYTES)
-        chunks = max(1, *(-(-outgoing[rank].nbytes // chunk_bytes) for rank in peers))
-        for rank in peers:
-            buffer.copy_in(np.array([outgoing[rank].nbytes, chunks]).view(np.uint8).data, rank)
-        _copy_in(buffer, outgoing, 0, chunk_bytes)
+        copied_in = _announce(group, buffer, outgoing, chunk_bytes)
+        _copy_in(buffer, copied_in, 0, chunk_bytes)
         await buffer.advance()
-        chunks = max(chunks, *(_check(group, buffer, rank, incoming[rank].nbytes) for rank in peers))
+        headers = {rank: _header(group, buffer, rank, incoming[rank].nbytes) for rank in peers}
+        copied_out = [NONE if rank in headers and headers[rank].array else each for rank, each in enumerate(incoming)]
+        chunks = max(_chunks(group, copied_in, chunk_bytes), *(each.chunks for each in headers.values()))
         for step in range(1, chunks):
-            _copy_in(buffer, outgoing, step, chunk_bytes)
-            _copy_out(buffer, incoming, step - 1, chunk_bytes)
+            _copy_in(buffer, copied_in, step, chunk_bytes)
+            _copy_out(buffer, copied_out, step - 1, chunk_bytes)
             await buffer.advance()
-        _copy_out(buffer, incoming, chunks - 1, chunk_bytes)
+        _copy_out(buffer, copied_out, chunks - 1, chunk_bytes)
+        if any(each is NONE for each in copied_in) or any(each.in_place for each in headers.values()):
+            await _read_in_place(group, buffer, headers, incoming)
 
 
-def _check(group: Group, buffer: DoubleBuffer, rank: int, expected: int) -> int:
-    """Compare the size of the array from this rank; returns the chunks of the longest that it sends."""
-    nbytes, chunks = buffer.elements(rank, buffer.rank, HEADER_BYTES).view(np.int64).tolist()
-    if nbytes != expected:
-        mine, theirs = size_signature(group, expected), size_signature(group, nbytes)
+def _announce(
+    group: Group, buffer: DoubleBuffer, outgoing: Sequence[memoryview], chunk_bytes: int
+) -> Sequence[memoryview]:
+    """Write the header of each slot; returns what is copied in: nothing of an array that is read in place."""
+    places = [group.shared.place(each) if each.nbytes > chunk_bytes else None for each in outgoing]
+    copied = [NONE if place else each for place, each in zip(places, outgoing, strict=True)]
+    in_place = any(places[rank] for rank in others(group.rank, group.size))
+    for rank in others(group.rank, group.size):
+        array, offset = places[rank] or (-1, 0)
+        header = SlotHeader(outgoing[rank].nbytes, array + 1, offset, _chunks(group, copied, chunk_bytes), in_place)
+        buffer.copy_in(np.array(header).view(np.uint8).data, rank)
+    return copied
+
+
+def _chunks(group: Group, copied: Sequence[memoryview], chunk_bytes: int) -> int:
+    """Of the longest array that is copied in for another rank, at least one."""
+    return max(1, *(-(-copied[rank].nbytes // chunk_bytes) for rank in others(group.rank, group.size)))
+
+
+def _header(group: Group, buffer: DoubleBuffer, rank: int, expected: int) -> SlotHeader:
+    """What this rank announced of its array for this one.
+
+    Raises:
+        Mismatch: the array has another size than `expected`.
+    """
+    header = SlotHeader(*buffer.elements(rank, buffer.rank, HEADER_BYTES).view(np.int64).tolist())
+    if header.nbytes != expected:
+        mine, theirs = size_signature(group, expected), size_signature(group, header.nbytes)
         raise Mismatch.between(group.ranks[group.rank], mine, group.ranks[rank], theirs)
-    return chunks
+    return header
 
 
 def _copy_in(buffer: DoubleBuffer, outgoing: Sequence[memoryview], step: int, chunk_bytes: int) -> None:
@@ -70,3 +123,16 @@ def _copy_out(buffer: DoubleBuffer, incoming: Sequence[memoryview], step: int, c
     for rank in others(buffer.rank, buffer.size):
         chunk = incoming[rank][step * chunk_bytes : (step + 1) * chunk_bytes]
         buffer.copy_out(rank, buffer.rank, chunk, offset=HEADER_BYTES)
+
+
+async def _read_in_place(
+    group: Group, buffer: DoubleBuffer, headers: Mapping[int, SlotHeader], incoming: Sequence[memoryview]
+) -> None:
+    yielder = LoopYielder(buffer.memory)
+    for rank, header in headers.items():
+        if header.array:
+            source = group.shared.read(rank, header.array - 1, header.offset, header.nbytes)
+            for low, high in pieces(0, header.nbytes, CHUNK_BYTES):
+                incoming[rank][low:high] = source[low:high]
+                await yielder.pause()
+    await buffer.advance()  # until then others read this rank's arrays

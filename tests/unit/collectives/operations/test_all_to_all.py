@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from collectives import BrokenGroup, Group, Mismatch, all_to_all
+from collectives import BrokenGroup, Group, Mismatch, all_to_all, allocate
 from transports.local import world
 from transports.testing import local_world, tcp_world
 
@@ -71,3 +71,30 @@ async def test_a_mebibyte_passes_through_windows_at_one_barrier(size):
     await asyncio.wait_for(asyncio.gather(*calls), 30)
     assert all((rows == np.arange(size)[:, None]).all() for rows in incoming)
     assert [group.shared.memory.epoch for group in groups] == [1] * size
+
+
+@pytest.mark.parametrize(("who", "barriers"), [(range(4), 2), ([1], 15), ([], 14)])
+async def test_long_arrays_that_were_allocated_are_read_where_they_lie_and_others_not(who, barriers):
+    """Some ranks send from memory of `allocate`; a part for this rank itself, and short ones, are never read so.
+
+    The slots of 4 ranks have 2^18 bytes, so 3.6 million bytes are 14 chunks; what is read in place adds a barrier.
+    """
+    groups = [Group(end, range(4), 0) for end in local_world(4, shared_memory=True)]
+
+    async def work(group):
+        mine = await allocate(group, 4 * 900_000, "float32")
+        if group.rank not in who:
+            mine = np.empty_like(mine)
+        rows = list(mine.reshape(4, -1))
+        rows[3] = rows[3][:5]
+        before = group.shared.memory.epoch
+        for turn in range(2):  # what is sent is overwritten as soon as the call has returned
+            for to, row in enumerate(rows):
+                row[:] = 100 * turn + 10 * group.rank + to
+            incoming = [np.empty(5 if group.rank == 3 else 900_000, "float32") for _ in range(4)]
+            await all_to_all(group, rows, incoming)
+            assert [set(each.tolist()) for each in incoming] == [{100.0 * turn + 10 * i + group.rank} for i in range(4)]
+        return group.shared.memory.epoch - before
+
+    found = await asyncio.wait_for(asyncio.gather(*map(work, groups)), 30)
+    assert len(set(found)) == 1 and found[0] == 2 * barriers, found
