@@ -117,7 +117,7 @@ class Row:
 
     def line(self) -> str:
         return (
-            f"{self.where:24} {self.width:2} {self.microbatches:3}  {_told(self.ours_s)}  {_told(self.swarm_s)}  "
+            f"{self.where:24} {self.width:2} {self.microbatches:3}  {_spread(self.ours_s)}  {_spread(self.swarm_s)}  "
             f"{self.ratio:.3f} ({min(self.ratios):.3f}-{max(self.ratios):.3f}){'' if self.within else '  under'}"
         )
 
@@ -125,7 +125,7 @@ class Row:
 HEAD = f"{'':24}  W   N  {'1F1B, ms (least-most)':24}  {'swarm, ms (least-most)':24}  throughput (by round)"
 
 
-def _told(seconds: Sequence[float]) -> str:
+def _spread(seconds: Sequence[float]) -> str:
     low, middle, high = (1e3 * f(seconds) for f in (min, statistics.median, max))
     return f"{middle:8.1f} ({low:.1f}-{high:.1f})".ljust(24)
 

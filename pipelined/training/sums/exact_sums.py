@@ -72,7 +72,7 @@ class ExactSums(Accumulation):
         uses = {name: MAX_USES if name in several else 1 for name in self._places}
         self.grids = Grids({name: microbatches * number for name, number in uses.items()})
         self._largest = dict.fromkeys(self._places, 0.0)
-        self._takes_uses = True
+        self._adds_uses = True
 
     @property
     def agreed(self) -> int:
@@ -138,16 +138,16 @@ class ExactSums(Accumulation):
     @contextmanager
     def without_weights(self) -> Iterator[None]:
         """Inside the `with` block no use is added: an input half may compute gradients of weights and drop them."""
-        self._takes_uses = False
+        self._adds_uses = False
         try:
             yield
         finally:
-            self._takes_uses = True
+            self._adds_uses = True
 
     def _on_use_gradient(self, name: str, place: int, gradients: Sequence[torch.Tensor | None], above: object) -> Any:
         """Add the gradient of one use; autograd gets none for it."""
         gradient = gradients[place]
-        if gradient is None or not self._takes_uses:
+        if gradient is None or not self._adds_uses:
             return None
         self._add(name, gradient)
         return tuple(None if index == place else other for index, other in enumerate(gradients))
