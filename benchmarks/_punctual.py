@@ -2,19 +2,15 @@
 
 from pipelined.aio.clock import RealClock
 
+EARLY_S = 150e-6
+"""The end of a wait that is passed awake."""
+
 
 class PunctualClock(RealClock):
-    """Wakes a little early and lets the rest pass awake: a device is done at its time, however late timers are.
-
-    Args:
-        early: seconds; the loop takes them for other things otherwise.
-    """
-
-    def __init__(self, early: float = 150e-6):
-        self._early = early
+    """Wakes a little early and lets the rest pass awake: a device is done at its time, however late timers are."""
 
     async def sleep(self, seconds: float) -> None:
         end = self.now() + seconds
-        await super().sleep(max(0.0, seconds - self._early))
+        await super().sleep(max(0.0, seconds - EARLY_S))
         while self.now() < end:
             pass

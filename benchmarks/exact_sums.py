@@ -189,9 +189,9 @@ def _round_and_add(gradient: torch.Tensor, grid: Grid, sums: torch.Tensor) -> No
 def as_table(options: Options, found: dict[str, Any]) -> str:
     """Medians, their ratios with quartiles, and bytes."""
     seconds = found["seconds"]
-    lower, middle, upper = spread(_ratios(seconds, "exact"))
+    lower, middle, upper = spread(_ratios(seconds))
     least, other, most = spread([one / plain for one, plain in zip(seconds["control"], seconds["plain"], strict=True)])
-    low, ratio, high = spread(_ratios(found["cpu_seconds"], "exact"))
+    low, ratio, high = spread(_ratios(found["cpu_seconds"]))
     model = options.model
     lines = [
         f"{options.schedule} on {found['ranks']} ranks, {model.layers} blocks of {model.d_model}, "
@@ -211,9 +211,9 @@ def as_table(options: Options, found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _ratios(each: dict[str, list[float]], kind: str) -> list[float]:
-    """In each round, what a kind took, of the mean of both plain trainers."""
-    rounds = zip(each[kind], each["plain"], each["control"], strict=True)
+def _ratios(each: dict[str, list[float]]) -> list[float]:
+    """In each round, what exact sums took, of the mean of both plain trainers."""
+    rounds = zip(each["exact"], each["plain"], each["control"], strict=True)
     return [2 * one / (plain + control) for one, plain, control in rounds]
 
 

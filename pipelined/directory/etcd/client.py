@@ -37,13 +37,11 @@ class EtcdDirectory(Directory):
         address: the cluster and the namespace; see `EtcdAddress.parse`.
         patience: seconds without a reply from any member after which calls raise `CutOff`. A watch that receives
             nothing for half of this time starts again at the next member.
-        limits: on one call; the cluster limits the totals.
     """
 
-    def __init__(
-        self, address: EtcdAddress, clock: Clock, patience: float = PATIENCE_S, limits: DirectoryLimits | None = None
-    ):
-        self._gateway, self._clock, self._limits = Gateway(address, clock, patience), clock, limits or DirectoryLimits()
+    def __init__(self, address: EtcdAddress, clock: Clock, patience: float = PATIENCE_S):
+        self._gateway, self._clock = Gateway(address, clock, patience), clock
+        self._limits = DirectoryLimits()  # of one call; the cluster limits the totals
         self._keys = Keys(f"{address.namespace}/")
         self._marks = Marks(self._gateway, clock, f"{address.namespace}.marks/")
 

@@ -19,7 +19,6 @@ from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork
 from pipelined.swarm.records.committed_steps import CommittedSteps
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
-from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
 from transports.rpc import Endpoint, Party
@@ -107,13 +106,9 @@ class TrainerProcess:
         """The steps of this training, as this process sees them."""
         return CommittedSteps(self.view, self.rules, self._node.clock, self._steps)
 
-    def is_to_evaluate(self, head: Commit | None = None) -> bool:
-        """Whether the parameters of a head must still be measured on validation data.
-
-        Args:
-            head: None: the directory's head, if there is one.
-        """
-        head = head or self.view.head
+    def is_to_evaluate(self) -> bool:
+        """Whether the parameters of the directory's head must still be measured on validation data."""
+        head = self.view.head
         return head is not None and due(head, self.view.evaluated, self.rules, self._steps)
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
