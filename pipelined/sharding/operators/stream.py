@@ -67,7 +67,7 @@ async def _gathered(run: Reader, x: Value, over: tuple[int, ...], whole: Shards,
     pairs, last = (*kept, len(members), 2), len(kept)
     own = Shards(mesh, pairs, Layout.of({**whole.layout.cuts, last: tuple(split)}))
     counts = [prod(x.shards.shape(member)[dimension] for dimension in over) for member in members]
-    found = await run.compute("statistics", lambda x: PartStatistics.apply(x, over), x, result=own)
+    found = await run.compute("statistics", lambda x: PartStatistics.apply(_wide(x), over), x, result=own)
     found = await run.move(found, Shards(mesh, pairs, whole.layout))
     return await run.compute("moments", lambda found: MergedMoments.apply(found, counts), found, result=whole)
 
@@ -106,12 +106,17 @@ async def residual(run: Reader, x: Value, y: Value) -> Value:
     return await run.compute("residual", torch.add, x, y, result=x.shards)
 
 
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """Of float16 in float32, as torch's norms compute: the sum of squares of numbers of some hundreds overflows."""
+    return x.float() if x.dtype == torch.float16 else x
+
+
 def _mean(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
-    return x.sum(over, keepdim=True) / size
+    return _wide(x).sum(over, keepdim=True) / size
 
 
 def _variance(size: int, over: tuple[int, ...], x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    return (x - mean).square().sum(over, keepdim=True) / size
+    return (_wide(x) - mean).square().sum(over, keepdim=True) / size
 
 
 def _normed(
@@ -119,5 +124,5 @@ def _normed(
 ) -> torch.Tensor:
     shape = [length if dimension in at else 1 for dimension, length in enumerate(x.shape)]
     weight, bias = [each.view(shape) for each in scale] + [None] * (2 - len(scale))
-    result: torch.Tensor = Normalisation.apply(x, moments, eps, weight, bias)
-    return result
+    result: torch.Tensor = Normalisation.apply(_wide(x), moments, eps, weight, bias)
+    return result.to(x.dtype)

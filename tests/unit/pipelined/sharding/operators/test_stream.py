@@ -1,13 +1,15 @@
 """Layer norm on any split, with the statistics' bytes, and dropout."""
 
 import pytest
+import torch
 from torch.nn import functional
 
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.operators.matmul import SplitMatmul
 from pipelined.sharding.operators.stream import drop, layer_norm
-from tests.unit.pipelined.sharding.operators.ranks import CLOSE, beside, normal
+from pipelined.sharding.operators.verbs import Value
+from tests.unit.pipelined.sharding.operators.ranks import CLOSE, beside, normal, on_ranks
 
 
 def run(x, layout, token="S0:b", share=CLOSE, mesh="a=2 b=3"):
@@ -69,6 +71,32 @@ def test_two_numbers_a_token_are_summed_each_way(ranks):
 def test_few_ranks_send_two_numbers_a_token_to_each_other_in_one_move_each_way(ranks):
     sent = run(normal(2, 6, 12), "S0:a S2:b", mesh=f"a=2 b={ranks}")
     assert sent == [8 * 2 * 2 * (ranks - 1) * 6] * 2 * ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_a_norm_of_float16_does_not_overflow(ranks):
+    """The squares of one token add up to 10^7, where float16 ends at 65,504: by few ranks and past `GATHERED`."""
+    x, weight, bias = (each.half() for each in (500 * normal(2, 3, 60), normal(60, seed=1), normal(60, seed=2)))
+    mesh, whole = Mesh(f"a={ranks}"), x.clone().requires_grad_()
+    shards, parameters = Shards(mesh, x.shape, "S2:a"), Shards(mesh, (60,), "S0:a")
+    plain = functional.layer_norm(whole, (60,), weight, bias)
+    plain.backward(weight.expand_as(plain))
+
+    async def work(tape):
+        own = Value(shards.local(x, tape.rank), shards)
+        scale = [parameters.local(each, tape.rank).requires_grad_() for each in (weight, bias)]
+
+        async def stage():
+            y = await layer_norm(tape, own, *scale)
+            await tape.backward(y, parameters.local(weight, tape.rank).expand_as(y.array))
+            return y
+
+        return (await tape.run(stage())).array, own.gradient, *(each.grad for each in scale)
+
+    for rank, (y, back, *scale) in enumerate(on_ranks(ranks, work)[0]):
+        assert {each.dtype for each in (y, back, *scale)} == {torch.float16}
+        torch.testing.assert_close(y, shards.local(plain.detach(), rank), atol=4e-3, rtol=4e-3)
+        torch.testing.assert_close(back, shards.local(whole.grad, rank), atol=1e-4, rtol=1e-2)
 
 
 def test_dropout_of_a_split_value_is_that_of_the_whole():
