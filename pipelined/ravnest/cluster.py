@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
+from pipelined.actors.agree import first_value, gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
@@ -112,6 +112,8 @@ class ClusterMember:
             if count > 1 and part.includes(1):
                 # before the stage is built, which keeps the loop from replying to others
                 everyone = await stack.enter_async_context(_opened(log.attempt(self._open(clusters))))
+                if await first_value(world, "no rounds", everyone is None or None):
+                    everyone = None  # the clusters ended before one of its nodes had opened it
             actor = await stack.enter_async_context(Actor(world))
             backed = self._backed(training, clusters, place, world, actor)
             order = backed.order if backed else self.order
