@@ -111,9 +111,7 @@ class ClusterMember:
             everyone = None
             if count > 1 and part.includes(1):
                 # before the stage is built, which keeps the loop from replying to others
-                everyone = await stack.enter_async_context(_opened(log.attempt(self._open(clusters))))
-                if await first_value(world, "no rounds", everyone is None or None):
-                    everyone = None  # the clusters ended before one of its nodes had opened it
+                everyone = await self._open_all(stack, clusters, world, log)
             actor = await stack.enter_async_context(Actor(world))
             backed = self._backed(training, clusters, place, world, actor)
             order = backed.order if backed else self.order
@@ -143,6 +141,14 @@ class ClusterMember:
             await gather(world, "stopped", True)  # each has written its order
         heard = number < clusters.kept or rounds > 0
         return ClusterOutcome(held if heard else None, training.stopped(clusters, number, done, rounds), digest)
+
+    async def _open_all(
+        self, stack: AsyncExitStack, clusters: Clusters, world: Transport, log: RoundLog
+    ) -> Transport | None:
+        """A rank of the world of all clusters; None: they ended before every node of this cluster had opened it."""
+        everyone = await stack.enter_async_context(_opened(log.attempt(self._open(clusters))))
+        ended = await first_value(world, "no rounds", everyone is None or None)
+        return None if ended else everyone
 
     async def _open(self, clusters: Clusters, number: int | None = None) -> Transport:
         """A rank of the world of one of these clusters; None: of the world of all."""

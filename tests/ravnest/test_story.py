@@ -11,7 +11,7 @@ from tests.ravnest.story import CASE, LEASE_S, OPTIMIZER, RETURN_S, STEPS, Fault
 
 SEEDS, GROUP, GROUPS = 12, 20, 250
 LATE_LEAVE, OPENED_BY_SOME = 1068, 598
-"""A node leaves its clusters' worlds only after later ones end, too; clusters end when some nodes have opened theirs."""
+"""A node leaves the worlds of clusters only after later ones end; clusters end when some nodes have opened theirs."""
 
 
 def happens(fault, phase, seconds):
