@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pipelined.ravnest.backed import BackedPlace
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import KeptOrder
-from pipelined.ravnest.overlapped import OverlappedRounds
+from pipelined.ravnest.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.rounds import RoundLog, Rounds
 from pipelined.ravnest.saving import StageSaver
@@ -70,14 +70,22 @@ class ClusterRun:
                 await saver.begin(number)
                 await saver.save(number, await stage.flat_copy())
 
+        rounds = self._empty_rounds
+
         async def after_update(updates: int) -> None:
             if updates % every == 0 and updates // every < spans:
                 await save(updates // every)
+            if self.backed and rounds:
+                await rounds.after_update(updates)
+                if rounds.ended:
+                    self.backed.end_after(updates)
 
         stopped = False
         if steps:
             report = await self._train(steps, after_update)
             steps, stopped = range(report.step + 1), report.stop
+        if rounds:
+            await rounds.finish()
         if not stopped and self.part == WHOLE:
             await save(spans)
         return len(steps), not stopped and self.part == WHOLE
@@ -139,6 +147,14 @@ class ClusterRun:
         if stopped or beside.ended or not self.part.includes(rounds.done + 1):
             return len(steps), False
         return len(steps), await rounds.average(training.weight(clusters, number, rounds.done + 1))
+
+    @property
+    def _empty_rounds(self) -> EmptyRounds | None:
+        """Of a single cluster with a backup for every place; in others a place without one decides where it stops."""
+        if not self.backed or len(self.clusters.backups) < len(self.clusters.rows[0]):
+            return None
+        actor, begins = self.trainer.context.actor, self.training.snapshots(self.clusters)
+        return EmptyRounds(self.log, actor, writes=actor.rank == 0, begins=begins, order=self.backed.order.added)
 
     async def _train(self, steps: range, then: AfterUpdate = do_nothing) -> StepReport:
         """Train these steps, or fewer if these clusters end; returns the report of the last one.

@@ -161,8 +161,6 @@ class ClusterFormer:
         wanted = None if self.request.clusters is None else self.request.clusters - len(left)
         if not waiting or view.digests(clusters) or (wanted is not None and wanted < 1):
             return []
-        if len(clusters.rows) == 1 and len(clusters.backups) == len(clusters.rows[0]):
-            return []  # places with backups stop at rounds alone, and one cluster has none
         rules = replace(self.request.rules, rounds=True)
         sizes = StageSizes(self.request.layers, rules)
         held = ((place, view.nodes[place.name].ram) for number in left for place in clusters.rows[number])

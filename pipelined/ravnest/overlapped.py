@@ -12,12 +12,12 @@ Source: Ravnest, section 3.2; adding the difference is our own.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.ravnest.rounds import Rounds
+from pipelined.ravnest.rounds import RoundLog, Rounds
 
 
 class OverlappedRounds:
@@ -74,3 +74,44 @@ class OverlappedRounds:
     def _is_its_turn(self, updates: int, running: "asyncio.Task[torch.Tensor | None]") -> bool:
         turn = self._order.get(len(self._added) + 1)
         return running.done() if turn is None else updates >= turn
+
+
+class EmptyRounds:
+    """The rounds of one cluster of which every place has a backup: nothing is averaged, and each is committed.
+
+    From a round that is not committed both nodes of a place know, after equally many updates, that the cluster ends.
+
+    Args:
+        actor: the parent of what waits for a round.
+        writes: whether this node commits the rounds.
+        begins: by round the updates after which it begins.
+        order: by round the updates after which a node waits for it.
+
+    Attributes:
+        ended: as in `OverlappedRounds`.
+    """
+
+    def __init__(self, log: RoundLog, actor: Actor, *, writes: bool, begins: Sequence[int], order: Mapping[int, int]):
+        self._log, self._actor, self._writes, self._begins, self._order = log, actor, writes, begins, order
+        self._running: asyncio.Task[bool] | None = None
+        self._done, self.ended = 0, False
+
+    async def after_update(self, updates: int) -> None:
+        """Wait for the last round if it is its turn, and begin the next one if that is due."""
+        if updates >= self._order.get(self._done + 1, updates + 1):
+            await self.finish()
+        if not self.ended and updates in self._begins[self._done : self._done + 1]:
+            self._running = self._actor.start(self._settle(self._done + 1))
+
+    async def finish(self) -> None:
+        """Wait for the round that runs, if one does."""
+        if self._running is not None:
+            self.ended, self._running = not await self._running, None
+            self._done += not self.ended
+
+    async def _settle(self, number: int) -> bool:
+        return await self._log.settle(number, self._commit(number), lambda: True)
+
+    async def _commit(self, number: int) -> None:
+        if self._writes:
+            await self._log.write(number)

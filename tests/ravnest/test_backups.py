@@ -100,6 +100,14 @@ def test_a_node_that_dies_beside_its_backup_changes_no_bit_at_any_moment(tmp_pat
     assert all(len(losses) == 1 for losses in told.shown.values())
 
 
+def test_one_cluster_of_which_every_place_has_a_backup_stops_at_a_round_so_that_a_late_one_joins_it():
+    """Both nodes of the place stop after the same step, whichever saw first that the clusters end."""
+    story = Story(2, backups=1, steps=24, clusters=None)
+    run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
+    first, last = story.chain
+    assert len(first.rows) == 1 and last.going.late == 1 and len(last.backups) == 1
+
+
 def seconds_a_step(backups):
     """In the middle of one cluster of three stages over slow lines, with as many microbatches alive as they need."""
     training = replace(OVERLAPPED, steps=40)
