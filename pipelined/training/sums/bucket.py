@@ -68,7 +68,7 @@ class Bucket:
         Cost: on a GPU one transfer for all of them.
         """
         pieces = [self.gradient[low:high] for low, high in self.spans.values()]
-        norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces]
+        norms = torch._foreach_norm(pieces, dtype=torch.float64) if pieces else ()
         each = torch.stack(norms).cpu().tolist() if norms else []
         return {name: norm**2 for name, norm in zip(self.spans, each, strict=True)}
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.plan import Plan
@@ -56,3 +57,22 @@ def test_a_gradient_that_moves_keeps_its_values_and_backward_adds_there():
     assert not weight.grad.any()
     with pytest.raises(ValueError, match="memory: 20, summed: 24 bytes"):
         bucket.rebase(np.zeros(20, np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_all_norms_are_one_operation_with_the_bits_of_one_each(dtype):
+    """On a GPU each operation is launched by itself, however small its tensor is."""
+    calls = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            calls.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    parameters = {str(size): nn.Parameter(torch.zeros(size, dtype=dtype)) for size in (1, 3, 768, 12345)}
+    bucket = fill_bucket(Plan("gpipe", 1, 1, 1, 1), (0,), parameters)
+    bucket.gradient.normal_(generator=torch.Generator().manual_seed(0))
+    expected = {n: float(torch.linalg.vector_norm(p.grad, dtype=torch.float64)) ** 2 for n, p in parameters.items()}
+    with Noted():
+        assert bucket.squares() == expected
+    assert [name for name in calls if "norm" in name] == ["_foreach_norm"]
