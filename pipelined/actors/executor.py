@@ -12,13 +12,13 @@ from contextlib import suppress
 from os import sched_getaffinity
 from typing import Protocol, TypeVar
 
+from pipelined.actors.follower import PATIENCE_S, Follower
 from pipelined.actors.work import Piece, WorkThread
 from pipelined.aio.clock import Clock, RealClock
+from pipelined.aio.nursery import Nursery
 from transports import Transport
 
 T = TypeVar("T")
-PATIENCE_S = 3.0
-"""Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""
 
 
 class Device(Protocol):
@@ -61,6 +61,28 @@ class Executor(ABC):
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
 
+    def begin(
+        self,
+        parent: Nursery,
+        op: str,
+        work: Callable[[], T],
+        then: Callable[[T, float, float], None],
+        prompt: bool = True,
+    ) -> None:
+        """Queue one piece of work, and return at once.
+
+        Args:
+            parent: fails with an error of `work` or `then`; waits for the piece when its block ends. Its cancellation
+                takes a piece that has not begun out of the queue.
+            op, work, prompt: see `run`.
+            then: called on the loop with the result, its start and end, in the order of the queue.
+        """
+
+        async def follow() -> None:
+            then(*await self.run(op, work, prompt))
+
+        parent.create_task(follow())
+
     def close(self) -> None:  # noqa: B027 (most executors hold nothing)
         """Release the thread, if there is one."""
 
@@ -93,6 +115,7 @@ class TorchExecutor(Executor):
         super().__init__(clock, on_busy)
         self.device = device
         self._thread = WorkThread(f"device {device}", self._compute, self._settle)
+        self._follower: Follower | None = None
 
     @classmethod
     def of_rank(
@@ -126,14 +149,28 @@ class TorchExecutor(Executor):
         try:
             await piece.ended.wait()
         except asyncio.CancelledError:
-            if self._thread.withdraw(piece):
-                self._ended()
-            else:
+            if not self._withdraw(piece):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE_S):
                         await piece.ended.wait()
             raise
         return piece.result(), piece.start, piece.end
+
+    def begin(
+        self,
+        parent: Nursery,
+        op: str,
+        work: Callable[[], T],
+        then: Callable[[T, float, float], None],
+        prompt: bool = True,
+    ) -> None:
+        """See `Executor.begin`; one task follows all pieces of a parent until none is left."""
+        piece = Piece(op, work, prompt)
+        self._thread.put(piece)
+        self._queued()
+        if self._follower is None or self._follower.over or self._follower.parent is not parent:
+            self._follower = Follower(parent, self._withdraw)
+        self._follower.follow(piece, then)
 
     def close(self) -> None:
         """Refuse further work; cancelled work that still runs is not waited for."""
@@ -153,10 +190,16 @@ class TorchExecutor(Executor):
         del piece.work
         piece.end = self.clock.now()
 
+    def _withdraw(self, piece: Piece) -> bool:
+        if withdrawn := self._thread.withdraw(piece):
+            self._ended()
+        return withdrawn
+
     def _settle(self, piece: Piece) -> None:
         self._ended()
         self._record(piece.op, piece.end - piece.start)
         piece.ended.set()
+        piece.then()
 
 
 class TimedExecutor(Executor):

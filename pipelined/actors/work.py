@@ -23,12 +23,14 @@ class Piece:
 
     Attributes:
         ended: set when the loop has learned of the end.
+        then: called after that.
     """
 
     op: str
     work: Callable[[], Any]
     prompt: bool = True
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    then: Callable[[], None] = lambda: None
     start: float = 0.0
     end: float = 0.0
     value: Any = None

@@ -93,6 +93,7 @@ def build_rank(
         tracer,
         job.seed if job.dropout_seed is None else job.dropout_seed,
         Compression(actor, numerics.compress, tracer),
+        recompute=numerics.recompute or numerics.newest,
         in_order=shards_weights,
     )
     rank_optimizer = (MasterOptimizer if numerics.has_masters else RankOptimizer)(job, local.updated, executor)

@@ -58,6 +58,7 @@ class RankContext:
         tracer: records the instructions.
         seed: of dropout.
         compression: sends tensors between stages; default: without a codec.
+        recompute: whether backwards run the last stage's forward again, and so take the targets.
         in_order: whether weight halves move tensors, so that the members of a team run them in one order, too.
     """
 
@@ -69,6 +70,7 @@ class RankContext:
     tracer: Tracer
     seed: int
     compression: Compression | None = None
+    recompute: bool = False
     in_order: bool = False
 
     @cached_property

@@ -6,9 +6,11 @@ result to the neighbour; only the schedule decides the order.
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from pipelined.actors.messages import Activation, Address, Gradient
 from pipelined.aio.nursery import Nursery
@@ -24,6 +26,7 @@ from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from transports import Message, TransportError
 
+T = TypeVar("T")
 AHEAD = 2
 """Instructions that wait in the queue of the device after the one that it computes."""
 
@@ -75,34 +78,47 @@ class TrainWorker(Worker):
         origins = filter(None, map(self.origin, program))
         self._messages = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
         self._instructions, self._room = instructions, asyncio.Semaphore(1 + AHEAD)
-        self._last: asyncio.Task[None] | None = None
+        self._queue = deque[Instruction]()
+        self._idle: asyncio.Future[None] | None = None
         self._sends = set[asyncio.Task[None]]()
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
         at = Instruction(op, pipe, stage, microbatch)
         if self._instructions is None:
-            await self._run(at, [await self._message(at)])
-        else:
-            await self._room.acquire()
             given = [await self._message(at)]
-            self._last = self._instructions.create_task(self._queued(at, given, self._last))
+            if at.computes:
+                with self._name_in_errors(at):
+                    ended = await self.context.compute(OPS[op], self._work(at, given), self._is_awaited(at))
+                self._computed(at, *ended)
+            self._over(at)
+            return
+        await self._room.acquire()
+        given = [await self._message(at)]
+        self._queue.append(at)
+        if at.computes:
+            work, then = partial(self._named, at, self._work(at, given)), partial(self._ended, at)
+            self.context.executor.begin(self._instructions, OPS[op], work, then, self._is_awaited(at))
+        else:
+            self._end_others()
 
-    async def _queued(self, at: Instruction, given: Given, before: "asyncio.Task[None] | None") -> None:
-        """An instruction of the queue, after the one before it."""
-        if not at.computes and before is not None:
-            await asyncio.wait([before])
-        await self._run(at, given)
+    def _ended(self, at: Instruction, result: Any, start: float, end: float) -> None:
+        """The first computation of the queue has ended."""
+        self._queue.popleft()
+        self._computed(at, result, start, end)
+        self._over(at)
         self._room.release()
+        self._end_others()
 
-    async def _run(self, at: Instruction, given: Given) -> None:
-        with self._name_in_errors(at):
-            if at.op == "F":
-                await self._forward(at, given)
-            elif at.op == "W":
-                await self._compute(at, lambda: self.context.stages[at.stage].backward_weight((at.pipe, at.microbatch)))
-            elif at.computes:
-                await self._backward(at, given)
+    def _end_others(self) -> None:
+        """End the instructions at the head of the queue that compute nothing."""
+        while self._queue and not self._queue[0].computes:
+            self._over(self._queue.popleft())
+            self._room.release()
+        if self._idle is not None and not self._queue and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _over(self, at: Instruction) -> None:
         if self._sums is not None:
             self._sums.ended(at)
 
@@ -126,24 +142,46 @@ class TrainWorker(Worker):
             return await super().arrival(choices, patience)
         due = (one for at in choices if self._due.covers(one := Instruction(*at), self.halves))
         known = [known for at in due if (origin := self.origin(at)) and (known := self._messages.requested(*origin))]
-        if self._last is not None:
-            await asyncio.wait([*known, self._last], return_when=asyncio.FIRST_COMPLETED)
+        if self._queue:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([*known, self._idle], return_when=asyncio.FIRST_COMPLETED)
         if known:
             seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _forward(self, at: Instruction, given: Given) -> None:
-        held, random = self.context.stages[at.stage], self._random(at)
+    def _work(self, at: Instruction, given: Given) -> Callable[[], Any]:
+        """What the device does for an instruction."""
+        held, key, random = self.context.stages[at.stage], (at.pipe, at.microbatch), self._random(at)
 
-        def work() -> Any:
+        def forward() -> Any:
             x = given.pop() or self.context.feed.inputs(self.step, self._number(at))
-            return held.forward((at.pipe, at.microbatch), x, random, self._targets(at))
+            return held.forward(key, x, random, self._targets(at))
 
-        output = await self._compute(at, work)
-        if at.stage == self.layout.depth - 1:
-            self._score(self._number(at), *output.tensors)
-        else:
-            self._send(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), output)
+        def backward() -> Any:
+            half = held.backward if at.op == "B" else held.backward_input
+            targets = self._targets(at) if self.context.recompute else None
+            return half(key, given.pop(), self._scale, random, targets)
+
+        if at.op == "W":
+            return partial(held.backward_weight, key)
+        return forward if at.op == "F" else backward
+
+    def _named(self, at: Instruction, work: Callable[[], T]) -> T:
+        with self._name_in_errors(at):
+            return work()
+
+    def _computed(self, at: Instruction, result: Any, start: float, end: float) -> None:
+        """Record a computation, and send its result at once, even if other work is pending here."""
+        name = OPS[at.op]
+        self.context.tracer.record(
+            name.partition("_")[0], name, start, end, (self.step, at.stage, at.microbatch, at.pipe)
+        )
+        if at.op == "F" and at.stage == self.layout.depth - 1:
+            self._score(self._number(at), *result.tensors)
+        elif at.op == "F":
+            self._send(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), result)
+        elif at.op in "BI" and at.stage > 0 and result is not None:
+            self._send(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), result)
 
     def _score(self, number: int, total: float, count: float | None = None) -> None:
         """Keep the loss of a microbatch.
@@ -157,27 +195,12 @@ class TrainWorker(Worker):
         self.losses[number] = float(total)
         self.count += 1.0 if count is None else count
 
-    async def _backward(self, at: Instruction, given: Given) -> None:
-        """A whole backward or its input half; sends the gradient at once, even if other work is pending here."""
-        held, key = self.context.stages[at.stage], (at.pipe, at.microbatch)
-        random = self._random(at)
-        half = held.backward if at.op == "B" else held.backward_input
-        back = await self._compute(at, lambda: half(key, given.pop(), self._scale, random, self._targets(at)))
-        if at.stage > 0 and back is not None:
-            self._send(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
-
     async def _message(self, at: Instruction) -> Message | None:
         """The message that an instruction needs; None if it needs none."""
         if (origin := self.origin(at)) is None:
             return None
         with self._name_in_errors(at), self.context.tracer.span("receive", str(origin[1][0]), **self._span_fields(at)):
             return await self._messages.take(*origin)
-
-    async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
-        name, place = OPS[at.op], (self.step, at.stage, at.microbatch, at.pipe)
-        result, start, end = await self.context.compute(name, work, self._is_awaited(at))
-        self.context.tracer.record(name.partition("_")[0], name, start, end, place)
-        return result
 
     def _is_awaited(self, at: Instruction) -> bool:
         """Whether another rank waits for the result of an instruction, or a gradient sum may start at its end."""

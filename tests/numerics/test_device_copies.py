@@ -69,12 +69,18 @@ class CountingExecutor(TorchExecutor):
         self.device, self._counts = str(DEVICE), counts
 
     async def run(self, op, work, prompt=True):
+        return await super().run(op, self._counting(work), prompt)
+
+    def begin(self, parent, op, work, then, prompt=True):
+        super().begin(parent, op, self._counting(work), then, prompt)
+
+    def _counting(self, work):
         def counted():
             with Counting(self._counts):
                 return work()
 
         self._counts["run"] += 1
-        return await super().run(op, counted, prompt)
+        return counted
 
 
 def counted(job, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 
 from pipelined.actors.executor import TimedExecutor, TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
+from pipelined.aio.nursery import Nursery
 
 
 def test_a_timed_device_takes_what_each_op_takes_one_after_another():
@@ -213,3 +214,113 @@ def test_a_closed_device_refuses_all_further_work(busy):
                 await held.device.run("backward", lambda: None)
 
     on_held(scene)
+
+
+class Begun:
+    """Three pieces that a nursery has begun; the first waits until it is let go."""
+
+    def __init__(self, device, then=lambda result, start, end: None):
+        self.device, self.go, self.running, self.done = device, threading.Event(), threading.Event(), []
+        self.then = then
+
+    def first(self):
+        self.running.set()
+        self.go.wait()
+        return self.note(0)
+
+    def note(self, number):
+        self.done.append(number)
+        return number
+
+    def begin(self, parent):
+        for number, work in enumerate([self.first, lambda: self.note(1), lambda: self.note(2)]):
+            self.device.begin(parent, f"piece {number}", work, self.then)
+
+    async def until_running(self):
+        await asyncio.to_thread(self.running.wait)
+
+
+def on_begun(scene, **more):
+    async def main():
+        device = TorchExecutor("cpu", RealClock())
+        begun = Begun(device, **more)
+        try:
+            async with asyncio.timeout(60):
+                return await scene(begun)
+        finally:
+            begun.go.set()
+            device.close()
+
+    return asyncio.run(main())
+
+
+def test_a_nursery_waits_for_what_it_has_begun_and_one_task_follows_all_of_it():
+    results = []
+
+    async def scene(begun):
+        async with Nursery() as parent:
+            before = len(asyncio.all_tasks())
+            begun.begin(parent)
+            assert len(asyncio.all_tasks()) == before + 1
+            begun.go.set()
+
+    on_begun(scene, then=lambda result, start, end: results.append((result, end >= start)))
+    assert results == [(0, True), (1, True), (2, True)]
+
+
+def test_what_was_begun_is_withdrawn_with_its_nursery_but_for_what_runs():
+    async def scene(begun):
+        async def parent():
+            async with Nursery() as parent:
+                begun.begin(parent)
+
+        task = asyncio.create_task(parent())
+        await begun.until_running()
+        task.cancel()
+        while begun.device._thread._waiting:
+            await asyncio.sleep(0)
+        begun.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert begun.done == [0]
+        assert (await begun.device.run("next", lambda: 7))[0] == 7, "the device takes work again"
+        assert begun.done == [0]
+
+    on_begun(scene)
+
+
+@pytest.mark.parametrize("where", ["work", "then"])
+def test_an_error_of_what_was_begun_fails_its_nursery_although_the_block_waits(where):
+    """A schedule that waits for a message would otherwise wait for ever."""
+
+    def fail(*ended):
+        raise ValueError(f"of the {where}")
+
+    async def scene(begun):
+        begun.go.set()
+        with pytest.raises(ValueError, match=f"of the {where}"):
+            async with Nursery() as parent:
+                begun.device.begin(parent, "piece", fail if where == "work" else lambda: 0, fail)
+                await asyncio.Event().wait()
+
+    on_begun(scene)
+
+
+def test_what_is_begun_after_a_failure_is_not_done():
+    async def scene(begun):
+        async def fail():
+            raise ValueError("first")
+
+        with pytest.raises(ValueError, match="first"):
+            async with Nursery() as parent:
+                parent.create_task(fail())
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    begun.begin(parent)
+                    await begun.until_running()
+                    begun.go.set()
+        await begun.device.run("next", lambda: 0)
+        assert begun.done == [0]
+
+    on_begun(scene)
