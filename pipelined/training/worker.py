@@ -144,7 +144,8 @@ class TrainWorker(Worker):
         known = [known for at in due if (origin := self.origin(at)) and (known := self._messages.requested(*origin))]
         if self._queue:
             self._idle = asyncio.get_running_loop().create_future()
-            await asyncio.wait([*known, self._idle], return_when=asyncio.FIRST_COMPLETED)
+            waits: list[asyncio.Future[Any]] = [*known, self._idle]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if known:
             seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
