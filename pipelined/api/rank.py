@@ -1,8 +1,7 @@
 """One rank of a job that trains a user's model: its trainer, the state that it saves and loads, and its evaluation."""
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +23,11 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.claim import claimed
-from pipelined.state.checkpoints.gather import gather_state
+from pipelined.state.checkpoints.gather import gather_state, write_state
 from pipelined.state.checkpoints.saving import CheckpointSaver
+from pipelined.state.checkpoints.torch_file import placeholders, write_torch_file
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
+from pipelined.state.manifest import Layout
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
@@ -221,7 +222,10 @@ class RankSession:
             self._batches_are_equal = True
 
     async def state_dict(self) -> dict[str, torch.Tensor] | None:
-        """The state of the whole model, as the user's module names it, on rank 0; None elsewhere."""
+        """The state of the whole model, as the user's module names it, on rank 0; None elsewhere.
+
+        Cost: memory on rank 0 for the whole model, beside what it holds.
+        """
         tensors = await gather_state(self.trainer)
         return None if tensors is None else self._job.model.state_dict(tensors)
 
@@ -230,14 +234,15 @@ class RankSession:
 
         Raises:
             AgreedError: on every rank: it cannot be written.
+        Cost: memory on rank 0 for one whole tensor at a time, beside what it holds.
         """
-        state = await self.state_dict()
+        model = self._job.model
 
-        async def write() -> None:
-            if state is not None:
-                await asyncio.to_thread(_save_whole, state, path)
+        def write(layout: Layout, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+            unfilled = placeholders(layout)
+            write_torch_file(path, model.state_dict(unfilled), unfilled, tensors)
 
-        await agree(self.transport, "exported", write())
+        await write_state(self.trainer, write)
 
 
 def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
@@ -253,14 +258,3 @@ def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor:
         seed=job.seed,
     )
     return build_rank(actor, description, executor=executor, tracer=NullTracer())
-
-
-def _save_whole(state: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write a file with torch, whole or not at all. Raises OSError."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("wb") as file:
-            torch.save(state, file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -239,7 +239,10 @@ class Trainer(LoopTrainer):
         return self._load(path).result()
 
     def export(self, path: FilePath) -> None:
-        """Write the state of `state_dict` to a file, which `torch.load` reads on a machine without this package."""
+        """Write the state of `state_dict` to a file, which `torch.load` reads on a machine without this package.
+
+        Cost: memory on rank 0 for one whole tensor at a time, beside what it holds; `state_dict` needs the whole model.
+        """
         self._export(path).result()
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from mpi4py import MPI
 from torch import nn
 
 import pipelined as pp
+from benchmarks._resident import begin_peak, resident
 
 WORLD = MPI.COMM_WORLD
 LOSS = nn.functional.mse_loss
@@ -59,3 +60,22 @@ def test_batches_that_differ_by_rank_are_refused_before_the_first_step():
         with pytest.raises(pp.UsageError, match="ranks 0 and 1 have different targets"):
             trainer.step((inputs()[0], inputs()[0] + WORLD.rank))
         assert trainer.step((inputs()[0], inputs()[0])).loss == pytest.approx(plain()[0][0], rel=0, abs=1e-12)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_export_needs_memory_for_one_parameter_not_for_the_model(tmp_path_factory):
+    path = WORLD.bcast(tmp_path_factory.mktemp("export") / "state.pt" if not WORLD.rank else None)
+    width, depth = 1448, 12  # 8 MiB each
+    rows = [lambda: nn.Linear(width, width, bias=False)] * depth
+    plan, sgd = pp.Plan("gpipe", WORLD.size, 1, 1, 2), lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+    with pp.Trainer(rows, plan, loss=LOSS, optimizer=sgd) as trainer:
+        trainer.export(path)  # loads what it needs, and fills what buffers stay
+        before = begin_peak()
+        trainer.export(path)
+        grown = resident("VmHWM") - before
+        state = trainer.state_dict()
+    assert grown < 2 * width * width * 4, f"rank {WORLD.rank} grew by {grown / 2**20:.1f} MiB"
+    if state is not None:
+        found = torch.load(path, weights_only=True)
+        assert list(found) == list(state)
+        assert all(torch.equal(found[name], value) for name, value in state.items())

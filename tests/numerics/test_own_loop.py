@@ -99,6 +99,38 @@ def test_the_evaluated_loss_is_that_of_the_exported_state(tmp_path):
     assert found == pytest.approx(LOSS(model(inputs), targets).item(), rel=0, abs=1e-12)
 
 
+class Tied(nn.Module):
+    """Two names of one weight, buffers, and a parameter that the forward does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)
+        self.last.weight, self.unused = self.first.weight, nn.Parameter(torch.arange(3.0))
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "layout"),
+    [
+        (lambda: pp.trace(Tied(), torch.zeros(4, 8)), plan(), None),
+        (lambda: pp.Sequential(row()), pp.Plan("gpipe", 2, 1, 4, 4, tensor=2), "data"),
+        (lambda: pp.Sequential(row()), pp.Plan("gpipe", 2, 1, 4, 4, tensor=2), "megatron"),
+    ],
+    ids=["tied, with buffers", "a team, replicated", "a team, split"],
+)
+def test_an_exported_file_has_the_bits_and_the_names_of_the_state(model, plan, layout, tmp_path):
+    with pp.Trainer(model(), plan, loss=LOSS, optimizer=adam, layout=layout) as made:
+        inputs, targets = batches()[0]
+        made.step((inputs.float(), targets.float()))
+        state = made.state_dict()
+        made.export(tmp_path / "state.pt")
+    found = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert list(found) == list(state)
+    assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in state.items())
+
+
 def test_a_loop_resumes_at_another_depth(tmp_path):
     with trainer(plan(depth=2)) as made:
         for batch in batches()[:3]:

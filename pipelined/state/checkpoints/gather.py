@@ -1,13 +1,14 @@
 """The tensors of the whole model on rank 0: one after another for a writer, or all together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from torch import Tensor
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import agree
+from pipelined.actors.agree import agree, gather
 from pipelined.errors import UsageError
+from pipelined.state.manifest import Layout
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
@@ -24,38 +25,49 @@ async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
     """
     own = set(trainer.local.state_names)
     async with trainer.newest():
-        each = _each(trainer.context.actor, trainer.local)
+        layouts = await gather(trainer.context.actor.transport, "layouts", _layout(trainer.local))
+        each = _each(trainer.context.actor, trainer.local, layouts)
         every = {name: tensor.clone() if name in own else tensor async for name, tensor in each}
     return None if trainer.context.actor.rank else every
 
 
 async def write_parameters(trainer: RankTrainer, write: Callable[[Iterator[Named]], None]) -> None:
-    """Give a writer on rank 0 every parameter of the model, one after another; all ranks call this between two steps.
+    """Give a writer on rank 0 every parameter of the model, without its buffers; else as `write_state`."""
+    names = set(trainer.local.names)
+    # `filter` keeps no tensor while the next one comes
+    await write_state(trainer, lambda _, tensors: write(filter(lambda named: named[0] in names, tensors)))
+
+
+async def write_state(trainer: RankTrainer, write: Callable[[Layout, Iterator[Named]], None]) -> None:
+    """Give a writer on rank 0 every parameter and persistent buffer of the model, one after another.
+
+    All ranks call this between two steps.
 
     Args:
-        write: runs in a thread of rank 0.
+        write: takes the dtypes and shapes of all, and the tensors; runs in a thread of rank 0.
     Raises:
         AgreedError: on every rank: the writer raised a UsageError or an OSError.
-    Cost: one message a parameter to rank 0. Beside what they hold, rank 0 and the first member of each team have one
-        whole parameter at a time.
+    Cost: one message a tensor to rank 0. Beside what they hold, rank 0 and the first member of each team have one
+        whole tensor at a time.
     """
-    actor, loop, names = trainer.context.actor, asyncio.get_running_loop(), set(trainer.local.names)
+    actor, loop = trainer.context.actor, asyncio.get_running_loop()
 
     async def written() -> None:
-        each = _each(actor, trainer.local)
+        layouts = await gather(actor.transport, "layouts", _layout(trainer.local))
+        each = _each(actor, trainer.local, layouts)
 
         async def following() -> Named | None:
             return await anext(each, None)
 
-        def parameters() -> Iterator[Named]:
+        def tensors() -> Iterator[Named]:
             while named := asyncio.run_coroutine_threadsafe(following(), loop).result():
-                if named[0] in names:
-                    yield named
+                yield named
                 del named  # before the next one comes
 
         try:
             if not actor.rank:
-                await asyncio.to_thread(write, parameters())
+                whole = {name: about for layout in layouts for name, about in layout.items()}
+                await asyncio.to_thread(write, whole, tensors())
         except (UsageError, OSError):
             await _drain(each)  # the other ranks send on, and learn of the error afterwards
             raise
@@ -65,18 +77,29 @@ async def write_parameters(trainer: RankTrainer, write: Callable[[Iterator[Named
         await agree(actor.transport, "exported", written())
 
 
+def _layout(local: LocalParameters) -> Layout:
+    """Dtype and shape of each whole tensor that this rank sends to rank 0, by name, in the order of sending."""
+    found = {}
+    for name in local.state_names if not local.team.member else ():
+        tensor, part = local.tensors[name], local.team.part(name)
+        shape = tensor.shape if part is None else part.whole
+        found[name] = str(tensor.dtype).removeprefix("torch."), tuple(shape)
+    return found
+
+
 async def _drain(each: AsyncIterator[Named]) -> None:
     async for _ in each:
         pass
 
 
-async def _each(actor: Actor, local: LocalParameters) -> AsyncIterator[Named]:
+async def _each(actor: Actor, local: LocalParameters, layouts: Sequence[Layout]) -> AsyncIterator[Named]:
     """On rank 0 every tensor of the model, first those of which it is the first holder, which change with a step.
 
     The other ranks send theirs, and have none here.
+
+    Args:
+        layouts: on rank 0, what each rank sends.
     """
-    if actor.rank:
-        actor.tell(0, ("state", "names"), note=[] if local.team.member else local.state_names)
     for name in local.state_names:
         tensor = await whole_of(actor.transport, local, name)
         if tensor is not None and actor.rank:
@@ -84,6 +107,6 @@ async def _each(actor: Actor, local: LocalParameters) -> AsyncIterator[Named]:
         elif tensor is not None:
             yield name, tensor
         del tensor  # before the next one is put together
-    for rank in range(1, actor.transport.world_size) if not actor.rank else ():
-        for name in (await actor.receive(rank, ("state", "names"))).note:
+    for rank, layout in enumerate(layouts[1:], 1):
+        for name in layout:
             yield name, (await actor.receive(rank, ("state", name))).blocks[0].torch()
