@@ -14,7 +14,7 @@ from pipelined.aio.progress import MOMENT_S
 from pipelined.membership.connection import connected
 from pipelined.ravnest.status import RavnestStatus, statuses
 
-COLUMNS = ("cluster", "step", "loss", "s/step", "stage", "node", "layers", "alive", "delay")
+COLUMNS = ("cluster", "step", "loss", "s/step", "stage", "node", "backup", "layers", "alive", "delay")
 
 
 async def status(flags: Status) -> None:
@@ -30,7 +30,8 @@ def table(seen: RavnestStatus) -> Group:
         own = [str(number), _step(cluster), _number(cluster["loss"], ".4f"), _number(cluster["step_s"], ".2f")]
         for stage, place in enumerate(cluster["places"]):
             layers, delay = f"{place['layers'][0]}-{place['layers'][1] - 1}", _number(place["staleness"], ".1f")
-            cells = [*(own if stage == 0 else [""] * 4), str(stage), place["node"], layers, str(place["alive"]), delay]
+            nodes = [place["node"], place["backup"] or ""]
+            cells = [*(own if stage == 0 else [""] * 4), str(stage), *nodes, layers, str(place["alive"]), delay]
             shown.add_row(*(_text(cell) for cell in cells), style="dim" if place["node"] in seen.missing else "")
     return Group(_text(_where(seen), "bold"), shown, *(_text(line, "yellow") for line in _warnings(seen)))
 

@@ -12,7 +12,15 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
-from pipelined.ravnest.records import ClusterProgress, Clusters, NodeRecord, RoundRecord, StagePlace
+from pipelined.ravnest.records import (
+    BackupPlace,
+    ClusterProgress,
+    Clusters,
+    Holder,
+    NodeRecord,
+    RoundRecord,
+    StagePlace,
+)
 from pipelined.ravnest.status import statuses
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
@@ -54,6 +62,14 @@ async def test_clusters_and_waiting_nodes_are_shown():
     assert (told["step"], told["round"], told["waiting"], told["missing"]) == (7, 3, ["c"], [])
     assert cluster["places"][1] == {"node": "b", "backup": None, "layers": [2, 5], "alive": 1, "staleness": 0.0}
     assert (cluster["step"], cluster["loss"], cluster["step_s"], cluster["done"]) == (7, 2.5, 0.25, False)
+
+
+async def test_the_backup_of_a_place_is_shown_beside_its_node():
+    spare = {"nodes/spare": NodeRecord("spare", "at spare", 4, 1, 1.0, 0.0)}
+    backed = replace(CLUSTERS, backups=[BackupPlace(0, 1, Holder("spare", "at spare", 4))])
+    look, *_ = await seen({**RECORDS, **spare, "clusters": backed})
+    assert look.plain()["clusters"][0]["places"][1]["backup"] == "spare"
+    assert "spare" in web.page(RAVNEST, look)
 
 
 async def test_a_lost_node_is_named_and_an_old_round_is_not_shown():
