@@ -159,7 +159,7 @@ def _kept_by_tape(config: ModelConfig, kinds: Counter[str], again: bool) -> floa
     """
     width = config.d_model
     core = 0 if again else config.heads
-    each = {BLOCK: 37 * width + 6 + core, EMBEDDING: 2 * width + 2, HEAD: 4 * width + 3 * config.vocab + 11}
+    each = {BLOCK: 33 * width + 14 + core, EMBEDDING: 2 * width + 2, HEAD: 2 * width + 3 * config.vocab + 14}
     return sum(numbers * kinds[kind] for kind, numbers in each.items())
 
 

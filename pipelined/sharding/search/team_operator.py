@@ -118,8 +118,9 @@ class TeamOperator:
         yield op.matmul.tokens * op.matmul.outputs / (f.rows * f.columns) if f.contraction > 1 else 0.0
         yield op.matmul.tokens * op.output_columns / ranks if op.output_stream and self.after != f.rows else 0.0
         columns = ranks // self.before
-        if op.normed and 1 < columns <= GATHERED:  # statistics of each rank, and their means' distances
-            yield 3 * columns * op.matmul.tokens / self.before
+        if op.normed and columns > 1:  # a norm's 7 numbers a token, or of each rank statistics and mean's distance
+            held = 3 * columns + 6 if columns <= GATHERED else 7
+            yield (held - 7 / columns) * op.matmul.tokens / self.before
 
     def _kept_of_input(self, gathered: bool = True) -> Iterator[float]:
         """Of the embedding too, which its sum over the columns leaves where an input is gathered elsewhere."""

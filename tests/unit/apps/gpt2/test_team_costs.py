@@ -102,7 +102,7 @@ def test_a_member_keeps_what_its_tape_keeps(text):
     plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, split=text)
     (stage,) = sizes(CONFIG, plan, T).stages
     weights = 4 * B * T // ranks * CONFIG.heads * (T - 1) * CONFIG.layers
-    assert 0.98 <= stage.activation_bytes / (recorded(text, ranks, state)[0].kept - weights) <= 1.15
+    assert 0.98 <= stage.activation_bytes / (recorded(text, ranks, state)[0].kept - weights) <= 1.05
 
 
 def test_every_layout_of_a_front_is_beaten_by_no_other():
