@@ -27,7 +27,7 @@ from pipelined.training.exchange.stream import (
     pack_tree,
     tensors_of,
 )
-from pipelined.training.graph.compiled import compiled
+from pipelined.training.graph.compiled import CompiledModule
 from pipelined.training.graph.recompute import SELECTS_ATTENTION
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
 from pipelined.training.model import CountedLoss, Model, Past
@@ -78,7 +78,7 @@ class Stage:
         self._random = TorchRandom(self.device)
         self.statistics = RunningStatistics(self.module, self.index, self.replicas)
         self.accumulation.require(self.index, self.statistics.any)
-        self._compiled = compiled(self.module, self.index) if self.compile else None
+        self._compiled = CompiledModule(self.module, self.index) if self.compile else None
         if self.compile and self.statistics.any:
             raise UsageError(f"stage {self.index} has buffers that a forward may write; leave compile out")
 
@@ -127,7 +127,8 @@ class Stage:
         """
         x, output = self._revived(key, random, targets)
         if seeds := self._seeds(output, gradient, scale):
-            seeded(seeds).backward()
+            with self._compiled.compiling() if self._compiled else nullcontext():
+                seeded(seeds).backward()
         self.accumulation.collect(self.index)
         return None if self.first else pack_gradients(x, [leaf.grad for leaf in _leaves(x)])
 

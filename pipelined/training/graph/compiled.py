@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pipelined.errors import UsageError
@@ -42,25 +43,38 @@ def is_compilable(plan: Plan) -> bool:
     return all(each.op != "I" for worker in record(find(plan.schedule), plan.proof_shape).workers for each in worker)
 
 
-def compiled(module: Any, stage: int) -> Callable[[Any], Any]:
-    """A function that computes what the module does, compiled for the first shapes in one piece.
+class CompiledModule:
+    """Computes what a module does, by a function that is compiled for the first shapes, in one piece.
 
     Args:
-        stage: its number, for messages.
-    Cost: seconds to minutes at the first forward and the first backward.
+        stage: the number of the stage, for messages.
+    Cost: seconds to minutes at the first forward, and at its backward.
     """
-    import torch
-    from torch._dynamo.exc import TorchDynamoException
 
-    run = torch.compile(module, fullgraph=True, dynamic=False)
+    def __init__(self, module: Any, stage: int):
+        import torch
 
-    def compiling(x: Any) -> Any:
+        self._run, self._stage = torch.compile(module, fullgraph=True, dynamic=False), stage
+
+    def __call__(self, x: Any) -> Any:
+        import torch
+
         torch._dynamo.config.recompile_limit = MOST_STAGES  # of this thread alone
+        with self.compiling("leave compile out, or turn dropout off if the stage has any"):
+            return self._run(x)
+
+    @contextmanager
+    def compiling(self, remedy: str = "leave compile out") -> Iterator[None]:
+        """What runs inside the `with` block may compile: a first forward, or the backward of its result.
+
+        Raises:
+            UsageError: torch cannot compile it.
+        """
+        from torch._dynamo.exc import TorchDynamoException
+
         try:
-            return run(x)
+            yield
         except TorchDynamoException as error:
             first = " ".join(str(error).partition("\n\n")[0].split())
-            fact = f"torch cannot compile stage {stage} in one piece ({first})"
-            raise UsageError(f"{fact}; turn dropout off, or leave compile out") from error
-
-    return compiling
+            fact = f"torch cannot compile stage {self._stage} in one piece ({first})"
+            raise UsageError(f"{fact}; {remedy}") from error

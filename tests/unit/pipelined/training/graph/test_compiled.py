@@ -1,5 +1,6 @@
 """A compiled stage computes what the stage computes, in one piece, or is refused."""
 
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -10,7 +11,7 @@ from torch import nn
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.random.keyed_random import KeyedRandom, dropout
-from pipelined.training.graph.compiled import compiled, require_compilable
+from pipelined.training.graph.compiled import CompiledModule, require_compilable
 from pipelined.training.stage import Stage
 
 
@@ -48,7 +49,7 @@ def test_a_stage_is_compiled_once_for_all_microbatches_and_gives_the_same_to_rou
 
 def test_more_stages_than_torch_compiles_by_default_are_compiled_in_a_thread_of_a_rank(monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    stages = [compiled(nn.Linear(width, width), width) for width in range(1, 11)]
+    stages = [CompiledModule(nn.Linear(width, width), width) for width in range(1, 11)]
     with ThreadPoolExecutor(1) as thread:
         found = thread.submit(lambda: [run(torch.ones(1, n)).shape[1] for n, run in enumerate(stages, 1)]).result()
     assert found == list(range(1, 11))
@@ -56,8 +57,35 @@ def test_more_stages_than_torch_compiles_by_default_are_compiled_in_a_thread_of_
 
 def test_keyed_dropout_is_refused_with_the_remedy():
     stage = Stage(Squares(), Drops(4, 4), 0, 1, torch.device("cpu"), compile=True)
-    with pytest.raises(UsageError, match=r"cannot compile stage 0 in one piece .*; turn dropout off, or leave compile"):
+    with pytest.raises(UsageError, match=r"stage 0 in one piece .*; leave compile out, or turn dropout off"):
         stage.forward((0, 0), torch.ones(2, 4), KeyedRandom(1, 0, 0), torch.ones(2, 4))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_an_error_of_the_compiler_is_told_with_the_stage_and_the_remedy(direction, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=failing(direction)))
+    stage = Stage(Squares(), nn.Linear(4, 4), 3, 4, torch.device("cpu"), compile=True)
+    x = torch.ones(2, 4)
+    with pytest.raises(UsageError, match=r"cannot compile stage 3 in one piece .*no C\+\+ compiler.*leave compile out"):
+        stage.forward((0, 0), x, KeyedRandom(1, 0, 0), x)
+        assert direction == "backward"
+        stage.backward((0, 0), None, 1.0, KeyedRandom(1, 0, 0), x)
+
+
+def failing(direction):
+    """A backend of torch's compiler that fails at a forward, or at the first run of its backward, as inductor does."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor.exc import InductorError
+
+    def compiles(graph, inputs):
+        return make_boxed_func(graph.forward)
+
+    def fails(graph, inputs):
+        raise InductorError(RuntimeError("no C++ compiler"), inspect.currentframe())
+
+    return fails if direction == "forward" else aot_autograd(fw_compiler=compiles, bw_compiler=fails)
 
 
 @pytest.mark.parametrize(
