@@ -74,7 +74,7 @@ def test_an_export_needs_memory_for_one_parameter_not_for_the_model(tmp_path_fac
         trainer.export(path)
         grown = resident("VmHWM") - before
         state = trainer.state_dict()
-    assert grown < 2 * width * width * 4, f"rank {WORLD.rank} grew by {grown / 2**20:.1f} MiB"
+    assert grown < 3 * width * width * 4, f"rank {WORLD.rank} grew by {grown / 2**20:.1f} MiB"
     if state is not None:
         found = torch.load(path, weights_only=True)
         assert list(found) == list(state)

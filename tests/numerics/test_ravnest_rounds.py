@@ -122,7 +122,7 @@ async def by_hand(training, clusters):
             job = training.job(clusters, number)
             ends.append(world(job.plan.world_size))
             trainers.append([await stack.enter_async_context(opened(end, job)) for end in ends[-1]])
-        for spans in zip(*(training.spans_of(number, many) for number in range(many)), strict=True):
+        for spans in zip(*(training.spans_of(clusters, number) for number in range(many)), strict=True):
             for number, span in enumerate(spans):
                 if span:
                     losses += await span_of(trainers[number], span, number, many)
