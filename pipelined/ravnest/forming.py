@@ -163,7 +163,12 @@ class ClusterFormer:
             return []
         rules = replace(self.request.rules, rounds=True)
         sizes = StageSizes(self.request.layers, rules)
-        held = ((place, view.nodes[place.name].ram) for number in left for place in clusters.rows[number])
+        held = (
+            (place, view.nodes[holder.name].ram)
+            for number in left
+            for stage, place in enumerate(clusters.rows[number])
+            for holder in view.left_at(clusters, number, stage)
+        )
         if any(sizes.bytes(place.alive)[place.first, place.end] > ram for place, ram in held):
             return []  # one cluster alone was planned without the copies of a round
         with suppress(UsageError):

@@ -10,6 +10,9 @@ from pipelined.ravnest.orders import OrderDirectory, read_orders
 from tests.ravnest.story import Fault, Phase, Story, tell
 from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
 
+LATE_BESIDE_BACKUP = 1081
+"""A node waits to form a late cluster when the first node of a place has left, and its backup goes on."""
+
 
 class Backed(Story):
     """Two clusters of three nodes, and a backup for each; attributes `stalls`: seconds between shown steps."""
@@ -58,7 +61,7 @@ def test_a_node_that_lost_a_connection_leaves_at_once_what_its_backup_shows(monk
     assert story.stall < 1.0 and len([*story.chain]) == 1
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(6), LATE_BESIDE_BACKUP])
 def test_random_faults_leave_the_bits_of_plain_loops(seed):
     tell(seed, backups=1 + seed % 3)
 
