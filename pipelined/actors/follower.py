@@ -12,6 +12,9 @@ from pipelined.aio.nursery import Nursery
 PATIENCE_S = 3.0
 """Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""
 
+Then = Callable[[Any, float, float], None]
+"""What is called with the result of a piece, its start and end."""
+
 
 class Follower:
     """Follows pieces in the order of their queue, as a child of a nursery; a task for each piece would cost 30 µs.
@@ -26,24 +29,25 @@ class Follower:
 
     def __init__(self, parent: Nursery, withdraw: Callable[[Piece], bool]):
         self.parent, self.over = parent, False
-        self._withdraw, self._pieces, self._empty = withdraw, deque[Piece](), asyncio.Event()
+        self._withdraw, self._pieces, self._empty = withdraw, deque[tuple[Piece, Then]](), asyncio.Event()
         parent.create_task(self._run()).add_done_callback(self._give_up)
 
-    def follow(self, piece: Piece, then: Callable[[Any, float, float], None]) -> None:
-        """Call `then` on the loop with the result of a piece, its start and end, as soon as it has ended."""
+    def follow(self, piece: Piece, then: Then) -> None:
+        """Call `then` on the loop with the result of a piece, its start and end, unless the parent is cancelled."""
+        piece.then = self._settled  # a function of this piece would refer to it, and keep what it holds
+        self._pieces.append((piece, then))
 
-        def settled() -> None:
-            self._pieces.popleft()
+    def _settled(self) -> None:
+        """The first piece has ended; one that ran on after the parent's cancellation has no successor."""
+        piece, then = self._pieces.popleft()
+        if not self.over:
             try:
                 then(piece.result(), piece.start, piece.end)
             except BaseException as error:
                 self.parent.create_task(_raised(error))
-            if not self._pieces:
-                self.over = True
-                self._empty.set()
-
-        piece.then = settled
-        self._pieces.append(piece)
+        if not self._pieces:
+            self.over = True
+            self._empty.set()
 
     async def _run(self) -> None:
         """Wait for all pieces; if cancelled, withdraw those that wait, and wait a while for one that runs."""
@@ -58,12 +62,15 @@ class Follower:
 
     def _give_up(self, ended: "asyncio.Task[None] | None" = None) -> None:
         self.over = True
-        for piece in reversed(list(self._pieces)):
-            if self._withdraw(piece):
-                self._pieces.remove(piece)
+        for begun in reversed(list(self._pieces)):
+            if self._withdraw(begun[0]):
+                self._pieces.remove(begun)
         if not self._pieces:
             self._empty.set()
 
 
 async def _raised(error: BaseException) -> NoReturn:
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # else it and this frame refer to each other

@@ -1,8 +1,10 @@
 """A device does one piece of work at a time, off the loop, or only lets its time pass."""
 
 import asyncio
+import gc
 import threading
 import weakref
+from functools import partial
 
 import pytest
 
@@ -236,6 +238,9 @@ class Begun:
         for number, work in enumerate([self.first, lambda: self.note(1), lambda: self.note(2)]):
             self.device.begin(parent, f"piece {number}", work, self.then)
 
+    def then_noted(self, result, start, end):
+        self.note(result)
+
     async def until_running(self):
         await asyncio.to_thread(self.running.wait)
 
@@ -318,9 +323,76 @@ def test_what_is_begun_after_a_failure_is_not_done():
                     await asyncio.Event().wait()
                 finally:
                     begun.begin(parent)
-                    await begun.until_running()
+                    begun.running.wait()  # on the loop: in a turn of it the first piece would be withdrawn, too
+                    for _ in range(10):
+                        await asyncio.sleep(0)
                     begun.go.set()
         await begun.device.run("next", lambda: 0)
         assert begun.done == [0]
 
     on_begun(scene)
+
+
+def test_what_runs_on_when_its_nursery_has_ended_disturbs_no_other_work(monkeypatch):
+    """Its error has no parent any more. Raised on the loop it would also hide the ends of work that ended with it."""
+    monkeypatch.setattr("pipelined.actors.follower.PATIENCE_S", 0.0)
+    calls, strange = [], []
+
+    async def scene(begun):
+        def fail():
+            begun.first()
+            raise ValueError("late")
+
+        async def parent():
+            async with Nursery() as parent:
+                begun.device.begin(parent, "late", fail, lambda *ended: calls.append(ended), prompt=False)
+
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: strange.append(context))
+        task = asyncio.create_task(parent())
+        await begun.until_running()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        others = [asyncio.create_task(begun.device.run("other", lambda: 7)) for _ in range(2)]
+        await asyncio.sleep(0)
+        begun.go.set()
+        assert [result for result, _, _ in await asyncio.gather(*others)] == [7, 7]
+
+    on_begun(scene)
+    assert calls == strange == []
+
+
+@pytest.mark.parametrize("withdrawn", [True, False])
+def test_nothing_keeps_what_was_begun_after_its_nursery(withdrawn):
+    """Neither the message of a withdrawn piece, nor what is called at an end: it knows the weights."""
+
+    async def scene(begun):
+        held = [Begun(begun.device)]
+        kept = weakref.ref(held[0])
+
+        async def parent():
+            async with Nursery() as parent:
+                begun.device.begin(parent, "first", begun.first, lambda *ended: None)
+                work, then = partial(begun.note, 1), lambda *ended: None
+                if withdrawn:
+                    work = held.pop().first
+                else:
+                    then = held.pop().then_noted
+                begun.device.begin(parent, "second", work, then)
+                del work, then
+
+        task = asyncio.create_task(parent())
+        await begun.until_running()
+        if withdrawn:
+            task.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+        begun.go.set()
+        await asyncio.wait([task])
+        assert kept() is None
+
+    gc.disable()
+    try:
+        on_begun(scene)
+    finally:
+        gc.enable()
