@@ -89,8 +89,8 @@ class TrainWorker(Worker):
             given = [await self._message(at)]
             if at.computes:
                 with self._name_in_errors(at):
-                    ended = await self.context.compute(OPS[op], self._work(at, given), self._is_awaited(at))
-                self._computed(at, *ended)
+                    work, prompt = self._work(at, given), self._is_awaited(at)
+                    self._computed(at, *await self.context.compute(OPS[op], work, prompt))
             self._over(at)
             return
         await self._room.acquire()
@@ -105,7 +105,8 @@ class TrainWorker(Worker):
     def _ended(self, at: Instruction, result: Any, start: float, end: float) -> None:
         """The first computation of the queue has ended."""
         self._queue.popleft()
-        self._computed(at, result, start, end)
+        with self._name_in_errors(at):
+            self._computed(at, result, start, end)
         self._over(at)
         self._room.release()
         self._end_others()

@@ -210,6 +210,15 @@ def test_a_queued_forward_that_fails_ends_the_wait_for_a_message():
     assert caught.group_contains(StageFailed, match=where)
 
 
+@pytest.mark.parametrize("queued", [True, False])
+def test_a_result_that_cannot_be_taken_names_its_microbatch(queued, monkeypatch):
+    monkeypatch.setattr(Hollow, "forward", lambda self, *args: Parcel((np.zeros(2),)))
+    with pytest.raises(ExceptionGroup) as caught:
+        walk(Plan("one_f_one_b", 1, 1, 1, 1), queued=queued)
+    where = r"rank 0, step 0: forward of microbatch 0 through stage 0 \(pipe 0\) failed: TypeError"
+    assert caught.group_contains(StageFailed, match=where)
+
+
 def test_a_backward_has_the_scale_of_its_step_over_the_microbatches_of_an_update():
     scales = []
 
