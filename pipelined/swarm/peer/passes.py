@@ -21,8 +21,8 @@ from transports.wire.arrays import SIZES
 
 T = TypeVar("T")
 Layouts = Sequence[tuple[str, tuple[int, ...]]]
-MIN_BYTES = 1 << 14
-"""Largest overhead of a codec on an array of any size, in bytes."""
+CODEC_BYTES = 1 << 14
+"""Most bytes that a codec adds to an array of any size."""
 
 
 class Passes:
@@ -92,7 +92,7 @@ class Passes:
     def most_bytes(self) -> int:
         """Largest size of one group of arrays, decoded, in bytes."""
         layouts = [*self._state.stage.expects(), *self._state.stage.expects_given()]
-        return MIN_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in layouts)
+        return CODEC_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in layouts)
 
     async def _packed(self, coding: Coding, arrays: Sequence[Any], what: str) -> Coded:
         """The arrays as they are sent: without the codec if it cannot carry their values, which are finite."""
