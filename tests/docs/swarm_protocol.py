@@ -26,12 +26,12 @@ Version {VERSION}. The requests between trainers, leader and peers are dataclass
 [How a swarm works](swarm-design.md) says what the requests are for; [the directory](directory.md) has its own.
 
 A request is a frame REQUEST with a topic, a note and arrays. The note is the list [version, incarnation of the receiver
-or 0, field, field, ...], in the order below; the note of a reply is the list of its fields. Arrays are beside the note.
-Each field is checked when it is read, so no size off the network is used before it is checked: a name or an address has
-at most {MAX_NAME} characters, a list at most {MAX_ITEMS:,} items, a note at most 64 KiB, a message at most 64 arrays.
-The bytes of arrays are limited by what the receiver's stage can need, before memory is allocated. A request that
-cannot be read is rejected as `malformed`, a reply that cannot be read counts as such a rejection, and a request of
-another version is rejected with both numbers.
+or 0, field, field, ...], in the order below; the note of a reply is the list of its fields. Arrays are beside the note;
+the receiver checks their dtypes and shapes. Each field is checked when it is read, so no size off the network is used
+before it is checked: a name or an address has at most {MAX_NAME} characters, a list at most {MAX_ITEMS:,} items, a note
+at most 64 KiB, a message at most 64 arrays. The bytes of arrays are limited by what the receiver's stage can need,
+before memory is allocated. A request that cannot be read is rejected as `malformed`, a reply that cannot be read counts
+as such a rejection, and a request of another version is rejected with both numbers.
 
 ## One step
 
@@ -51,7 +51,7 @@ trainer                 leader                  peers of a stage                
    |                        |                          |<== piece ==> every other member    |
    |                        |<---- Summed -------------|  holds the total                   |
    |                        |----- transaction: the head moves to the next step ----------->|
-   |<--------------------------- the head changed ---------------------------------------- -|
+   |<--------------------------- the head changed ------------------------------------------|
    |                        |                          |  applies the total                 |
 ```
 
@@ -74,7 +74,8 @@ def fields_of(cls: type) -> Iterator[str]:
     """A line for each field of a message."""
     _, meanings = documented(cls)
     for name, form in form_of(cls).fields:
-        yield f"- `{name}` ({form})" + (f": {meanings[name]}" if name in meanings else "")
+        limits = f"{form}" if f"{form}".startswith("(") else f"({form})"
+        yield f"- `{name}` {limits}" + (f": {meanings[name]}" if name in meanings else "")
 
 
 def request_section(kind: type[MemberRequest]) -> Iterator[str]:

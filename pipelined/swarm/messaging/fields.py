@@ -99,7 +99,7 @@ def raw(size: int) -> Plain:
 
 
 FLAG = Plain("true or false", lambda value: type(value) is bool)
-ANY = Plain("any value, checked by its reader", lambda value: True)
+ANY = Plain("any value", lambda value: True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class OneArray:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Arrays of any layout, beside the plain values; on the wire their number."""
+    """Arrays of any layout, which their reader checks, beside the plain values; on the wire their number."""
 
     def write(self, value: Any, blocks: list[Any]) -> int:
         blocks.extend(value)
@@ -208,7 +208,7 @@ class Arrays:
         return tuple(blocks.popleft() for _ in range(value))
 
     def __str__(self) -> str:
-        return "arrays, checked by their reader"
+        return "arrays"
 
 
 @cache

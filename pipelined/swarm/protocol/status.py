@@ -142,7 +142,7 @@ class StatusReply(MemberReply):
     Args:
         cut_off: whether the directory does not reply to it.
         traffic: of its endpoint.
-        peer, trainer: what it does, as the one of the two that it is.
+        peer, trainer: what it does; one of the two is None.
         events: its last events, if they were requested.
     """
 

@@ -106,7 +106,7 @@ class PassRequest(MemberRequest[Reply], Generic[Reply]):
     """A pass over one microbatch at one stage.
 
     Args:
-        step, index: name the microbatch.
+        step, index: of the microbatch.
         parameter_version: names the parameters that the pass needs, see `Commit`.
         inputs: of the stage.
     """
