@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelined.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
-from pipelined.directory.clients import Client, DirectoryRequest, Leases, RequestDedup
+from pipelined.directory.leases import Leases
 from pipelined.directory.limits import DirectoryLimits
+from pipelined.directory.request_dedup import Client, DirectoryRequest, RequestDedup
 from pipelined.directory.watchers import ChangeLog
 
 Transition = tuple[Any, ...]
@@ -167,7 +168,7 @@ class StateMachine:
             TRANSITIONS[name](self, *arguments)
 
     def snapshot(self) -> list[Transition]:
-        """Deeds that bring an empty state machine to this state."""
+        """Transitions that bring an empty state machine to this state."""
         entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
         clients = [[number, client.settled, dict(client.results)] for number, client in self._dedup.clients.items()]
         past = [[_plain(change) for change in changes] for changes in self._log]
