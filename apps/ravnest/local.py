@@ -34,7 +34,7 @@ async def local(flags: Local, say: Say) -> None:
     """
     pool = read_pool(flags.pool) if flags.pool else ()
     check_clusters(flags.forming, len(pool) or flags.nodes)
-    async with await endpoint_at(_listen_url(flags.links)):  # checks the links
+    async with await endpoint_at(_listen_url(flags.links), f"--links {flags.links}"):  # checks the links
         pass
     await until_stop_request(_local(flags, pool, say))
 

@@ -47,7 +47,7 @@ async def local(flags: Local, say: Say) -> None:
         ChildFailed: a trainer or the coordinator failed, or a peer was refused; its output says why. Peers may fail.
     """
     cut_of(flags.subject, ANY_VOCABULARY)
-    async with await endpoint_at(_listen_url(flags)):  # checks the links
+    async with await endpoint_at(_listen_url(flags), f"--links {flags.links}"):  # checks the links
         pass
     await until_stop_request(_local(flags, say))
 

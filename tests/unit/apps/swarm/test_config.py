@@ -75,7 +75,7 @@ def test_a_peer_serves_a_stage_that_there_is():
             "local --links nonsense",
             "unknown option in the tcp:// URL (got: nonsense; known: listen, delay, jitter, rate",
         ),
-        ("local --links delay=50", "?delay= takes a number and one of the units"),
+        ("local --links delay=50", "--links delay=50: ?delay= takes a number and one of the units"),
         ("local --peers 1", "every stage needs a peer"),
         ("train --coordinator tcp://127.0.0.1:1 --batch 30", "let --microbatch divide --batch"),
         ("coordinator --listen tcp://0.0.0.0:0", "name the one by which"),
