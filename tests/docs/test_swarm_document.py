@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from apps.common.flags import flag
+from apps.gpt2.swarm.job import NOT_IN_SWARM
 from apps.swarm.__main__ import parse
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import COLUMNS
@@ -63,3 +65,9 @@ def test_the_example_of_wiring_calls_methods_that_a_router_has():
     text = (ROOT / "docs" / "swarm-decisions.md").read_text()
     called = set(re.findall(r"wiring\.(\w+)\(", text))
     assert called and called <= {*dir(Router)}
+
+
+def test_the_flags_that_a_swarm_of_ranks_refuses_are_listed():
+    listed = (ROOT / "docs" / "swarm.md").read_text().partition("are\nrefused with the reason:")[2].partition("\n\n")[0]
+    knobs = {"--pipes", "--scale", "--chunks"}
+    assert {*re.findall(r"`(--[a-z0-9-]+)`", listed)} == {flag(name) for name in NOT_IN_SWARM} | knobs
