@@ -90,7 +90,7 @@ class Program(Generic[F]):
             args=arguments,
             prog=self.name,
             description=self.about,
-            config=(tyro.conf.OmitArgPrefixes,),
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
         )
         flags.check()
         return flags

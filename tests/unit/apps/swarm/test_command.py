@@ -112,3 +112,10 @@ sys.exit(swarm.main(["coordinator"]))
 
 def test_a_coordinator_ends_in_order_when_its_terminal_is_closed():
     assert closed_over(sys.executable, "-m", "apps.swarm", "coordinator") == 0
+
+
+def test_the_help_of_an_open_flag_shows_the_type_of_its_value_alone(capsys):
+    with pytest.raises(SystemExit):
+        swarm.main(["serve", "--help"])
+    shown = capsys.readouterr().out
+    assert "--stage INT" in shown and "{None}" not in shown
