@@ -4,8 +4,8 @@ subject           (the program's own)   what is trained
 swarm             (text)                the unique name of the run; nodes save stages under it
 nodes/NAME        NodeRecord            a node; expires with its lease
 clusters          Clusters              which nodes form which clusters; `train` writes it
-ending            ClustersEnding                the clusters that end for others to go on; `train` writes it
-stopped/C         ClusterStop               what cluster C had done when it stopped for that
+ending            ClustersEnding        the clusters that end for others to go on; `train` writes it
+stopped/C         ClusterStop           what cluster C had done when it stopped for that
 saved/NAME        SavedStages           what a node can read of what was saved; expires with the node's lease
 progress/C        ClusterProgress       the last step that cluster C has completed
 round             RoundRecord           the last committed round of averaging
