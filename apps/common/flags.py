@@ -287,7 +287,8 @@ def _with(kind: type[F], knobs: Sequence[Knob[Any]]) -> type[F]:
         raise UsageError(f"the knob {taken} of the schedule has the name of another flag; rename it")
     made = [(k.name, Annotated[type(k.default), tyro.conf.arg(help=k.help)], field(default=k.default)) for k in knobs]
     open_flags = [(f.name, _optional_flag(f.type), f) for f in fields(kind) if f.default in (None, ())]
-    return make_dataclass(kind.__name__, [*open_flags, *made], bases=(kind,), frozen=True)
+    unchecked = {"__post_init__": lambda self: None}  # tyro would print an error of a check in a box, as one of its own
+    return make_dataclass(kind.__name__, [*open_flags, *made], bases=(kind,), namespace=unchecked, frozen=True)
 
 
 def _optional_flag(kind: Any) -> Any:

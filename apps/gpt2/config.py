@@ -108,8 +108,8 @@ class GPT2Flags(TextDataFlags, RunFlags):
         if self.new_data and self.resume is None:
             raise UsageError("--new-data goes with a run that is resumed; add --resume auto, or leave it out")
         if self.listen is not None and self.schedule not in ("swarm", "ravnest"):
-            fact = f"only a swarm is joined by others (--listen {self.listen}, --schedule {self.schedule or 'open'})"
-            raise UsageError(f"{fact}; add --schedule swarm, or leave --listen out")
+            fact = f"only swarms and clusters are joined by others (--listen {self.listen}, --schedule "
+            raise UsageError(f"{fact}{self.schedule or 'open'}); add --schedule swarm or ravnest, or leave it out")
         for name in ("clusters", "average_every"):
             if getattr(self, name) is not None and self.schedule != "ravnest":
                 fact = f"only Ravnest has clusters ({flag(name)} {getattr(self, name)}, --schedule "

@@ -106,7 +106,9 @@ MISTAKES = [
     mistake("--schedule swarm --export ~/occupied", "something else than a GPT-2", "give --export a new directory"),
     mistake("--schedule swarm --data ~/absent", "cannot read the text", "give --data a readable file"),
     mistake("--schedule swarm --vocab 100", "tokenizer: 256, model: 100", "take --vocab 256 or another --tokenizer"),
-    mistake("--listen tcp://127.0.0.1:0", "only a swarm is joined by others", "add --schedule swarm"),
+    mistake(
+        "--listen tcp://127.0.0.1:0", "only swarms and clusters are joined by others", "add --schedule swarm or ravnest"
+    ),
     mistake("--metrics ~/nothing", "is a directory", "give --metrics a file"),
     mistake("--trace ~/absent/file", "cannot write", "name another --trace"),
 ]

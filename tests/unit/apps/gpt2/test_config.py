@@ -23,6 +23,12 @@ def test_an_open_flag_is_parsed_as_its_type_and_shows_a_value_that_it_has(capsys
     assert "(default: 4)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [["--clip", "-1"], ["--beta1", "1"], ["--resume", "auto"], ["--listen", "tcp://h:1"]])
+def test_a_value_out_of_range_is_an_error_of_the_program_and_not_of_its_parser(words):
+    with pytest.raises(UsageError, match=words[0]):
+        parse(words)
+
+
 def test_a_compiled_model_has_no_dropout_and_whole_backwards():
     for flags, told in (
         ({"dropout": 0.1}, "the masks of dropout 0.1 cannot be compiled; add --dropout 0"),
