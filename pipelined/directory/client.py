@@ -76,7 +76,7 @@ class Caller:
         if rejection.reason in RETRYABLE:
             return NoReply(str(rejection))
         if rejection.reason == messages.OTHER_DIRECTORY:
-            fact = f"another directory answers at {self.address}, which knows nothing of what was decided"
+            fact = f"another directory replies at {self.address}, and has none of the former records"
             return CutOff(f"{fact}; give the coordinator its journal, or start everything afresh")
         if rejection.reason == "stale request":
             fact = f"the directory at {self.address} cannot say whether it happened"

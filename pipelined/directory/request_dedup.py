@@ -92,7 +92,7 @@ class RequestDedup:
             raise StaleRequest(f"settled before (request: {request.number}, settled below: {client.settled})")
         if request.number not in client.results and len(client.results) >= self._limits.unsettled:
             fact = f"too many requests unsettled (most: {self._limits.unsettled})"
-            raise Full(f"{fact}; wait for the answers of earlier ones")
+            raise Full(f"{fact}; wait for the replies to earlier ones")
         return client.results.get(request.number)
 
     def keep(self, request: DirectoryRequest, result: int) -> None:

@@ -66,5 +66,5 @@ class Retry:
         raise AssertionError("the count of tries does not end")
 
     def _cut_off(self, last: Exception) -> CutOff:
-        fact = f"the directory at {self.where} gives no answer (seconds: {self.patience:g}, last: {last})"
+        fact = f"the directory at {self.where} does not reply (seconds: {self.patience:g}, last: {last})"
         return CutOff(f"{fact}; see that it runs and can be reached")

@@ -119,7 +119,7 @@ class PeerPool:
                     reply = await self._client.request(peer, request, limit)
             except NoLongerValid as error:
                 late += 1
-                self._ban(peer, party, str(error) or f"gone, or no answer to {request.topic} in {limit:.3g} s")
+                self._ban(peer, party, str(error) or f"gone, or no reply to {request.topic} in {limit:.3g} s")
                 continue
             except Rejected as rejection:
                 await self._after_rejection(peer, party, rejection, tried)

@@ -55,7 +55,7 @@ class ReplyTimes:
             ValueError: the seconds are negative or not finite; nothing is changed.
         """
         if not 0 <= seconds < math.inf:
-            raise ValueError(f"{peer} cannot have answered after {seconds} s; measure with a monotonic clock")
+            raise ValueError(f"{peer} cannot have replied after {seconds} s; measure with a monotonic clock")
         self._averages[peer][which].add(seconds)
 
     def measured(self, peer: str, which: Pass) -> float | None:

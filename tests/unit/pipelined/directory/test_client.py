@@ -291,7 +291,7 @@ async def test_a_client_without_a_reply_is_cut_off_after_its_time_out():
             fault()
             for call in (one.read, lambda: one.transact({}, {"a": b""}), lambda: anext(one.watch("", 0))):
                 start = world.clock.now()
-                with pytest.raises(CutOff, match=r"directory at virtual://directory gives no answer \(seconds: 4"):
+                with pytest.raises(CutOff, match=r"directory at virtual://directory does not reply \(seconds: 4"):
                     await call()
                 assert 3.0 < world.clock.now() - start <= 4.1
 
@@ -324,7 +324,7 @@ async def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
         await one.transact({}, {"a": b""})
         await world.restart()
         for _ in range(2):
-            with pytest.raises(CutOff, match=r"another directory answers .* give the coordinator its journal"):
+            with pytest.raises(CutOff, match=r"another directory replies .* give the coordinator its journal"):
                 await one.read()
         assert (await world.party("fresh").read()).entries == {}
 

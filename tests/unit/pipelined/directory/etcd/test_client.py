@@ -134,7 +134,7 @@ async def test_a_cluster_that_is_not_there_is_cut_off():
     nowhere = "etcd://127.0.0.1:1,127.0.0.1:2"
     async with client(nowhere, patience=0.1) as directory:
         for call in (directory.read(), directory.transact({}, {"a": b""}), anext(directory.watch("", 0))):
-            with pytest.raises(CutOff, match=r"etcd://127.0.0.1:1,127.0.0.1:2 gives no answer \(seconds: 0.1, last: "):
+            with pytest.raises(CutOff, match=r"etcd://127.0.0.1:1,127.0.0.1:2 does not reply \(seconds: 0.1, last: "):
                 await call
         await directory.close()
         with pytest.raises(CutOff, match=r"was closed here"):

@@ -266,7 +266,7 @@ def test_the_moment_at_which_a_stage_has_a_peer_again():
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
 def test_times_that_cannot_be_are_refused(seconds):
-    with pytest.raises(ValueError, match="peer-0 cannot have answered"):
+    with pytest.raises(ValueError, match="peer-0 cannot have replied"):
         wired([1.0]).observe(Party("peer-0", 1), "forward", seconds)
 
 
