@@ -239,8 +239,7 @@ def refuse_meaningless(config: RunFlags, meaningless: Mapping[str, str], system:
     """
     default = type(config)()
     for name, why in meaningless.items():
-        value = getattr(config, name)
-        if value != getattr(default, name):
+        if (value := getattr(config, name)) != getattr(default, name):
             given = flag(name) if value is True else f"{flag(name)} {value}"
             raise UsageError(f"{given} means nothing to {system}: {why}; leave it out")
 
