@@ -174,17 +174,6 @@ class Router:
         """The members that serve a stage, including banned ones."""
         return iter(self._queues[stage].members.values())
 
-    def expected(self, party: Party, which: Pass) -> float:
-        """Expected seconds of a member's reply.
-
-        Raises:
-            KeyError: it is no member under this incarnation.
-        """
-        queue = self._queue(party)
-        if queue is None:
-            raise KeyError(party)
-        return queue.times.expected(party.address, which)
-
     def banned(self, now: float) -> Mapping[str, float]:
         """Remaining seconds of the bans, by address."""
         return self._bans.remaining(now)
