@@ -99,6 +99,10 @@ class Publication:
             await self._calls.leave(error)
         return self._places.views(1)
 
+    def abandon(self, error: BaseException) -> None:
+        """End the call half done, instead of `finish`: the group is broken."""
+        self._calls.leave_in_thread(error)
+
 
 def _places(group: Group, buffer: DoubleBuffer, array: Any, shapes: Sequence[Shape]) -> "_Places":
     request = publish, tuple(shapes), array.dtype, type(array)

@@ -81,6 +81,10 @@ class StartedMove:
         """Wait for the others. Raises: as `SharedRead.run`."""
         return self._read.moved(self._array, await self._publication.finish())
 
+    def abandon(self, error: BaseException) -> None:
+        """Leave the move half done, which breaks its group on this rank."""
+        self._publication.abandon(error)
+
 
 def _part(array: Any, piece: Piece) -> Any:
     """The elements at these indices: a view of them, unless they are several blocks."""

@@ -4,11 +4,12 @@ So all that is computed between two moves is one hand-over to the device's threa
 share needs no loop: the thread begins it and waits for the others for a moment, and mostly goes on at once.
 """
 
+import asyncio
 import inspect
 import types
 from collections.abc import Coroutine, Generator
-from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 
@@ -42,23 +43,24 @@ async def run_stage(stage: Coroutine[Any, Any, T], device: Device, network: Carr
     """Run a coroutine that awaits `carried` alone.
 
     Raises: what the coroutine or a move raises; the coroutine is then closed.
-    Cancelled: see `Executor.run`; a coroutine that still runs after that ends at its next move.
+    Cancelled: see `Executor.run`; a coroutine that still runs ends at its next move. A move that was begun by then
+        breaks its group.
     Cost: one hand-over to the device, and one more for each path that its thread cannot finish at once.
     """
-    arrived = list[torch.Tensor]()
+    hand_over = _HandOver(stage, network)
     try:
         while True:
-            result, *_ = await device.run("computations", partial(_advance, stage, network, arrived))
+            result, *_ = await device.run("computations", hand_over.advance)
+            hand_over.begun = None
             if isinstance(result, Carry):
-                arrived.append(await network.carry(*result))
+                hand_over.arrived.append(await network.carry(*result))
             elif isinstance(result, StartedMove):
-                arrived.append(await network.finish(result))
+                hand_over.arrived.append(await network.finish(result))
             else:
                 return result
             del result  # else its array is kept until the next move
     finally:
-        if inspect.getcoroutinestate(stage) != inspect.CORO_RUNNING:
-            stage.close()
+        hand_over.close()
 
 
 @types.coroutine
@@ -70,16 +72,45 @@ def carried(way: Path, array: torch.Tensor) -> Generator[Carry, list[torch.Tenso
     return arrived.pop()
 
 
-def _advance(stage: Coroutine[Any, Any, T], network: Carrier, arrived: list[torch.Tensor]) -> T | Carry | StartedMove:
-    """Go on to the next move that waits for other ranks for long or needs the loop, or to the end."""
-    while True:
-        try:
-            carry = cast(Carry, stage.send(arrived or None))
-        except StopIteration as end:
-            return cast(T, end.value)
-        if (started := network.start(*carry)) is None:
-            return carry
-        if started.moved is None:
-            return started
-        arrived.append(started.moved)
-        del carry, started  # else their arrays are kept until the next move
+class _HandOver(Generic[T]):
+    """A stage's coroutine on its way between the event loop and the device's thread.
+
+    Attributes:
+        arrived: the moved piece with which the coroutine goes on, if any.
+        begun: the move that the thread began last, if other ranks were late and the loop has not got it yet.
+    """
+
+    def __init__(self, stage: Coroutine[Any, Any, T], network: Carrier):
+        self.arrived = list[torch.Tensor]()
+        self.begun: StartedMove | None = None
+        self._stage, self._network, self._closed = stage, network, False
+        self._task: asyncio.Task[Any] | None = None
+        with suppress(RuntimeError):  # a record is made without a loop
+            self._task = asyncio.current_task()
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self._closed or (self._task is not None and self._task.cancelling() > 0)
+
+    def advance(self) -> T | Carry | StartedMove:
+        """Go on to the next move that waits for other ranks for long or needs the loop, or to the end."""
+        while True:
+            try:
+                carry = cast(Carry, self._stage.send(self.arrived or None))
+            except StopIteration as end:
+                return cast(T, end.value)
+            if self._is_cancelled or (started := self._network.start(*carry)) is None:
+                return carry
+            if started.moved is None:
+                self.begun = started
+                return started
+            self.arrived.append(started.moved)
+            del carry, started  # else their arrays are kept until the next move
+
+    def close(self) -> None:
+        """End the coroutine, unless the thread still runs it, and break the group of a move that is half done."""
+        self._closed = True
+        if self.begun is not None:
+            self.begun.abandon(asyncio.CancelledError("the stage was cancelled"))
+        if inspect.getcoroutinestate(self._stage) != inspect.CORO_RUNNING:
+            self._stage.close()

@@ -126,3 +126,11 @@ async def test_nothing_is_begun_in_a_thread_where_the_loop_must_do_it():
     assert start_publishing(one, np.ones(1 << 20), [(1 << 20,), (2,)]) is None  # too long
     one.shared.memory.is_threadsafe = False
     assert start_publishing(one, np.ones(2), [(2,), (2,)]) is None
+
+
+async def test_what_is_begun_and_abandoned_breaks_the_group():
+    """Else its next call would wait for ever for the lock."""
+    one, _ = await opened(2)
+    start_publishing(one, np.ones(2), [(2,), (2,)]).abandon(asyncio.CancelledError("given up"))
+    with pytest.raises(BrokenGroup, match="given up"):
+        await publish(one, np.ones(2), [(2,), (2,)])

@@ -149,7 +149,10 @@ class Starts(Carries):
 
 class Begun(StartedMove):
     def __init__(self, moved, later):
-        self.moved, self.later = moved, later
+        self.moved, self.later, self.error = moved, later, None
+
+    def abandon(self, error):
+        self.error = error
 
 
 @pytest.mark.parametrize(("at_once", "pieces"), [((True, True, True), 1), ((True, False, True), 2)])
@@ -202,3 +205,41 @@ async def test_a_cancelled_stage_that_still_computes_is_left_to_its_thread(monke
             await task
         go.set()
         assert await asyncio.to_thread(ended.wait, 30)
+
+
+async def test_a_cancelled_stage_begins_no_further_move_in_its_thread():
+    started, go = threading.Event(), threading.Event()
+
+    async def stage(tape):
+        await tape.compute("long", lambda x: (started.set(), go.wait(30))[0] or x, one(), result=SPLIT)
+        while True:
+            await tape.move(one(), WHOLE)
+
+    network = Starts(*[True] * 1000)
+    with on_a_thread(network) as tape:
+        task = asyncio.ensure_future(tape.run(stage(tape)))
+        await asyncio.to_thread(started.wait, 30)
+        task.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not network.begun
+
+
+async def test_a_move_that_is_begun_when_its_stage_is_cancelled_is_abandoned():
+    began, go = threading.Event(), threading.Event()
+    move = Begun(None, None)
+
+    async def stage(tape):
+        await tape.move(one(), WHOLE)
+
+    network = Carries()
+    network.start = lambda path, array: (began.set(), go.wait(30), move)[-1]
+    with on_a_thread(network) as tape:
+        task = asyncio.ensure_future(tape.run(stage(tape)))
+        await asyncio.to_thread(began.wait, 30)
+        task.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert isinstance(move.error, asyncio.CancelledError)
