@@ -8,7 +8,7 @@ microbatch notes what it would write to buffers (`RunningStatistics`).
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -78,9 +78,13 @@ class Stage:
         self._random = TorchRandom(self.device)
         self.statistics = RunningStatistics(self.module, self.index, self.replicas)
         self.accumulation.require(self.index, self.statistics.any)
-        self._compiled = CompiledModule(self.module, self.index) if self.compile else None
         if self.compile and self.statistics.any:
             raise UsageError(f"stage {self.index} has buffers that a forward may write; leave compile out")
+
+    @cached_property
+    def _compiled(self) -> CompiledModule | None:
+        """The module compiled, as it is at the first microbatch: by then it takes versions of weights, if any."""
+        return CompiledModule(self.module, self.index) if self.compile else None
 
     @property
     def first(self) -> bool:

@@ -345,6 +345,25 @@ def test_a_schedule_without_a_flush_trains_the_first_step_of_a_plain_loop(schedu
     assert done.losses[0] == pytest.approx(first, rel=0, abs=0.1)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
+@pytest.mark.parametrize(
+    ("schedule", "depth", "recompute"),
+    # deeper, time decides the delays of async_1f1b
+    [("pipedream_2bw", 2, False), ("pipedream_2bw", 2, True), ("async_1f1b", 1, False)],
+)
+def test_compiled_stages_with_versions_of_weights_are_compiled_once_and_train_alike(schedule, depth, recompute):
+    given = {"schedule": schedule, "depth": depth, "microbatches": 4, "recompute": recompute}
+
+    def layers():
+        return [linear, nn.Tanh, linear, nn.Tanh]
+
+    plain = trained(layers, **given)
+    torch._dynamo.utils.counters.clear()
+    found = trained(layers, **given, compile=True)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == depth
+    assert found.losses == pytest.approx(plain.losses, rel=0, abs=1e-12)
+
+
 def test_the_layers_of_other_ranks_are_freed_before_the_first_step():
     built, alive = [], []
 

@@ -22,11 +22,11 @@ def require_compilable(plan: Plan, *, exact: bool, attention: bool) -> None:
         exact: whether gradients are summed exactly.
         attention: whether the cores of attentions are computed again.
     Raises:
-        PlanError: the plan has teams, versions of weights, or a backward in halves.
+        PlanError: the plan has teams, or a backward in halves.
         UsageError: sums or recomputation do not go with it, or there is no C++ compiler.
     """
     if not is_compilable(plan):
-        fact = f"a compiled stage is one rank's, with one version of its weights and a whole backward ({plan.schedule}"
+        fact = f"a compiled stage is one rank's, with a whole backward ({plan.schedule}"
         raise PlanError(f"{fact}, tensor: {plan.tensor}); leave compile out, or use one_f_one_b and tensor 1")
     if exact or attention:
         given = "exact sums need the same roundings at every cut" if exact else "it chooses itself what runs again"
@@ -37,8 +37,8 @@ def require_compilable(plan: Plan, *, exact: bool, attention: bool) -> None:
 
 
 def is_compilable(plan: Plan) -> bool:
-    """Whether the plan has one rank a worker, one version of the weights, and whole backwards."""
-    if plan.tensor > 1 or not plan.flushes:
+    """Whether the plan has one rank a worker, and whole backwards."""
+    if plan.tensor > 1:
         return False
     return all(each.op != "I" for worker in record(find(plan.schedule), plan.proof_shape).workers for each in worker)
 

@@ -92,7 +92,6 @@ def failing(direction):
     ("plan", "given", "told"),
     [
         (Plan("zb_h1", 2, 1, 2, 4), {}, r"a whole backward \(zb_h1, tensor: 1\)"),
-        (Plan("pipedream_2bw", 2, 1, 2, 4), {}, "one version of its weights"),
         (Plan("gpipe", 1, 1, 2, 4, tensor=2), {}, r"is one rank's.*tensor: 2"),
         (Plan("gpipe", 2, 1, 2, 4), {"exact": True}, "exact sums need the same roundings"),
         (Plan("gpipe", 2, 1, 2, 4), {"attention": True}, "chooses itself what runs again"),
