@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apps.common.run.checks import check_delayed
-from apps.gpt2.config import GPT2Flags
+from apps.gpt2.config import AUTO, GPT2Flags
 from apps.gpt2.job import BATCH, model_of, sequence_of
 from apps.gpt2.operators import chain
 from apps.gpt2.plan_file import given, identity
-from apps.gpt2.team import alone
+from apps.gpt2.team import alone, split_text
 from apps.gpt2.team_costs import (
     EVEN,
     costs_of,
@@ -144,6 +144,11 @@ class PlannedGPT2:
         from apps.lm.models.gpt2 import GPT2
 
         return GPT2(self.model)
+
+    def build_member(self) -> Any:
+        ranks = 2 if self.config.tensor == AUTO else self.config.team
+        plan = Plan("gpipe", 1, 1, ranks, 1, tensor=ranks, split=split_text(self.config.layout, ranks))
+        return self.build_split(plan) if ranks > 1 and self.splits(plan) else None
 
     def divides(self, plan: Plan) -> bool:
         return divides(plan.split)

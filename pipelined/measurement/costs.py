@@ -7,7 +7,7 @@ kinds are the first layer, the last layer, and the layers between by their float
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelined.measurement.codec import CodecCosts
 
@@ -38,12 +38,19 @@ class Measured:
         found: the seconds for each operation and each measured microbatch size; an update has only the size 0.
         runtime: seconds of the runtime per instruction, besides the computing.
         coding: the effect of the codec on messages.
+        member: the seconds of a team's member as `found`; None: as those of a rank alone.
     """
 
     layer_costs: list[float]
     found: Mapping[tuple[str, int], Seconds]
     runtime: float = 0.0
     coding: CodecCosts = PLAIN
+    member: Mapping[tuple[str, int], Seconds] | None = None
+
+    @property
+    def of_member(self) -> "Measured":
+        """Of a member of a team; both halves of its backward compute on the first stage, too."""
+        return self if self.member is None else replace(self, found=self.member)
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds, interpolated between measured sizes; above the largest in proportion, below the smallest as there.
@@ -54,7 +61,7 @@ class Measured:
             return self._at(op, 0, layers)
         if op == "A":
             return self._between("F", layers, rows)
-        timed = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers else op
+        timed = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers and self.found is not self.member else op
         return self.runtime + self._between(timed, layers, rows)
 
     def _between(self, op: str, layers: range, rows: float) -> float:

@@ -23,8 +23,9 @@ from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit
 from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_sums
 from pipelined.measurement.measured_model import MeasuredModel
+from pipelined.measurement.member import members
 from pipelined.measurement.runtime import measure_call, measure_instruction
-from pipelined.measurement.stages import MeasuringRank, measure_stages
+from pipelined.measurement.stages import MeasuringRank, found_by, measure_stages
 from pipelined.process.launch import Launch
 from pipelined.simulation.machine import Machine
 from transports import Transport
@@ -73,6 +74,7 @@ async def measure(
         async with Actor(transport) as actor:
             timing = MeasuringRank(actor, model.build(), model.numerics(), executor, model, measuring, effort)
             timed = await measure_stages(timing, model.layer_costs, sizes, progress)
+            of_member = await _of_member(timing, sizes, progress) if ranks > 1 else {}
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             coding = await measure_coding(actor, RealClock(), model.compress, progress, effort)
             links = await _links(actor, model.all_reduce, executor, progress=progress, effort=effort)
@@ -81,7 +83,7 @@ async def measure(
     if timed is None or coding is None:
         return None
     costs, fits, order = timed
-    costs = replace(costs, runtime=max(0.0, runtime), coding=coding)
+    costs = replace(costs, runtime=max(0.0, runtime), coding=coding, member=found_by(of_member, order) or None)
     shared = cores if executor.device == "cpu" and local > cores else 0
     machine = _machine(links, transport.nodes, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
@@ -90,6 +92,7 @@ async def measure(
         machine,
         {
             "costs": _plain_costs(fits, order),
+            "member_costs": _plain_costs(of_member, order),
             "links": plain,
             "ranks": transport.world_size,
             "hosts": len(set(hosts)),
@@ -97,6 +100,17 @@ async def measure(
             "coding": coding.plain(),
         },
     )
+
+
+async def _of_member(
+    rank: MeasuringRank, sizes: Sequence[int], progress: Callable[[str], None]
+) -> dict[tuple[str, int], Fit]:
+    """The fits of a team's member, where the model has teams; its microbatch is a member's share of a team's."""
+    if (model := rank.source.build_member()) is None:
+        return {}
+    sized = [size for size in sizes if size * members(model) <= max(sizes)] or [min(sizes)]
+    timed = await measure_stages(replace(rank, model=model), rank.source.layer_costs, sized, progress)
+    return timed[1] if timed else {}
 
 
 def gpu_bytes() -> list[int]:

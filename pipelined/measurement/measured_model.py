@@ -30,6 +30,13 @@ class MeasuredModel(Protocol):
         """Build the `pipelined.training.model.Model` for measuring; this may import torch."""
         ...
 
+    def build_member(self) -> Any:
+        """Build the `pipelined.training.teams.model.TeamModel` whose first member is measured for teams.
+
+        Returns: None where no plan has teams.
+        """
+        ...
+
     def numerics(self) -> Any:
         """The precision settings of training, a `pipelined.training.job.Numerics`; this may import torch."""
         ...

@@ -8,7 +8,7 @@ its caches is evicted here too. The costs of the stages of any plan are fitted t
 import asyncio
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,16 +18,18 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor
-from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, counted, kinds_of
+from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, Seconds, counted, kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.measured_model import MeasuredModel
+from pipelined.measurement.member import MemberStage, members
 from pipelined.measurement.probes import probes
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.job import Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import update
 from pipelined.training.stage import Stage
+from pipelined.training.teams.model import TeamModel
 
 Taken = dict[str, list[float]]
 """Seconds of each round, by op."""
@@ -40,6 +42,7 @@ class MeasuringRank:
     """The actor, model and executor of a measuring rank.
 
     Args:
+        model: what is timed; of a split one the first member, whose microbatch is a share of the team's.
         source: gives data, and values between layers.
         measuring: whether this rank computes, or only waits for the ranks that do.
         effort: the sizes and the number of repetitions.
@@ -66,7 +69,7 @@ async def measure_stages(
         fit's numbers from the second on; None on the others.
     """
     samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
-    kinds = kinds_of(layer_costs)
+    kinds, alone = kinds_of(layer_costs), not isinstance(rank.model, TeamModel)
     ranges = probes(kinds, rank.effort)
     order = list(dict.fromkeys(kinds))
     for number, layers in enumerate(ranges):
@@ -77,16 +80,20 @@ async def measure_stages(
             )
             taken = await _on_all_ranks(rank, probe, f"{number} {size}", size)
             for op, seconds in taken.items():
-                if 0 in layers and op == "W":
+                if alone and 0 in layers and op == "W":
                     continue  # it is the whole backward, which B has timed
                 regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
-                name = FIRST_INPUT if 0 in layers and op == "I" else op
+                name = FIRST_INPUT if alone and 0 in layers and op == "I" else op
                 samples[name, 0 if op == "U" else size].append(Sample(regressors, tuple(seconds)))
     if rank.actor.rank:
         return None
     fits = {key: fit(found) for key, found in samples.items()}
-    by_kind = {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
-    return Measured(layer_costs, by_kind), fits, order
+    return Measured(layer_costs, found_by(fits, order)), fits, order
+
+
+def found_by(fits: Mapping[tuple[str, int], Fit], order: list[Kind]) -> dict[tuple[str, int], Seconds]:
+    """Seconds by kind of layer, of each operation and size."""
+    return {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
 
 
 async def _on_all_ranks(rank: MeasuringRank, probe: "_Probe | None", name: str, size: int) -> Taken:
@@ -108,19 +115,25 @@ async def _on_all_ranks(rank: MeasuringRank, probe: "_Probe | None", name: str, 
     return {op: max((of_rank[op] for of_rank in everyone), key=statistics.median) for op in ops}
 
 
+def _stage(rank: MeasuringRank, layers: range, device: torch.device) -> Stage | MemberStage:
+    """These layers of the model, or of a member of the team that splits it."""
+    model, numerics = rank.model, rank.numerics
+    if isinstance(model, TeamModel):
+        return MemberStage(model, layers, numerics, device, rank.actor.transport)
+    index = 0 if layers.start == 0 else 1
+    depth = index + (1 if layers.stop == model.layers else 2)
+    module, again = model.build(layers, numerics.dtype, device, seed=0), numerics.recompute_attention
+    return Stage(model, module, index, depth, device, numerics.autocast, recompute_attention=again)
+
+
 class _Probe:
     """A stage, and two microbatches through it."""
 
     def __init__(self, rank: MeasuringRank, layers: range):
-        self._rank, self._layers, numerics = rank, layers, rank.numerics
+        self._rank, self._layers = rank, layers
         device = torch.device(rank.executor.device)
-        first, last = layers.start == 0, layers.stop == rank.model.layers
-        index = 0 if first else 1
-        module = rank.model.build(layers, numerics.dtype, device, seed=0)
-        depth = index + (1 if last else 2)
-        again = numerics.recompute_attention
-        self._stage = Stage(rank.model, module, index, depth, device, numerics.autocast, recompute_attention=again)
-        self._parameters = dict(module.named_parameters())
+        self._stage = _stage(rank, layers, device)
+        self._parameters = dict(self._stage.module.named_parameters())
         settings = rank.source.optimizer()
         self._optimizer, self._rate = settings.build(self._parameters), settings.rate(0)
         self._swept = torch.ones(SWEPT // 4, device=device)
@@ -151,12 +164,15 @@ class _Probe:
 
     def _arrivals(self, size: int) -> tuple[Any, Any, Any]:
         """The stage's input, the gradient of its output (None for the last stage), and the targets (only there)."""
-        source, layers = self._rank.source, self._layers
-        feed = source.feed(size)
-        x = feed.inputs(0, 0) if self._stage.first else source.between(layers.start, size)
-        if self._stage.last:
-            return x, None, feed.targets(0, 0)
-        return x, source.between(layers.stop, size), None
+        source, stage, layers, model = self._rank.source, self._stage, self._layers, self._rank.model
+        rows = size * members(model) if isinstance(model, TeamModel) else size
+        feed, member = source.feed(rows), stage if isinstance(stage, MemberStage) else None
+        x = feed.inputs(0, 0) if stage.first else source.between(layers.start, rows)
+        given = member.message(x) if member and not stage.first else x
+        if stage.last:
+            return given, None, feed.targets(0, 0)
+        gradient = source.between(layers.stop, rows)
+        return given, member.piece(gradient) if member else gradient, None
 
     def _update(self) -> None:
         """The end of a step: the norm, a clipped update, and zeroing the gradients."""

@@ -27,6 +27,11 @@ class ModelCosts(Protocol):
         """The effect of the codec on messages: their size on the wire, and the seconds of coding."""
         ...
 
+    @property
+    def of_member(self) -> "ModelCosts":
+        """Of a member of a team, with as many rows as its share of a microbatch has."""
+        ...
+
     def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds of one operation (F, B, I, W, A or the update U) with `rows` sequences; U does not depend on them.
 
@@ -53,6 +58,10 @@ class Stated:
     flops: float
     overhead: float = 0.0
     coding: CodecCosts = PLAIN
+
+    @property
+    def of_member(self) -> "Stated":
+        return self
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
         if op == "U":
@@ -111,9 +120,10 @@ def split_model(model: object) -> SplitModel:
 
 def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
     parts, rows = plan.layout.parts, plan.rows if plan.tensor == 1 else plan.rows / plan.tensor
+    computing = costs if plan.tensor == 1 else costs.of_member
 
     def seconds(op: str, moving: float = 0.0) -> float:
-        return (max(MIN_SECONDS, costs.seconds(op, layers, rows)) + moving) * parts
+        return (max(MIN_SECONDS, computing.seconds(op, layers, rows)) + moving) * parts
 
     sent, coding = stage.message_bytes, costs.coding
     return replace(

@@ -83,6 +83,9 @@ class PlannedLayers:
     def build(self) -> Any:
         return self.model
 
+    def build_member(self) -> None:
+        """See `MeasuredModel`: no plan splits a row of layers."""
+
     def numerics(self) -> Any:
         return self.precision
 

@@ -1,5 +1,6 @@
 """What a team is said to move and to hold, beside the record of the code that trains."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -13,6 +14,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from apps.lm.sharded.layouts import factors_of
 from collectives import Links
+from pipelined.planner.costs import Stated, priced
 from pipelined.planner.moves import planned_moves
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.record import piece, record
@@ -115,3 +117,19 @@ def test_every_layout_of_a_front_is_beaten_by_no_other():
     assert 1 < len(front) < len(costs)
     for vector in costs.values():
         assert any((one <= vector * (1 + 1e-12)).all() for one in front)
+
+
+def test_a_teams_computing_is_priced_as_a_member_of_one_takes_it():
+    class Slower(Stated):
+        @property
+        def of_member(self):
+            return replace(self, flops=self.flops / 3)
+
+    model, machine = PlannedGPT2(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
+    plan, costs = Plan("gpipe", 1, 1, 4, 2, tensor=2, split="megatron"), Slower(model.layer_costs, T, 1e9)
+    (moved,), (priced_,) = model.team(plan, machine)[1], priced(model, plan, costs, machine).stages
+    share = sum(model.layer_costs) * T * 4 / 2 / 1e9
+    assert priced_.forward - moved.forward == pytest.approx(3 * share)
+    assert priced_.backward - moved.backward == pytest.approx(2 * 3 * share)
+    (alone,) = priced(model, Plan("gpipe", 1, 1, 4, 2), costs, machine).stages
+    assert alone.forward == pytest.approx(2 * share)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 import torch
 
 from apps.gpt2.config import GPT2Flags
@@ -13,9 +14,11 @@ from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.effort import BRIEF, THOROUGH
 from pipelined.measurement.links import measure_hops, measure_sums
 from pipelined.measurement.measure import measure
+from pipelined.measurement.member import MemberStage, finished, members
 from pipelined.measurement.probes import probes
 from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.simulation.machine import Machine
 from transports.local import world
 
@@ -84,3 +87,51 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     assert found.costs.seconds("U", range(0, 4), 1) > 0
     result = search(SearchRequest(model, found.costs, found.machine, 2))
     assert result.chosen.step_s <= result.baseline.step_s
+    assert found.costs.of_member is found.costs, "no plan has teams"
+
+
+def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
+    model = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4, tensor=2))
+
+    async def alone():
+        (transport,) = world(1)
+        return await measure(
+            transport, model, ALONE, sizes=[1, 2], stated=Machine(), ranks=2, progress=lambda line: None, effort=BRIEF
+        )
+
+    threads = torch.get_num_threads()
+    try:
+        found = asyncio.run(alone())
+    finally:
+        torch.set_num_threads(threads)
+    costs = found.costs.of_member
+    assert {size for op, size in costs.found if op != "U"} == {1}, (
+        "a team's microbatch of two, and none beyond the sizes"
+    )
+    assert {op for op, _ in costs.found} == set("FBIWU"), "on the first stage, too, both halves compute"
+    for op in "FBIW":
+        timed = [costs.found[op, 1][kind] for kind in (None, *kinds_of(model.layer_costs))]
+        assert costs.seconds(op, range(0, 4), 1) == pytest.approx(costs.runtime + sum(timed))
+    assert {row["op"] for row in found.plain["member_costs"]} == set("FBIWU")
+
+
+async def test_a_member_alone_computes_its_share_and_waits_for_no_other():
+    model = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4, tensor=2)).build_member()
+    (transport,) = world(1)
+    numerics = planned_model_of(GPT2Flags()).numerics()
+    stage = MemberStage(model, range(1, 3), numerics, torch.device("cpu"), transport)
+    piece, random = stage.piece(torch.ones(2, 8, 16)), KeyedRandom(0, 0, 0)
+    stage.forward((0, 0), stage.message(torch.ones(2, 8, 16)), random)
+    stage.backward((0, 0), piece, 1.0, random, None)
+    assert members(model) == 2 and 2 * piece.numel() == 2 * 8 * 16
+    weights = {name: each for name, each in stage.module.named_parameters() if name.endswith("mlp.c_proj.weight")}
+    assert [2 * each.numel() for each in weights.values()] == [16 * 64] * 2
+    assert all(each.grad.abs().sum() > 0 for each in weights.values())
+
+
+def test_a_member_that_waits_is_refused():
+    async def waits():
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="waits for others"):
+        finished(waits())

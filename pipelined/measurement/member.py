@@ -1,0 +1,124 @@
+"""A member of a team, to be timed alone: its moves are free, so that its passes take the seconds of its computing.
+
+A tape computes a layer in pieces between moves, and makes their results anew: that takes more than the same share of a
+plain stage, most where microbatches are small.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import torch
+
+from pipelined.actors.executor import Executor
+from pipelined.aio.clock import RealClock
+from pipelined.random.keyed_random import KeyedRandom
+from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding.path import Path
+from pipelined.sharding.shared_memory import StartedMove
+from pipelined.training.exchange.stream import Arrived
+from pipelined.training.job import Numerics
+from pipelined.training.stage import MicrobatchKey
+from pipelined.training.teams.model import TeamModel
+from pipelined.training.teams.stage import TeamStage
+from transports import Block, Message, Transport
+
+T = TypeVar("T")
+CHANNEL = 0
+"""Of groups that send nothing."""
+
+
+def members(model: TeamModel) -> int:
+    """The ranks of a team that splits the model."""
+    return model.ids((0, 0)).mesh.size
+
+
+class MemberStage:
+    """The first member's stage; nothing in its passes waits, so they are functions, as those of a `Stage`.
+
+    Args:
+        model: the whole, split.
+        layers: the stage's.
+        numerics: dtypes of training.
+        device: of its tensors.
+        transport: the rank's, which sends nothing.
+    Attributes:
+        module: the member's pieces of these layers.
+    """
+
+    def __init__(self, model: TeamModel, layers: range, numerics: Numerics, device: torch.device, transport: Transport):
+        self.module = model.of_member(0).build(layers, numerics.dtype, device, seed=0)
+        self._model = model
+        self._team = TeamStage(model, self.module, layers, 0, FreeMoves(transport), InPlace(device), numerics.autocast)
+        self.first, self.last = self._team.first, self._team.last
+
+    def forward(self, key: MicrobatchKey, x: Arrived, random: KeyedRandom, targets: Any = None) -> None:
+        """See `TeamStage.forward`."""
+        finished(self._team.forward(key, x, random, targets))
+
+    def backward(self, key: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any) -> None:
+        """See `TeamStage.backward`."""
+        finished(self._team.backward(key, gradient, scale, random, targets))
+
+    def backward_input(
+        self, key: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any
+    ) -> None:
+        """See `TeamStage.backward_input`."""
+        finished(self._team.backward_input(key, gradient, scale, random, targets))
+
+    def backward_weight(self, key: MicrobatchKey) -> None:
+        """See `TeamStage.backward_weight`."""
+        finished(self._team.backward_weight(key))
+
+    def piece(self, whole: torch.Tensor) -> torch.Tensor:
+        """This member's piece of a stream, or of its gradient."""
+        piece: torch.Tensor = self._model.between(tuple(whole.shape)).local(whole, 0)
+        return piece
+
+    def message(self, whole: torch.Tensor) -> Message:
+        """This member's piece of a stream, as the stage before sends it."""
+        return Message(0, (), (Block.of(self.piece(whole)),), ["piece", *whole.shape])
+
+
+class FreeMoves(MeshGroups):
+    """Gives the first member an array of the moved one's shape at once, without the others'."""
+
+    def __init__(self, transport: Transport):
+        super().__init__(transport, CHANNEL, ranks=(transport.rank,))
+
+    def start(self, path: Path, array: Any) -> StartedMove:
+        """See `MeshGroups.start`. The array holds ones: zeros and stale memory may compute faster or slower."""
+        return FreeMove(array.new_ones(path.target.shape(self.rank)))
+
+
+class FreeMove(StartedMove):
+    """A move that is over."""
+
+    def __init__(self, moved: torch.Tensor):
+        self.moved = moved
+
+
+class InPlace(Executor):
+    """Computes in the thread that asks for it."""
+
+    def __init__(self, device: torch.device):
+        super().__init__(RealClock())
+        self.device = str(device)
+
+    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
+        """See `Executor.run`."""
+        start = self.clock.now()
+        return work(), start, self.clock.now()
+
+
+def finished(coroutine: Coroutine[Any, Any, object]) -> None:
+    """Run a coroutine that waits for nothing.
+
+    Raises:
+        RuntimeError: it waits.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    coroutine.close()
+    raise RuntimeError("a member that is timed alone waits for others; its moves should be free")
