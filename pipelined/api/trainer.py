@@ -32,6 +32,7 @@ from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.checkpoint import require_kept
 from pipelined.training.exchange.compression import NONE
+from pipelined.training.exchange.stream import Tree
 from pipelined.training.job import Numerics
 from pipelined.training.step_report import StepReport
 
@@ -66,7 +67,7 @@ class LoopTrainer:
         *,
         loss: Loss,
         optimizer: OptimizerBuilder,
-        example: torch.Tensor | None = None,
+        example: Tree | None = None,
         layout: str | None = None,
         dtype: torch.dtype = torch.float32,
         autocast: bool | torch.dtype = False,

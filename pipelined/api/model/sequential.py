@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipelined.api.data.batch import converted, rows_of
 from pipelined.api.model.layer_builders import (
     RECOMPUTED,
     LayerBuilder,
@@ -113,6 +115,9 @@ class Sequential:
     def _check(self) -> None:
         if not self._names:
             raise ModelError("a model without layers; give pp.Sequential at least one layer for each stage")
+        for name in self._names:
+            if not name or "." in name or hasattr(LayerRow, name) or name in vars(nn.Module()):
+                raise ModelError(f"{name!r} cannot name a layer, nor a child of an nn.Module; give it another name")
         if self.initial not in (ORDERED, KEYED):
             raise ModelError(f"initial is {self.initial!r}; choose {ORDERED!r} or {KEYED!r}")
         if isinstance(self._given, nn.Sequential) and self.initial == KEYED:
@@ -132,7 +137,7 @@ class LayeredModel:
             weighed by their parameters alone.
     """
 
-    def __init__(self, row: Sequential, loss: Loss, seed: int, example: torch.Tensor | None = None):
+    def __init__(self, row: Sequential, loss: Loss, seed: int, example: Tree | None = None):
         self._row, self._loss, self._seed = row, loss, seed
         self._first_build = None if row.initial == KEYED else row.build(seed)
         built = row.build_on_meta() if self._first_build is None else self._first_build
@@ -179,21 +184,20 @@ class LayeredModel:
         """Free the layers of other ranks, once this rank's own are built."""
         self._first_build = None
 
-    def _measured(self, example: torch.Tensor | None) -> list[float]:
+    def _measured(self, example: Tree | None) -> list[float]:
         """The weight of each layer. Counted on the meta device, or by computing where a layer needs values."""
         names = self._row.names
         sizes = [1.0 + sum(parameter.numel() for parameter in layer.parameters()) for layer in self._meta]
         if example is None:
             return sizes
-        if example.is_floating_point():
-            example = example.to(torch.get_default_dtype())
+        example, rows = converted(example, torch.get_default_dtype()), rows_of(example, "the example")
         try:
-            operations = _operations(self._meta, names, example.to("meta"))
+            operations = _operations(self._meta, names, tree_map_only(torch.Tensor, lambda x: x.to("meta"), example))
         except ModelError:
             if self._first_build is None:
                 raise
             operations = _operations(self._first_build, names, example)
-        return [size + count / len(example) for size, count in zip(sizes, operations, strict=True)]
+        return [size + count / rows for size, count in zip(sizes, operations, strict=True)]
 
     def loss(self, output: Tree, targets: Tree) -> Any:
         return self._loss(output, targets)
@@ -217,10 +221,11 @@ class LayerRow(nn.Module):
     def __init__(self, names: Sequence[str], row: Sequence[nn.Module], aliases: Mapping[str, str]):
         super().__init__()
         self._row = list(zip(names, row, strict=True))
-        layers = nn.ModuleDict(dict(self._row))
+        layers = dict(self._row)
         for alias, name in aliases.items():
-            if alias.partition(".")[0] in layers and name.partition(".")[0] not in layers:
-                shared = layers.get_parameter(alias)
+            own, _, path = alias.partition(".")
+            if own in layers and name.partition(".")[0] not in layers:
+                shared = layers[own].get_parameter(path)
                 register_tensor(self, name, shared)  # before the layer, which has it under its alias
         for name, layer in self._row:
             self.add_module(name, layer)

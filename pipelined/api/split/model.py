@@ -39,7 +39,7 @@ class SplitRow(LayeredModel):
         row: Sequential,
         loss: Loss,
         seed: int,
-        example: torch.Tensor | None = None,
+        example: Tree | None = None,
         *,
         ranks: int,
         layout: str | None,

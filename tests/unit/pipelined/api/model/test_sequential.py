@@ -102,6 +102,27 @@ def test_costs_count_operations_and_parameters():
     ]
 
 
+class Sum(nn.Module):
+    def forward(self, pair):
+        return pair[0] + pair[1]
+
+
+def test_costs_count_operations_of_a_row_that_takes_several_tensors():
+    pair = torch.ones(2, 4, dtype=torch.float64), torch.ones(2, 4)
+    assert model([Sum, linear(2)], pair).costs(1) == [1, 1 + 10 + 2 * 4 * 2]
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "forward", "training"])
+def test_a_name_that_no_child_of_a_module_can_have_is_refused(name):
+    with pytest.raises(ModelError, match=f"{name!r} cannot name a layer"):
+        model({name: linear(), "other": linear()})
+
+
+def test_a_layer_may_have_the_name_of_a_method_of_a_dict():
+    made = model({"keys": linear(), "values": linear()})
+    assert list(build(made, 0, 2).state_dict()) == ["keys.weight", "keys.bias", "values.weight", "values.bias"]
+
+
 def test_counting_leaves_the_statistics_of_a_batch_norm_as_they_were():
     made = model([linear(), lambda: nn.BatchNorm1d(4)], torch.ones(2, 4))
     assert build(made, 1, 2).get_buffer("1.num_batches_tracked") == 0
