@@ -67,11 +67,11 @@ class Arrangement:
         require_knobs(name, knobs)
         depth, width = self._team_grid(launch) if self.tensor > 1 else (self.depth, self.width)
         width = 1 if width is None else width
-        if width < 1:
-            raise PlanError(f"width must be at least 1 (it is {width})")
+        refuse_below(1, "width", width)
         if depth is None:
             depth, knobs = default_depth(name, max(1, self.ranks(launch) // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
+        refuse_below(1, "microbatches", microbatches)
         plan = Plan(name, depth, width, feed.rows_each(microbatches * width), microbatches, knobs, tensor=self.tensor)
         return feed.with_batch_size(plan)
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
 from pipelined.programs.masters import require_delayed
 from pipelined.programs.plan import Plan
-from pipelined.training.exchange.compression import NONE
+from pipelined.training.exchange.compression import NONE, check_codec
+from pipelined.training.exchange.stream import differentiable
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
@@ -77,11 +79,19 @@ class Numerics:
         Args:
             arguments: by name. With autocast True products are in bfloat16, with False in `dtype`.
         Raises:
-            UsageError: autocast in another dtype than bfloat16 and float16; `recompute` is no bool.
+            UsageError: autocast in another dtype than bfloat16 and float16; `recompute` is no bool; an unknown codec or
+                all-reduce; a `dtype` without gradients.
         """
         if (again := arguments["recompute"]) not in (None, False, True):
             fact = f"recompute={again!r} is neither True nor False"
             raise UsageError(f"{fact}; mark layers that are recomputed with pp.recomputed(layer)")
+        if not differentiable(torch.empty(0, dtype=arguments["dtype"])):
+            raise UsageError(f"dtype={arguments['dtype']} has no gradients; give a floating-point dtype")
+        check_codec(arguments["compress"], "compress")
+        try:
+            parse_choice(arguments["all_reduce"])
+        except ValueError as error:
+            raise UsageError(f"all_reduce: {error}") from error
         names = [each.name for each in fields(cls) if each.name not in OTHERWISE]
         given = {name: arguments[name] for name in names if name != "compile" or name in arguments}
         return cls(**given | {"autocast": _autocast_dtype(given["autocast"])})

@@ -131,6 +131,10 @@ REFUSED = {
         },
         'schedule="auto" measures a whole batch, and a Feed has none; give batches, or name a schedule',
     ),
+    "no microbatches": (four, {"microbatches": 0}, r"microbatches must be at least 1 \(it is 0\)"),
+    "no pipelines": (four, {"width": 0}, r"width must be at least 1 \(it is 0\)"),
+    "an unknown codec": (four, {"compress": "nope"}, "compress: unknown codec 'nope'; known: bf16, .*; or none"),
+    "an unknown all-reduce": (four, {"all_reduce": "nope"}, "all_reduce: unknown .* 'nope'; known: auto, "),
     "an unknown schedule": (four, {"schedule": "1f1b"}, "1f1b.*one_f_one_b"),
 }
 

@@ -34,6 +34,11 @@ def test_recomputation_of_a_part_is_a_mark_and_no_keyword():
         Numerics.of_call(PLAIN | {"autocast": False, "recompute": "attention"})
 
 
+def test_a_dtype_without_gradients_is_refused():
+    with pytest.raises(UsageError, match=r"dtype=torch.int64 has no gradients; give a floating-point dtype"):
+        Numerics.of_call(PLAIN | {"autocast": False, "recompute": None, "dtype": torch.int64})
+
+
 def test_a_dtype_without_products_is_refused():
     with pytest.raises(UsageError, match=r"autocast=torch.int8 is no dtype .* give torch.bfloat16 or torch.float16"):
         Numerics.of_call(PLAIN | {"autocast": torch.int8})
