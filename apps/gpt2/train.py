@@ -69,10 +69,10 @@ class Session:
         return self.trainer.context.actor.rank == 0
 
     async def train(
-        self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None], /
+        self, steps: range, stopping: Callable[[], bool], on_step: Callable[[StepReport], None], /
     ) -> StepReport:
         """See `TrainedRank.train`."""
-        return await self.trainer.train(steps, stopping, tell)
+        return await self.trainer.train(steps, stopping, on_step)
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:
         """Save the state after `done` steps; returns the checkpoint's path on rank 0."""
@@ -239,7 +239,7 @@ async def _finish(session: Session, report: Report, loss: float) -> None:
     config, text, job = session.job.config, session.text, session.job
     if session.first_rank:
         report.say(compared(loss, await asyncio.to_thread(text.score_ngrams, job.sequence)))
-    if travelled := await session.trainer.context.messages.tell():
+    if travelled := await session.trainer.context.messages.report():
         report.say(travelled)
     if config.export is not None:
         await _export(session, config.export)

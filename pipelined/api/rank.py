@@ -117,14 +117,16 @@ class RankSession:
             yield cls(job, trainer, optimizer, claims, saver)
             await trainer.rank_optimizer.settled()  # an error of the last update is one of the job
 
-    async def train(self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None]) -> StepReport:
-        """Train a segment of steps; see `RankTrainer.train`. `tell` is called with the report of each but the last.
+    async def train(
+        self, steps: range, stopping: Callable[[], bool], on_step: Callable[[StepReport], None]
+    ) -> StepReport:
+        """Train a segment of steps; see `RankTrainer.train`. `on_step` is called with the report of each but the last.
 
         Raises:
             AgreedError: on every rank: as there, or two ranks have different batches in the first step.
         """
         await self._require_equal_batches(steps.start)
-        report = await self.trainer.train(steps, stopping, tell)
+        report = await self.trainer.train(steps, stopping, on_step)
         self.trainer.rank_optimizer.then(self._optimizer.step)
         self.done = report.step + 1
         return report

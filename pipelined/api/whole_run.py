@@ -79,14 +79,14 @@ class WholeRun:
         done, result = await self._load(rank), Trained()
         is_first = rank.transport.rank == 0
 
-        def tell(report: StepReport) -> None:
+        def on_step(report: StepReport) -> None:
             result.losses.append(report.loss)
             if is_first:
                 self.report(report)
 
         while done < self.steps and not result.stopped:
-            report = await rank.train(await self._segment(done), stopping, tell)
-            tell(report)
+            report = await rank.train(await self._segment(done), stopping, on_step)
+            on_step(report)
             done = report.step + 1
             result.stopped = report.stop and done < self.steps
             last = result.stopped or done == self.steps

@@ -16,9 +16,9 @@ class TrainedRank(Protocol):
     """One rank that trains. All ranks make the same calls in the same order."""
 
     async def train(
-        self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None], /
+        self, steps: range, stopping: Callable[[], bool], on_step: Callable[[StepReport], None], /
     ) -> StepReport:
-        """Train a segment of steps. Returns the report of the last; `tell` is called with those before."""
+        """Train a segment of steps. Returns the report of the last; `on_step` is called with those before."""
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""

@@ -183,11 +183,11 @@ class Compression:
         with self._tracer.span(category, self.codec, **labels_of(key)):
             return await asyncio.to_thread(work)
 
-    async def tell(self) -> str | None:
+    async def report(self) -> str | None:
         """The bytes sent over all links so far, as one line of text on rank 0; all ranks call this."""
         mine = [[peer, link.true, link.sent] for peer, link in self.links.items()]
         everyone = await gather(self._actor.transport, "compression", mine)
-        links = [(sent, rank, peer, true) for rank, told in enumerate(everyone) for peer, true, sent in told]
+        links = [(sent, rank, peer, true) for rank, sent_by in enumerate(everyone) for peer, true, sent in sent_by]
         if not links:
             return None
         true, sent = sum(link[3] for link in links), sum(link[0] for link in links)

@@ -53,8 +53,8 @@ async def test_what_travelled_over_all_links_is_reported_at_rank_0():
     transports = world(3)
     ends = [Compression(Actor(transport), "bf16") for transport in transports]
     ends[1].links = {2: LinkBytes(4 << 20, 2 << 20), 0: LinkBytes(2 << 20, 1 << 20)}
-    told, *others = await asyncio.gather(*(end.tell() for end in ends))
-    assert told == "bf16: 3.0 of 6.0 MiB travelled between stages (50.0%), the most from rank 1 to rank 2: 2.0 MiB"
+    report, *others = await asyncio.gather(*(end.report() for end in ends))
+    assert report == "bf16: 3.0 of 6.0 MiB travelled between stages (50.0%), the most from rank 1 to rank 2: 2.0 MiB"
     assert others == [None, None]
 
 
