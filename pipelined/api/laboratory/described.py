@@ -86,7 +86,7 @@ def link_of(what: str, costs: Mapping[str, float]) -> Links:
     require_names(what, costs, LINK)
     for name, cost in costs.items():
         if not 0 <= cost < float("inf"):
-            raise UsageError(f"--{what} {name}={cost:g} is no cost; give finite seconds from 0 up")
+            raise UsageError(f"`{what}={name}={cost:g}` is no cost; give finite seconds from 0 up")
     alpha, beta, gamma = (costs.get(name, 0.0) for name in LINK)
     return Links(alpha, beta, gamma)
 
@@ -105,5 +105,5 @@ def _spread(what: str, given: Mapping[str, PerStage], known: Sequence[str], dept
     for name, numbers in values.items():
         if len(numbers) not in (1, depth):
             fact = f"`{what}=` needs one value for {name}, or one for each stage (values: {len(numbers)}"
-            raise UsageError(f"{fact}, depth: {depth}); give one, or {depth} with / between them")
+            raise UsageError(f"{fact}, depth: {depth}); give one number, or {depth}")
     return [{name: numbers[stage % len(numbers)] for name, numbers in values.items()} for stage in range(depth)]
