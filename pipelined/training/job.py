@@ -32,8 +32,8 @@ class Numerics:
         recompute_attention: keep only the inputs of each attention's core, and run it again in the backward: of models
             that mark it (`attention_core`).
         compile: compile each stage by torch's compiler; see `require_compilable`.
-        newest: without a flush, as `recompute`, and both forward and backward compute with the newest weights of their
-            stage at that time: no older version is kept.
+        newest: only without a flush: recompute, and use the newest weights in the forward and again in the backward, so
+            that no older version is kept.
         all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
         compress: the codec for activations and gradients between stages, or "none".
         exact_sums: sum gradients without rounding between summands, so that the parameters have the same bits in any
@@ -135,7 +135,7 @@ class JobDescription:
         sequence: tokens per sequence, for the costs of layers; 1 where these are those of a row.
         seed, fresh: the seed of initial values and dropout; initial values that are not fresh are unset, to be loaded.
         cut: the layers of each stage; empty: stages of costs as equal as can be.
-        dropout_seed: of dropout, where that is not `seed`.
+        dropout_seed: the seed of dropout; None: `seed`.
     """
 
     model: Model

@@ -220,7 +220,7 @@ class Stage:
 
 
 class _Seeded(torch.autograd.Function):
-    """A scalar of no value, of which the gradients by some tensors are given."""
+    """A scalar 0 whose backward gives each of some tensors the gradient that was stated for it."""
 
     @staticmethod
     def forward(ctx: Any, gradients: tuple[torch.Tensor, ...], *outputs: torch.Tensor) -> torch.Tensor:
@@ -233,7 +233,9 @@ class _Seeded(torch.autograd.Function):
 
 
 def seeded(seeds: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """A scalar whose backward is that of these tensors with these gradients, to the bit; of a scalar their product.
+    """A scalar whose backward equals, bit for bit, that of these (tensor, gradient) pairs.
+
+    One scalar tensor is multiplied by its gradient instead.
 
     Torch's own `backward` of several tensors imports the symbolic shapes of its compiler to compare two sizes, which
     takes each rank half as long as to import torch; that of a scalar does not.

@@ -48,7 +48,7 @@ def recomputed(layer: L) -> L:
     """Let a layer of a row keep only its inputs, and run again in the backward, as by `torch.utils.checkpoint`.
 
     Its random numbers are the same again, and its buffers are written by the first run alone. The gradients have the
-    bits of a layer that keeps everything. Workers of several ranks do not look at the mark.
+    bits of a layer that keeps everything. A team (`tensor` above 1) ignores the mark.
 
     Args:
         layer: a callable that builds it, or a module, as a child of an `nn.Sequential`.
