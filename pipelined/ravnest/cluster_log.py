@@ -51,7 +51,7 @@ class ClusterLog:
         self._view, self._clusters, self._cluster, self._clock = view, clusters, cluster, clock
         self._expected = {CLUSTERS: view.clusters_revision, registration.key: registration.revision}
         self._ending, self._patience_s = view.ending_revision, LEASES * registration.lease.seconds
-        self._steps, self._turns = asyncio.Queue[ClusterProgress | None](), dict[int, int]()
+        self._steps = asyncio.Queue[ClusterProgress | None]()
         self._own = next((each for each in clusters.all_holders if each.incarnation == registration.incarnation), None)
         self._last = ClusterProgress(clusters.number, max(0, clusters.begun.step - 1), 0.0, [], 0.0, "")
 
@@ -167,14 +167,8 @@ class ClusterLog:
         found = self._view.progress.get(f"{self._cluster}")
         if found is None or found.clusters != self._clusters.number or progress.digest:
             return found is not None and found.clusters == self._clusters.number and found.digest != ""
-        return found.digest != "" or self._turn(found.step) >= self._turn(progress.step)
-
-    def _turn(self, step: int) -> int:
-        """The number of a step by the cluster's own count."""
-        while step not in self._turns:
-            turn = len(self._turns)
-            self._turns[self._clusters.step_of(self._cluster, turn)] = turn
-        return self._turns[step]
+        own, other = (self._clusters.own_step(self._cluster, each.step) for each in (progress, found))
+        return found.digest != "" or (own is not None and other is not None and other >= own)
 
     async def _write(self, records: Mapping[str, Record], **expected: int) -> None:
         try:

@@ -136,6 +136,14 @@ class Clusters(Record):
         again = self.going.again
         return again[turn] if turn < len(again) else self.begun.step + turn
 
+    def own_step(self, cluster: int, step: int) -> int | None:
+        """The inverse of `step_of`: a step of the training by a cluster's count; None: it is not this cluster's."""
+        again = self.going.again
+        turn = again.index(step) if step in again else step - self.begun.step
+        dealt = turn >= 0 and turn % len(self.rows) == cluster
+        own = turn // len(self.rows)
+        return own if dealt and self.step_of(cluster, own) == step else None
+
     @property
     def kept(self) -> int:
         """How many clusters, the first ones, are not late."""

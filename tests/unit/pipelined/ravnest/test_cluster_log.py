@@ -15,8 +15,10 @@ from pipelined.ravnest.records import (
     CLUSTERS,
     ENDING,
     NODES,
+    PROGRESS,
     ROUND,
     BackupPlace,
+    ClusterProgress,
     Clusters,
     ClustersEnding,
     ClusterStop,
@@ -26,6 +28,7 @@ from pipelined.ravnest.records import (
     StagePlace,
 )
 from pipelined.ravnest.view import RavnestView
+from pipelined.training.step_report import StepReport
 from transports import PeerLost, TransportError
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
@@ -53,6 +56,23 @@ async def test_a_round_is_written_and_committed():
     async with AsyncExitStack() as stack:
         _, _, log, _ = await story(stack)
         assert await log.settle(1, log.write(1), lambda: True)
+
+
+@pytest.mark.parametrize("step", [-1, 1, 10**12 + 1])
+async def test_a_step_that_is_not_the_cluster_s_is_replaced(step):
+    """A node that looked for the turn of such a step among its own turns never came to an end."""
+    async with AsyncExitStack() as stack:
+        directory, registration, _, view = await story(stack)
+        held = StagePlace("a", "at a", registration.incarnation, 0, 3, 1)
+        both = Clusters(2, [[held], [StagePlace("b", "at b", 9, 0, 3, 1)]])
+        wrong = ClusterProgress(2, step, 1.0, [], 0.0, "")
+        await directory.transact({}, {CLUSTERS: both.pack(), f"{PROGRESS}0": wrong.pack()})
+        await view.wait_for(lambda: view.current == both and "0" in view.progress)
+        log = ClusterLog(view, registration, both, 0, VirtualClock())
+        log.report(StepReport(0, 2.5, 0.0, 0.1, 1.0, 0.0, stop=False))
+        log.end("")
+        await log.write_steps()
+        await view.wait_for(lambda: view.progress["0"].step == 0)
 
 
 async def test_clusters_have_ended_when_later_ones_end_too():

@@ -29,6 +29,10 @@ def test_steps_of_lost_clusters_come_first():
     clusters = Clusters(4, [ROW, OTHER], Version(6, ""), GoingOn(3, 2, 1, [2, 5, 7], [[]]))
     assert Clusters.unpack(clusters.pack()) == clusters
     assert [clusters.step_of(turn % 2, turn // 2) for turn in range(5)] == [2, 5, 7, 9, 10]
+    for turn, step in enumerate([2, 5, 7, 9, 10]):
+        assert clusters.own_step(turn % 2, step) == turn // 2
+        assert clusters.own_step(1 - turn % 2, step) is None
+    assert clusters.own_step(0, 3) is clusters.own_step(1, -4) is None
     assert clusters.kept == 1 and clusters.opening == 1
 
 
