@@ -43,7 +43,7 @@ async def publish(group: Group, array: Any, shapes: Sequence[Shape]) -> Sequence
     async with group.call(places.signature):
         if buffer.is_read_again:
             await buffer.advance()
-        places.views(0)[group.rank][...] = array
+        places.copy_in(group.rank, array)
         await buffer.advance()
     return places.views(1)
 
@@ -64,7 +64,7 @@ def start_publishing(group: Group, array: Any, shapes: Sequence[Shape]) -> "Publ
         return None
     publication = Publication(group, buffer, places)
     try:
-        places.views(0)[group.rank][...] = array
+        places.copy_in(group.rank, array)
         if not buffer.arrive():
             return publication
     except BaseException as error:
@@ -120,6 +120,10 @@ class _Places:
         self._views: list[Sequence[Any]] = [(), ()]
         self.fit = max(self._nbytes) <= buffer.half_bytes
         self.signature = Signature("publish", dtype=wire_name(array.dtype), lengths=lengths)
+
+    def copy_in(self, rank: int, array: Any) -> None:
+        """Copy a rank's array to its place; autograd would record a copy of a tensor that requires gradients."""
+        self.views(0)[rank][...] = array if self._in_numpy else array.detach()
 
     def views(self, barriers_ago: int) -> Sequence[Any]:
         """The arrays of all ranks, as they are written before the next barrier, or were before the last one."""

@@ -37,6 +37,15 @@ def test_all_ranks_read_the_arrays_of_all_of_any_shapes_and_strides(dtype):
     on_all(work)
 
 
+def test_no_graph_grows_with_what_is_published():
+    async def work(group):
+        for _ in range(3):
+            found = await publish(group, torch.ones(4, requires_grad=True), [(4,)] * 3)
+            assert not any(one.requires_grad for one in found)
+
+    on_all(work)
+
+
 def test_what_does_not_fit_into_a_half_of_a_window_is_refused_on_all_ranks():
     """Of a window of 768 bytes and two fingerprints, halves of 3 ranks have 6 slots of 64 bytes."""
 
