@@ -22,6 +22,7 @@ from pipelined.membership.task_record import RUN, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.planning.plan import PoolRequest
+from pipelined.ravnest.planning.pool import Newcomer
 from pipelined.ravnest.planning.stage import StageRules
 from pipelined.ravnest.records import UPDATES, ClusterProgress
 from pipelined.state.versions import common_step, saved_steps
@@ -107,11 +108,16 @@ async def train(flags: Train, say: Say) -> None:
             await publish_task(directory, task, run)
         async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
             await ClusterFormer(
-                node, flags.nodes, pool_request(task, flags.forming), on_step, say, resume=flags.resume
+                node,
+                flags.nodes,
+                pool_request(task, flags.forming, flags.later.newcomers),
+                on_step,
+                say,
+                resume=flags.resume,
             ).run()
 
 
-def pool_request(task: RavnestTask, forming: FormingFlags) -> PoolRequest:
+def pool_request(task: RavnestTask, forming: FormingFlags, newcomers: Newcomer | None = None) -> PoolRequest:
     """What to plan for this training, without the pool."""
     subject = task.subject
     return PoolRequest(
@@ -122,6 +128,7 @@ def pool_request(task: RavnestTask, forming: FormingFlags) -> PoolRequest:
         objective=forming.objective,
         rules=StageRules(subject.weights, ahead=forming.ahead),
         backups=forming.backups,
+        newcomers=newcomers,
     )
 
 

@@ -42,6 +42,14 @@ class FormingFlags:
 
 
 @dataclass(frozen=True)
+class NewcomerFlags:
+    """What becomes of nodes that come while clusters train."""
+
+    newcomers: Literal["backup", "cluster"] | None = None
+    """What nodes that come later become: backups first, or clusters alone. Default: backup with --backups."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Form clusters of a pool, and cut the model in each: no network, no training."""
 
@@ -168,6 +176,7 @@ class Train:
     nodes: int = 3
     """Nodes to wait for."""
     forming: FormingFlags = field(default_factory=FormingFlags)
+    later: NewcomerFlags = field(default_factory=NewcomerFlags)
     text: TextFlags = field(default_factory=TextFlags)
     checkpoint: Path | None = None
     """With --resume: a directory in which nodes, or one of them, saved; it names the run."""
@@ -196,6 +205,7 @@ class Local:
     pool: Path | None = None
     """Instead of --nodes: a pool as `plan` takes it; nodes are limited to its RAM, and its bandwidth is emulated."""
     forming: FormingFlags = field(default_factory=FormingFlags)
+    later: NewcomerFlags = field(default_factory=NewcomerFlags)
     links: str = ""
     """Emulate slow links: delay=50ms&rate=500mbit."""
     text: TextFlags = field(default_factory=TextFlags)

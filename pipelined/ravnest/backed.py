@@ -8,11 +8,13 @@ elsewhere. On a place with a backup none is left to timing:
     the step after which its cluster stops       a fixed number of updates after a round that is not committed
 
 So both nodes send equal messages under equal names, each receiver keeps the first copy, and no node waits for a
-take-over. The two keep pace, so that the messages which wait at the slower one stay few. No torch.
+take-over. The two keep pace, so that the messages which wait at the slower one stay few. A new backup, which gets the
+state first, begins later, and draws near step by step. No torch.
 
 Source: Ravnest, section 3.5.2; state-machine replication (Schneider, 1990) in place of a copy of results is our own.
 """
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -21,6 +23,9 @@ from pipelined.ravnest.orders import NodeOrder
 from pipelined.ravnest.records import Clusters
 from transports import PeerLost
 from transports.rpc.world import RankHolder, RpcTransport
+
+CATCH_UP = 16
+"""Steps in which a new backup is to come nearer to the other node by one."""
 
 
 def fixed_order(clusters: Clusters, place: tuple[int, int], microbatches: int) -> tuple[str, ...]:
@@ -59,17 +64,23 @@ class BackedPlace:
         order: what both do.
         microbatches: of a step; the nodes are at most two steps apart.
         alive: at most, on this stage.
+
+    Attributes:
+        holder: this node, beside the other one.
+        copying: sends the state of the stage to a new backup, which this node does not wait for meanwhile.
     """
 
     def __init__(self, world: RpcTransport, actor: Actor, order: NodeOrder, microbatches: int, alive: int):
         self._actor, self.order, self._every, self._alive = actor, order, microbatches, alive
-        self._holder = RankHolder(world)
+        self.holder = RankHolder(world)
+        self.copying: asyncio.Task[None] | None = None
         self._steps, self._ended_after = 0, -1
+        self._heard, self._gap = 0, 1
 
     @property
     def is_second(self) -> bool:
         """Whether this node is the backup, and the first node is not lost."""
-        return self._holder.is_backup and self._holder.has_twin
+        return self.holder.is_backup and self.holder.has_twin
 
     def end_after(self, updates: int) -> None:
         """A round was not committed, as both nodes see after equally many updates: these clusters end."""
@@ -82,15 +93,23 @@ class BackedPlace:
         return 0 <= self._ended_after <= self._steps * self._every - self._alive
 
     async def keep_pace(self, updates: int) -> None:
-        """Wait until the other node has made all updates but those of the last two steps, or is lost."""
+        """Wait until the other node has made all updates but those of the last two steps, or is lost.
+
+        A new backup may be as many steps behind as were made while it got the state, and then ever fewer.
+        """
         number, rest = divmod(updates, self._every)
-        if rest or not self._holder.has_twin:
+        if rest or not self.holder.has_twin:
             return
         self._actor.start(self._tell(number))
-        if number > 1:
-            with suppress(PeerLost):
-                await self._holder.receive(("pace", number - 1))
+        if self.copying is not None and not self.copying.done():
+            self._gap = number
+        elif number % CATCH_UP == 0:
+            self._gap = max(1, self._gap - 1)
+        with suppress(PeerLost):
+            while self._heard < number - self._gap:
+                await self.holder.receive(("pace", self._heard + 1))
+                self._heard += 1
 
     async def _tell(self, number: int) -> None:
         with suppress(PeerLost):
-            await self._holder.send(("pace", number))
+            await self.holder.send(("pace", number))

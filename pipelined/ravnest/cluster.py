@@ -19,7 +19,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.cluster_run import WHOLE, ClusterRun, ReplayedPart
 from pipelined.ravnest.held_stage import HeldStage
-from pipelined.ravnest.late import LateState
+from pipelined.ravnest.late import LateState, share_state
 from pipelined.ravnest.orders import KeptOrder, NodeOrder, OrderDirectory
 from pipelined.ravnest.records import Clusters, ClusterStop
 from pipelined.ravnest.rounds import RoundLog, Rounds, state_by_layer
@@ -103,6 +103,7 @@ class ClusterMember:
         Raises:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.
+            NoLongerValid: this cluster goes on, and no node has the state of this stage any more.
         """
         (number, stage), count = place, len(clusters.rows)
         training = replace(self.training, begin=clusters.begun.step)
@@ -130,10 +131,9 @@ class ClusterMember:
             run = ClusterRun(training, clusters, number, trainer, on_step, log, part, backed)
             async with Nursery() as writes:
                 saver = self._saver(writes, training, held, kept, backed)
-                if before is not None:
-                    await held.take_over(before)
-                elif clusters.begun.lineage:
+                if before is None and clusters.begun.lineage:
                     await _load(held, clusters.begun, saved or self.saving)
+                await _go_on(held, before, backed, actor, clusters.going.clusters > 0 and number < clusters.kept)
                 done, completed = await self._run(run, everyone, layers, held, saver=saver, kept=kept, order=order)
             digest = await model_digest(world, trainer.local) if completed else ""
             await kept.write()
@@ -226,6 +226,18 @@ class ClusterMember:
             stage=held,
             writes=lambda: number == 0 and not (backed and backed.is_second),
         )
+
+
+async def _go_on(
+    held: HeldStage, before: HeldStage | None, backed: BackedPlace | None, actor: Actor, goes_on: bool
+) -> None:
+    """Begin with the state before, and share it in a cluster that goes on; see `share_state`."""
+    if before is not None:
+        await held.take_over(before)
+    if goes_on:
+        sending = await share_state(backed.holder if backed else None, actor, held, before is not None)
+        if backed:
+            backed.copying = sending
 
 
 async def _load(held: HeldStage, version: Version, saved: ReadsSaved | None) -> None:

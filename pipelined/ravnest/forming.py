@@ -17,14 +17,16 @@ from pipelined.aio.progress import Say
 from pipelined.directory import Change, Conflict
 from pipelined.errors import UsageError
 from pipelined.membership.node import Node
-from pipelined.ravnest.going_on import following
+from pipelined.ravnest.going_on import Newcomers, following, new_backups
 from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
+from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageSizes
 from pipelined.ravnest.records import (
     CLUSTERS,
     ENDING,
     PROGRESS,
+    BackupPlace,
     ClusterProgress,
     Clusters,
     ClustersEnding,
@@ -90,7 +92,7 @@ class ClusterFormer:
 
     async def _follow(self, view: RavnestView, changes: deque[Change], clusters: Clusters) -> Mapping[int, str] | None:
         """Show the steps of clusters to their end; returns their digests, or None: others follow, or must be formed."""
-        nodes, since, planned, late = {**view.nodes}, self.node.clock.now(), False, list[list[StagePlace]]()
+        nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, Newcomers()
         gone = set[Holder]()
         while True:
             seen = view.revision
@@ -99,9 +101,9 @@ class ClusterFormer:
                     gone.add(holder)
                     self._left(view, clusters, holder)
             if view.nodes != nodes:
-                nodes, since, planned, late = {**view.nodes}, self.node.clock.now(), False, []
+                nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, Newcomers()
             if not planned and (len(nodes) >= self.nodes or self.node.clock.now() - since >= self.return_s):
-                late, planned = await self._late_rows(view, clusters), True
+                newcomers, planned = await self._newcomers(view, clusters), True
             while changes:
                 self._report(clusters, changes.popleft())
             if view.is_done(clusters):
@@ -113,8 +115,8 @@ class ClusterFormer:
                 self.say(f"{fact}; what the clusters had learned and not saved is lost, and others are formed")
                 return None
             if view.ends(clusters) and view.stops(clusters).keys() >= {*left}:
-                await self._go_on(view, clusters, late)
-            elif not view.ends(clusters) and (late or view.missing(clusters)):
+                await self._go_on(view, clusters, newcomers)
+            elif not view.ends(clusters) and (newcomers or view.missing(clusters)):
                 await self._end(view, clusters)
             with suppress(TimeoutError):
                 await with_timeout(self.node.clock, self.return_s, view.wait_for(partial(self._is_past, view, seen)))
@@ -138,14 +140,14 @@ class ClusterFormer:
             await view.directory.transact({CLUSTERS: view.clusters_revision}, ending)
         await view.wait_for(lambda: view.ends(clusters) or view.clusters != clusters)
 
-    async def _go_on(self, view: RavnestView, clusters: Clusters, late: list[list[StagePlace]]) -> None:
+    async def _go_on(self, view: RavnestView, clusters: Clusters, newcomers: Newcomers) -> None:
         """Write the clusters that follow these: those that are left, and late ones.
 
         Not if one that was not done has written progress meanwhile: then all of them may have trained their last step.
         """
         left, revision = view.left(clusters), view.clusters_revision
         stops = {number: stopped for number, stopped in view.stops(clusters).items() if number in left}
-        next_ = following(view.settled(clusters), self._next_number(view), view.rounds_of(clusters), stops, late)
+        next_ = following(view.settled(clusters), self._next_number(view), view.rounds_of(clusters), stops, newcomers)
         if lost := view.missing(clusters):
             fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
             self.say(f"{fact}, steps to train again: {len(next_.going.again)}")
@@ -155,20 +157,41 @@ class ClusterFormer:
             await view.directory.transact(expected, {CLUSTERS: next_.pack()})
             await view.wait_for(lambda: view.clusters_revision != revision)
 
+    async def _newcomers(self, view: RavnestView, clusters: Clusters) -> Newcomers:
+        """What nodes that wait become: clusters where these are too few, else backups if they are to be any."""
+        left = view.left(clusters)
+        places = [clusters.place_of(node) for node in view.nodes.values()]
+        if not view.free or view.digests(clusters) or any(place and place[0] not in left for place in places):
+            return Newcomers()  # also where a node of a lost cluster has not left it yet: then it waits, too
+        first = self.request.newcomers or ("backup" if self.request.backups else "cluster")
+        backups = self._new_backups(view, clusters) if first == "backup" else []
+        is_short = self.request.clusters is not None and len(left) < self.request.clusters
+        late = await self._late_rows(view, clusters) if is_short or not backups else []
+        return Newcomers(late, [] if late else backups)
+
+    def _new_backups(self, view: RavnestView, clusters: Clusters) -> list[BackupPlace]:
+        """Backups for the places that one node holds alone, of nodes that wait."""
+        left = view.left(clusters)
+        held = {(n, s): view.left_at(clusters, n, s) for n in left for s in range(len(clusters.rows[n]))}
+        alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
+        places = {(n, s): (clusters.rows[n][s], self._pool_node(view.nodes[name])) for (n, s), name in alone.items()}
+        rules = replace(self.request.rules, rounds=len(left) > 1)
+        return new_backups(places, view.free, StageSizes(self.request.layers, rules))
+
+    def _pool_node(self, node: NodeRecord) -> PoolNode:
+        """A node as the plan takes it, as reliable as it was seen to be."""
+        return replace(node.pool_node, reliability=1 / (1 + self.losses[node.name]))
+
     async def _late_rows(self, view: RavnestView, clusters: Clusters) -> list[list[StagePlace]]:
-        """The rows of clusters that nodes which wait can form beside these; none: they cannot, or it is too late."""
+        """The rows of clusters that nodes which wait can form beside these; none: they cannot."""
         waiting, left = view.free, view.left(clusters)
         wanted = None if self.request.clusters is None else self.request.clusters - len(left)
-        if not waiting or view.digests(clusters) or (wanted is not None and wanted < 1):
+        if wanted is not None and wanted < 1:
             return []
         rules = replace(self.request.rules, rounds=True)
         sizes = StageSizes(self.request.layers, rules)
-        held = (
-            (place, view.nodes[holder.name].ram)
-            for number in left
-            for stage, place in enumerate(clusters.rows[number])
-            for holder in view.left_at(clusters, number, stage)
-        )
+        places = ((place, view.left_at(clusters, n, s)) for n in left for s, place in enumerate(clusters.rows[n]))
+        held = ((place, view.nodes[holder.name].ram) for place, holders in places for holder in holders)
         if any(sizes.bytes(place.alive)[place.first, place.end] > ram for place, ram in held):
             return []  # one cluster alone was planned without the copies of a round
         with suppress(UsageError):
@@ -242,8 +265,7 @@ class ClusterFormer:
         Args:
             fewer: whether there may be fewer clusters than were requested, and fewer backups.
         """
-        pool = (replace(node.pool_node, reliability=1 / (1 + self.losses[node.name])) for node in nodes)
-        request = replace(request, pool=tuple(pool))
+        request = replace(request, pool=tuple(map(self._pool_node, nodes)))
         if fewer and request.backups:
             first = self.nodes - request.backups
             request = replace(request, backups=max(0, len(nodes) - first))

@@ -6,9 +6,50 @@ parameters any more: the clusters that follow train those steps first. No torch.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from pipelined.ravnest.records import Clusters, ClusterStop, GoingOn, StagePlace
+from pipelined.ravnest.planning.backups import assign_backups
+from pipelined.ravnest.planning.plan import PlannedStage
+from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.planning.stage import StageSizes
+from pipelined.ravnest.records import BackupPlace, Clusters, ClusterStop, GoingOn, Holder, NodeRecord, StagePlace
 from pipelined.state.versions import Version
+
+
+class Newcomers(NamedTuple):
+    """What nodes that waited become in the clusters that follow.
+
+    Args:
+        late: the rows of new clusters.
+        backups: of places, by the numbers of the clusters that end.
+    """
+
+    late: Sequence[list[StagePlace]] = ()
+    backups: Sequence[BackupPlace] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.late or self.backups)
+
+
+NONE = Newcomers()
+
+
+def new_backups(
+    places: Mapping[tuple[int, int], tuple[StagePlace, PoolNode]], waiting: Sequence[NodeRecord], sizes: StageSizes
+) -> list[BackupPlace]:
+    """Backups for places that have none, of nodes that wait; see `assign_backups`.
+
+    Args:
+        places: by cluster and stage, with the node that holds each.
+        sizes: bytes of every stage.
+    """
+    stages = [
+        PlannedStage(node, place.first, place.end, int(sizes.bytes(place.alive)[place.first, place.end]), place.alive)
+        for place, node in places.values()
+    ]
+    named, found = {each.name: each for each in waiting}, assign_backups(stages, [each.pool_node for each in waiting])
+    records = {at: named[found[index].name] for index, at in enumerate(places) if index in found}
+    return [BackupPlace(*at, Holder(each.name, each.address, each.incarnation)) for at, each in records.items()]
 
 
 def following(
@@ -16,7 +57,7 @@ def following(
     number: int,
     rounds: int,
     stops: Mapping[int, ClusterStop],
-    late: Sequence[list[StagePlace]] = (),
+    newcomers: Newcomers = NONE,
 ) -> Clusters:
     """The clusters that follow others, with what the nodes of these have in memory.
 
@@ -24,8 +65,9 @@ def following(
         number: theirs.
         rounds: of the clusters before that are committed.
         stops: by number, what each of those that are left had done.
-        late: the rows of new clusters. Late ones that are left and heard no round are late again.
+        newcomers: late clusters and new backups. Late ones that are left and heard no round are late again.
     """
+    late = newcomers.late
     heard = [each for each in sorted(stops) if rounds or each < clusters.kept]
     unheard = [each for each in sorted(stops) if each not in heard]
     again, next_ = clusters.going.again, clusters.begun.step + len(clusters.going.again)
@@ -45,6 +87,7 @@ def following(
         apart=apart if len(heard) > 1 else [[]],  # a cluster alone has what all have
     )
     order = [*heard, *unheard]
-    backups = [each._replace(cluster=order.index(each.cluster)) for each in clusters.backups if each.cluster in order]
+    backed = [*clusters.backups, *newcomers.backups]
+    backups = [each._replace(cluster=order.index(each.cluster)) for each in backed if each.cluster in order]
     rows = [*(clusters.rows[each] for each in order), *late]
     return Clusters(number, rows, Version(end - len(missing), ""), going, backups)

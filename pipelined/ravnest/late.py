@@ -1,18 +1,28 @@
-"""What late clusters get beside the average: the optimizer's state, from the nodes of the first cluster.
+"""What nodes get that come while clusters train: late clusters the optimizer's state, and new backups a whole stage.
 
-The first round of clusters that go on has its snapshot before their first update, so what is sent is of the snapshot.
-Each node of the first cluster sends each late node what both hold, a message for each tensor. Imports torch.
+Late clusters get it beside the average, from the nodes of the first cluster. The first round of clusters that go on has
+its snapshot before their first update, so what is sent is of the snapshot. Each node of the first cluster sends each
+late node what both hold, a message for each tensor.
+
+A new backup gets the state of its stage from the other node of its place. Clusters that go on begin with nothing in
+flight, so this is all that it lacks. The other node copies it once, and trains on while it is sent. The backup's inputs
+wait in its mailbox meanwhile; then it does, from the first instruction on, what the other one does. Imports torch.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 
+from pipelined.actors.actor import Actor
 from pipelined.aio.nursery import Nursery
+from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.held_stage import HeldStage, averaged
 from pipelined.ravnest.records import Clusters
 from pipelined.training.optimizer.state import VALUE
-from transports import Transport
+from transports import PeerLost, Transport
+from transports.rpc.world import RankHolder
 
 
 class LateState:
@@ -77,3 +87,58 @@ class LateState:
 
 def _address(name: str) -> tuple[str, str]:
     return "optimizer state", name
+
+
+async def share_state(
+    holder: RankHolder | None, actor: Actor, stage: HeldStage, is_held: bool
+) -> "asyncio.Task[None] | None":
+    """Give the state of this stage to the other node of its place, or get it from there, where one of them lacks it.
+
+    Args:
+        holder: this node, beside the other one; None: it is alone in its place.
+        actor: the parent of what sends.
+        is_held: whether this node has the state.
+    Returns: what sends, while this node trains on; None: nothing is sent.
+    Raises:
+        NoLongerValid: this node has not the state, and the other one is lost or has it neither: the place is lost.
+    Cost: one small message each way; where the other node lacks the state, a copy of it until it is sent.
+    """
+    other = holder is not None and await _other_has(holder, actor, is_held)
+    if is_held:
+        return None if holder is None or other is not False else actor.start(_send(holder, await stage.copied()))
+    if holder is None or not other:
+        raise NoLongerValid("no node has the state of its stage")
+    try:
+        await stage.restore(await _received(holder))
+    except PeerLost as error:
+        raise NoLongerValid(f"the state of its stage was on its way here ({error})") from error
+    return None
+
+
+async def _other_has(holder: RankHolder, actor: Actor, is_held: bool) -> bool | None:
+    """Whether the other node has the state; None: it is lost."""
+    telling = actor.start(_tell(holder, is_held))
+    try:
+        return (await holder.receive(("state", "held"))).note is True
+    except PeerLost:
+        return None
+    finally:
+        await telling
+
+
+async def _tell(holder: RankHolder, is_held: bool) -> None:
+    with suppress(PeerLost):
+        await holder.send(("state", "held"), note=is_held)
+
+
+async def _send(holder: RankHolder, state: dict[str, torch.Tensor]) -> None:
+    """Send a state, a tensor at a time."""
+    with suppress(PeerLost):
+        await holder.send(("state", "names"), note=[*state])
+        for name in [*state]:
+            await holder.send(("state", "tensor", name), state.pop(name))
+
+
+async def _received(holder: RankHolder) -> dict[str, torch.Tensor]:
+    names = (await holder.receive(("state", "names"))).note
+    return {name: (await holder.receive(("state", "tensor", name))).blocks[0].torch() for name in names}

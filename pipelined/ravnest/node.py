@@ -75,7 +75,9 @@ class RavnestNode:
                     if not (done or self._assigned(record)):
                         raise NoLongerValid("others went on without it")
             except (TransportError, NoLongerValid) as error:
-                left = await self._missing(clusters, (cluster, stage))
+                if isinstance(error, TransportError):
+                    await self._until_missing(clusters, (cluster, stage))
+                left = ", ".join(self.view.missing(clusters))
                 self._say(f"{name}: its cluster ended ({str(error) or f'{left} left'})")
                 return
         self._say(f"{name}: cluster {cluster} has trained its last step")
@@ -84,8 +86,8 @@ class RavnestNode:
         """Whether no node of this cluster has left; always true when all have trained their last step."""
         return self.view.is_done(clusters) or cluster in self.view.left(clusters)
 
-    async def _missing(self, clusters: Clusters, place: tuple[int, int]) -> str:
-        """Name the nodes of ended clusters that left them.
+    async def _until_missing(self, clusters: Clusters, place: tuple[int, int]) -> None:
+        """Wait until it is known which node of lost clusters left them.
 
         A dead node is listed until its lease ends. This one stays that long, so that `train` names the dead node; but
         not beside another holder of its place, which goes on, and writes only when this node is not listed any more.
@@ -96,7 +98,6 @@ class RavnestNode:
 
         with suppress(TimeoutError):
             await with_timeout(self._node.clock, self._lease_s, self.view.wait_for(is_known))
-        return ", ".join(self.view.missing(clusters))
 
     def _assigned(self, record: NodeRecord) -> tuple[Clusters, int, int] | None:
         """The clusters that this node is in, its own one's number, and its stage."""

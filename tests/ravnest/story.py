@@ -74,6 +74,7 @@ class Story:
         steps, by_microbatches: where no other training is given.
         delay: seconds of a frame from one party to another.
         backups: how many of the nodes, the last ones, are backups.
+        newcomers: see `PoolRequest`.
         resume: whether `train` goes on from what another run saved.
         kept: where nodes keep what they do, for all or by name; see `ClusterMember`.
 
@@ -98,6 +99,7 @@ class Story:
         steps=STEPS,
         by_microbatches=False,
         backups=0,
+        newcomers=None,
         **kept,
     ):
         self.network, self._draw = VirtualNetwork(seed, delay=delay, jitter=delay / 2), random.Random(seed)
@@ -109,7 +111,8 @@ class Story:
         known = training_of(CASE, steps, replace(OPTIMIZER, steps=steps), torch.float32, every=2)
         self.training = training or replace(known, by_microbatches=by_microbatches)
         layers = tuple(LayerSize(100, 8, 8, 1.0) for _ in range(self.training.model.layers))
-        self._request = PoolRequest((), layers, clusters=clusters, rules=StageRules(ahead=ahead), backups=backups)
+        rules, nodes = StageRules(ahead=ahead), {"backups": backups, "newcomers": newcomers}
+        self._request = PoolRequest((), layers, clusters=clusters, rules=rules, **nodes)
 
     async def run(self, *befalls):
         """Train to the end while these coroutines run; then check everything.

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.orders import OrderDirectory, read_orders
-from tests.ravnest.story import Fault, Phase, Story, tell
+from tests.ravnest.story import LEASE_S, Fault, Phase, Story, tell
 from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
 
 LATE_BESIDE_BACKUP = 1081
@@ -15,10 +15,10 @@ LATE_BESIDE_BACKUP = 1081
 
 
 class Backed(Story):
-    """Two clusters of three nodes, and a backup for each; attributes `stalls`: seconds between shown steps."""
+    """Two clusters of three nodes, and a backup for each; nodes that come back wait."""
 
     def __init__(self, nodes=6, backups=3, **others):
-        super().__init__(nodes, backups=backups, **others)
+        super().__init__(nodes, backups=backups, newcomers="cluster", **others)
         self.moments = []
 
     def _show(self, cluster, progress):
@@ -109,6 +109,94 @@ def test_one_cluster_of_which_every_place_has_a_backup_stops_at_a_round_so_that_
     run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
     first, last = story.chain
     assert len(first.rows) == 1 and last.going.late == 1 and len(last.backups) == 1
+
+
+LONG = replace(OVERLAPPED, steps=60)
+
+
+async def replaced(story):
+    """The first backup dies for ever, and "late" waits; returns the clusters in which that is a backup, and where."""
+    await story.view.wait_for(lambda: story.view.progress)
+    old = story.view.clusters.backups[0]
+    story._end(old.holder.name)
+    story._start("late")
+    await story.view.wait_for(lambda: any(each.holder.name == "late" for each in story.view.clusters.backups))
+    new = next(each for each in story.view.clusters.backups if each.holder.name == "late")
+    return story.view.clusters, new
+
+
+def first_of(clusters, new):
+    return clusters.rows[new.cluster][new.stage].name
+
+
+@pytest.mark.parametrize("kind", ["overlapped", "blocking"])
+@pytest.mark.parametrize("clusters", [1, 2])
+def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_first_node(tmp_path, kind, clusters):
+    """It has the state of the stage from that one; no step is trained again, and the replay has the run's bits."""
+    training = replace(LONG, overlapped=kind == "overlapped")
+
+    async def befall(story):
+        now, new = await replaced(story)
+        await story.view.wait_for(lambda: any(each.clusters == now.number for each in story.view.progress.values()))
+        await story.sleep(0.2)
+        story._end(first_of(now, new))
+
+    kept = {"nodes": 2 * clusters + 1, "clusters": clusters, "ahead": 2, "backups": 1}
+    told, orders = recorded(tmp_path, training, then=befall, **kept)
+    assert all(len(losses) == 1 for losses in told.shown.values()), told.told
+    assert not any("left before the last step" in each for each in told.told), told.told
+    assert told.ends == [f"average {replayed(training, orders)[0]}"]
+
+
+@pytest.mark.parametrize("dies", ["first", "late"])
+@pytest.mark.parametrize("message", [1, 2, 9])
+def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(tmp_path, dies, message):
+    """With the first node its cluster is lost at once, as nothing else has the state; with the new one nothing is."""
+
+    async def befall(story):
+        now, new = await replaced(story)
+        first = first_of(now, new)
+        await framed(story, first, message)
+        story._end(first if dies == "first" else "late")
+        story._start("later")
+
+    told, orders = recorded(tmp_path, LONG, then=befall, nodes=5, clusters=2, ahead=2, backups=1)
+    assert told.ends == [f"average {replayed(LONG, orders)[0]}"]
+    assert any("left before the last step" in each for each in told.told) == (dies == "first"), told.told
+
+
+def test_a_new_backup_leaves_at_once_when_the_first_node_is_removed_before_it_has_sent_the_state(tmp_path):
+    """It is listed in the place, and has nothing to go on with: its cluster would wait for it for a further lease."""
+    waited = []
+
+    async def befall(story):
+        now, new = await replaced(story)
+        first, listed = first_of(now, new), story.view.nodes["late"]
+        await framed(story, first, 2)
+        story.network.freeze(first)
+        await story.view.wait_for(lambda: first not in story.view.nodes)
+        removed = asyncio.get_running_loop().time()
+        await story.view.wait_for(lambda: story.view.nodes.get("late") != listed)
+        waited.append(asyncio.get_running_loop().time() - removed)
+        story.network.thaw(first)
+
+    told, orders = recorded(tmp_path, LONG, then=befall, nodes=5, clusters=2, ahead=2, backups=1)
+    assert waited[0] < LEASE_S / 4, told.told
+    assert told.ends == [f"average {replayed(LONG, orders)[0]}"]
+
+
+async def framed(story, first, number):
+    """Wait until this many messages of a node are in the mailbox of "late"."""
+    found, seen = asyncio.get_running_loop().create_future(), []
+
+    def look(event):
+        if (event.source, event.destination) == (first, "late") and "world/message" in event.key:
+            seen.append(event)
+            if len(seen) == number and not found.done():
+                found.set_result(None)
+
+    story.network.listen(look)
+    await found
 
 
 def seconds_a_step(backups):

@@ -11,7 +11,7 @@ from collectives.clusters import Ring, Share, rings_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.cuts import Cuts, CutStage, Objective
 from pipelined.ravnest.planning.formation import Formation, Method, Partition, form, method_for
-from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.planning.pool import Newcomer, PoolNode
 from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules, StageSizes, law, microbatch_seconds
 
 
@@ -38,6 +38,7 @@ class PoolRequest:
     method: Method | None = None
     rules: StageRules = field(default_factory=StageRules)
     backups: int = 0
+    newcomers: Newcomer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,8 @@ class PlannedStage:
     backup: PoolNode | None = None
 
     def plain(self) -> dict[str, Any]:
-        layers = [self.first, self.end]
-        found = {"node": self.node.name, "layers": layers, "bytes": self.bytes, "ram": self.node.ram}
-        return found | {"alive": self.alive, "backup": self.backup.name if self.backup else None}
+        found = {"node": self.node.name, "layers": [self.first, self.end], "bytes": self.bytes}
+        return found | {"ram": self.node.ram, "alive": self.alive, "backup": self.backup.name if self.backup else None}
 
 
 @dataclass(frozen=True)

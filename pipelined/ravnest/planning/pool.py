@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pipelined.errors import UsageError
 
@@ -20,6 +21,8 @@ BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 RATES = {"": 1.0, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 SPEEDS = {"": 1.0, "G": 1e9, "T": 1e12}
 NEEDED, OPEN = ("name", "ram", "bandwidth"), ("flops", "reliability")
+Newcomer = Literal["backup", "cluster"]
+"""What nodes that come while clusters train become first."""
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)([A-Za-z]*)")
 
 

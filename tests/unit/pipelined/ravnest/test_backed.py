@@ -8,7 +8,7 @@ import pytest
 from pipelined.actors.actor import Actor
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.proof.check import check
-from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
+from pipelined.ravnest.backed import CATCH_UP, BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.orders import NodeOrder
 from pipelined.ravnest.records import Clusters, StagePlace
 from pipelined.schedules import Shape, find
@@ -67,6 +67,23 @@ async def test_neither_node_is_more_than_two_steps_ahead_unless_the_other_is_los
         network.kill("b")
         await waits
         await first.keep_pace(8)
+
+
+@pytest.mark.virtual
+async def test_a_new_backup_is_not_waited_for_while_it_gets_the_state_and_may_then_be_ever_fewer_steps_behind():
+    _, (one, other) = await two_holders()
+    async with Actor(one) as actor, Actor(other) as slow:
+        first, second = (BackedPlace(end, by, NodeOrder((), {}), 1, 1) for end, by in [(one, actor), (other, slow)])
+        first.copying = asyncio.get_running_loop().create_future()
+        for step in range(1, 2 * CATCH_UP):
+            await first.keep_pace(step)
+        first.copying.set_result(None)
+        waits = asyncio.ensure_future(first.keep_pace(2 * CATCH_UP))
+        for step in (1, 2):  # one as all steps go on, one to come nearer
+            await virtual_seconds(1.0)
+            assert not waits.done()
+            await second.keep_pace(step)
+        await waits
 
 
 @pytest.mark.virtual

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.ravnest.going_on import following
+from pipelined.ravnest.going_on import Newcomers, following
 from pipelined.ravnest.records import Clusters, StagePlace
 from pipelined.ravnest.training import ClusterTraining
 
@@ -69,7 +69,7 @@ class Sets:
         stops = {n: training.stopped(self.clusters, n, own[n], rounds) for n in left}
         late = [row(f"late {self.names + n}") for n in range(draw.choice([0, 0, 1, 2]))]
         self.names += len(late)
-        next_ = following(self.clusters, self.clusters.number + 1, rounds, stops, late)
+        next_ = following(self.clusters, self.clusters.number + 1, rounds, stops, Newcomers(late))
         assert Clusters.unpack(next_.pack()) == next_
         kept = [self.held[n] for n in sorted(left) if n in heard]
         fresh = [n for n in sorted(left) if n not in heard]
@@ -100,7 +100,7 @@ def test_whatever_is_lost_when_each_step_is_trained_and_counts_once(overlapped):
 def test_the_first_round_after_late_clusters_were_formed_is_twice_as_far(overlapped, first):
     """Beside training they get their moments until then; else the others wait at their next snapshot."""
     clusters, training = Clusters(3, [row("a"), row("b")]), training_of(18, 2, overlapped)
-    next_ = following(clusters, 7, 0, {n: training.stopped(clusters, n, 0, 0) for n in range(2)}, [row("c")])
+    next_ = following(clusters, 7, 0, {n: training.stopped(clusters, n, 0, 0) for n in range(2)}, Newcomers([row("c")]))
     assert next_.going.late == 1 and next_.opening == 1
     ends = [*range(first, 6, 2), 6]
     assert [[span.stop for span in training.spans_of(next_, n)] for n in range(3)] == [ends] * 3
@@ -113,7 +113,7 @@ def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
     training, clusters = training_of(12, 2, False), Clusters(3, [row("a"), row("b")])
     stopped = training.stopped(clusters, 0, 4, 1)
     assert stopped.done == 4 and stopped.apart == [4, 6]
-    next_ = following(clusters, 7, 1, {0: stopped}, [row("c")])
+    next_ = following(clusters, 7, 1, {0: stopped}, Newcomers([row("c")]))
     assert next_.begun.step == 6 and next_.going.again == [5] and next_.going.late == 1
     assert [next_.step_of(0, own) for own in range(3)] == [5, 8, 10]
     assert [next_.step_of(1, own) for own in range(3)] == [7, 9, 11]
