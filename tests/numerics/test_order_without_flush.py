@@ -53,17 +53,24 @@ def told(outcome):
     return [(r.step, r.loss, r.grad_norm, r.staleness) for r in outcome.reports]
 
 
+def others(unsteady, case, path):
+    """Further runs, each with timing of its own."""
+    for seed in range(2, 12):
+        unsteady(seed)
+        yield train(case, path)
+
+
 @pytest.mark.parametrize("width", [1, 2])
 def test_an_order_is_replayed_to_the_last_bit_with_its_delays(unsteady, tmp_path, width):
     case = Case("async_1f1b", 3, width, 3, dropout=0.2)
-    runs = []
-    for seed in (1, 2):
-        unsteady(seed)
-        runs.append(train(case, tmp_path / "trace.json"))
-    unsteady(3)
-    runs.append(train(case, tmp_path / "replayed.json", runs[0][1]))
-    (first, first_order), (other, other_order), (again, again_order) = runs
-    assert first_order != other_order and told(first[0]) != told(other[0])
+    unsteady(1)
+    first, first_order = train(case, tmp_path / "trace.json")
+    assert any(  # two seeds may give one order by chance
+        order != first_order and told(first[0]) != told(outcomes[0])
+        for outcomes, order in others(unsteady, case, tmp_path / "trace.json")
+    )
+    unsteady(0)
+    again, again_order = train(case, tmp_path / "replayed.json", first_order)
     assert again_order == first_order
     for one, replayed in zip(first, again, strict=True):
         assert told(one) == told(replayed)
