@@ -207,6 +207,17 @@ async def test_a_cancelled_stage_that_still_computes_is_left_to_its_thread(monke
         assert await asyncio.to_thread(ended.wait, 30)
 
 
+async def cancelled_at(network, stage, reached, go):
+    """Run a stage on a thread, cancel it where the thread waits, and let the thread go on."""
+    with on_a_thread(network) as tape:
+        task = asyncio.ensure_future(tape.run(stage(tape)))
+        await asyncio.to_thread(reached.wait, 30)
+        task.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
 async def test_a_cancelled_stage_begins_no_further_move_in_its_thread():
     started, go = threading.Event(), threading.Event()
 
@@ -216,13 +227,7 @@ async def test_a_cancelled_stage_begins_no_further_move_in_its_thread():
             await tape.move(one(), WHOLE)
 
     network = Starts(*[True] * 1000)
-    with on_a_thread(network) as tape:
-        task = asyncio.ensure_future(tape.run(stage(tape)))
-        await asyncio.to_thread(started.wait, 30)
-        task.cancel()
-        go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    await cancelled_at(network, stage, started, go)
     assert not network.begun
 
 
@@ -235,11 +240,5 @@ async def test_a_move_that_is_begun_when_its_stage_is_cancelled_is_abandoned():
 
     network = Carries()
     network.start = lambda path, array: (began.set(), go.wait(30), move)[-1]
-    with on_a_thread(network) as tape:
-        task = asyncio.ensure_future(tape.run(stage(tape)))
-        await asyncio.to_thread(began.wait, 30)
-        task.cancel()
-        go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    await cancelled_at(network, stage, began, go)
     assert isinstance(move.error, asyncio.CancelledError)
