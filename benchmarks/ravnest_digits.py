@@ -25,7 +25,7 @@ from apps.ravnest.digits_training import SHAPE, builders
 from apps.ravnest.training import training_of
 from benchmarks._ranks import ROOT, check
 from benchmarks._results import Reported, tell
-from pipelined.state.store import load_whole
+from pipelined.state.store import find_whole
 from pipelined.training.optimizer import update
 
 
@@ -68,7 +68,7 @@ def clusters(options: Options, digits: Digits) -> dict[str, Any]:
         words = ["local", "--nodes", str(options.nodes), "--clusters", str(options.clusters), "--lease", "60"]
         words += ["--checkpoint", str(saved), "--metrics", str(metrics), *options.flags]
         run([sys.executable, "-m", "apps.ravnest", *words], cwd=ROOT, check=True, stdout=sys.stderr)
-        values = dict(load_whole([saved]).values)
+        values = dict(find_whole([saved]).values)
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     rate = 0.0
     for cluster in range(options.clusters):

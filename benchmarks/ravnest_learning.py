@@ -33,7 +33,7 @@ from benchmarks._results import Reported, tell
 from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.saving import Saving
 from pipelined.ravnest.training import ClusterTraining
-from pipelined.state.store import DiskStore, load_whole
+from pipelined.state.store import DiskStore, find_whole
 from pipelined.training.optimizer import OptimizerConfig, clip_factor, update
 
 SECONDS = {"forward": 0.1, "backward": 0.2}
@@ -149,9 +149,9 @@ def by_clusters(what: ClusterTraining, clusters: int, module: nn.Module) -> dict
         keeps = {"saving": Saving(DiskStore(saved, what.model.identity()), 1 << 30, "run"), "orders": orders}
         nodes = [f"n{number}" for number in range(3 * clusters)]
         party = Party(what, nodes, clusters, 3, SECONDS, directory_s=DIRECTORY_S, keeps=keeps).run()
-        values = load_whole([saved]).values
+        values = dict(find_whole([saved]).values)
         added = [order.added for run in read_orders(orders.path) for order in run.orders.values()]
-    module.load_state_dict(dict(values))
+    module.load_state_dict(values)
     staleness = [each.progress.staleness for each in party.seen if each.progress.step >= what.steps // 2]
     seconds = party.seen[-1].time_s - party.seen[0].time_s
     every = what.every * what.microbatches

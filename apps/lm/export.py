@@ -15,7 +15,7 @@ from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.weights import Weights, check_destination
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
-from pipelined.state.store import Whole, load_whole
+from pipelined.state.store import Whole, find_whole
 
 Say = Callable[[str], None]
 
@@ -108,7 +108,7 @@ def model_of(identity: Mapping[str, Any]) -> GPT2:
 
 async def export_saved(directories: Sequence[Path], output: OutputFlags, say: Say) -> None:
     """Export the latest step that all stages saved. Raises: as `export_whole`; CheckpointError: no whole step."""
-    await export_whole(await asyncio.to_thread(load_whole, directories), output, say)
+    await export_whole(await asyncio.to_thread(find_whole, directories), output, say)
 
 
 async def export_whole(whole: Whole, output: OutputFlags, say: Say) -> None:

@@ -180,9 +180,9 @@ async def export(flags: Export, say: Say) -> None:
             whole step.
     """
     from apps.lm.export import export_whole
-    from pipelined.state.store import load_whole
+    from pipelined.state.store import find_whole
 
-    whole = await asyncio.to_thread(load_whole, flags.checkpoint)
+    whole = await asyncio.to_thread(find_whole, flags.checkpoint)
     if whole.identity.get("model") != DIGITS:
         return await export_whole(whole, flags.output, say)
     from apps.ravnest.digits_training import export_digits

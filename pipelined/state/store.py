@@ -197,26 +197,49 @@ def _tensors(shards: Iterable[Checkpoint], wanted: Set[str], identity: Mapping[s
     return {f"{name}/{field}": Block.of(value) for name, fs in tensors.items() for field, value in fs.items()}
 
 
+class SavedValues(Mapping[str, "torch.Tensor"]):
+    """The values of a model's parameters on disk, by name; each is read whenever it is looked up.
+
+    Args:
+        saves: the saved stage that each parameter is read from.
+    Raises:
+        CheckpointError: from a look-up: its bytes are not those that were saved.
+    Cost: a look-up reads that parameter; nothing is kept.
+    """
+
+    def __init__(self, saves: Mapping[str, Checkpoint]):
+        self._saves = saves
+
+    def __getitem__(self, name: str) -> "torch.Tensor":
+        return self._saves[name].load([name], only="value")[name]["value"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._saves)
+
+    def __len__(self) -> int:
+        return len(self._saves)
+
+
 class Whole(NamedTuple):
-    """A complete model from the saves of all stages.
+    """A complete model in the saves of all stages.
 
     Args:
         at: the save of its first stage.
         identity: of the model.
-        values: all parameters, by name.
+        values: all parameters, by name, read when they are looked up.
     """
 
     at: SavedStage
     identity: Mapping[str, Any]
-    values: "Mapping[str, torch.Tensor]"
+    values: SavedValues
 
 
-def load_whole(directories: Sequence[str | Path]) -> Whole:
-    """Read all parameters at the latest step that all stages saved, from one directory or several.
+def find_whole(directories: Sequence[str | Path]) -> Whole:
+    """Find all parameters at the latest step that all stages saved, in one directory or several.
 
     Raises:
-        CheckpointError: there is no such step, or a save is damaged, or the saves are from two models.
-    Cost: reads every byte of that step, including the optimizer's; memory of the parameters and of one shard.
+        CheckpointError: there is no such step, or the saves are from two models.
+    Cost: reads what each save says of itself; no parameter.
     """
     found_stages = [saved for directory in directories for saved in saved_stages(directory)]
     at = common_step(found_stages)
@@ -224,13 +247,12 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
         places, steps = ", ".join(map(str, directories)), saved_steps(found_stages) or "nothing"
         fact = f"no step that all stages saved lies in {places} (saved: {steps})"
         raise CheckpointError(f"{fact}; name every directory of its peers")
-    identity = dict[str, Any]()
-    values: dict[str, torch.Tensor] = {}
-    for shard in (shard for directory in directories for shard in _shards(directory, at.version)):
-        identity = dict(shard.require(identity or shard.meta.identity).meta.identity)
-        new = [name for name in shard.names if name not in values]
-        values |= {name: fields["value"] for name, fields in shard.load(new).items() if "value" in fields}
-    return Whole(at, identity, values)
+    identity, saves = dict[str, Any](), dict[str, Checkpoint]()
+    for stage in (stage for directory in directories for stage in _shards(directory, at.version)):
+        identity = dict(stage.require(identity or stage.meta.identity).meta.identity)
+        names = [name for shard in stage.shards for name, fields in shard["tensors"].items() if "value" in fields]
+        saves |= {name: stage for name in names if name not in saves}
+    return Whole(at, identity, SavedValues(saves))
 
 
 def _shards(directory: str | Path, version: Version) -> Iterator[Checkpoint]:

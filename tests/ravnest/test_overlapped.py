@@ -14,7 +14,7 @@ from pipelined.ravnest.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.replay import replay
 from pipelined.ravnest.saving import Saving
 from pipelined.state.manifest import layout_of
-from pipelined.state.store import DiskStore, load_whole, saved_stages
+from pipelined.state.store import DiskStore, find_whole, saved_stages
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
 from tests.numerics.ravnest import training_of
@@ -220,7 +220,7 @@ def test_what_is_saved_is_the_average_of_each_round(tmp_path, kind):
     saved = saved_stages(tmp_path / "saved")
     rows = orders.clusters.rows
     assert {(each.step, each.stage) for each in saved} == {(n, at) for n in (6, 12, 17) for at in range(len(rows[0]))}
-    whole = load_whole([tmp_path / "saved"])
+    whole = find_whole([tmp_path / "saved"])
     assert told.ends == [f"average {on_loop(digest_of(training, orders, whole.values))}"]
     if kind == "overlapped":
         _, _, rounds = plain(training, orders)
@@ -236,7 +236,7 @@ def test_one_cluster_saves_at_the_end(tmp_path):
     saving = Saving(DiskStore(tmp_path, CASE.model.identity()), 10, "run")
     told = Story(2, training=training, clusters=1, saving=saving)
     run_virtual(told.run())
-    whole = load_whole([tmp_path])
+    whole = find_whole([tmp_path])
     assert whole.at.step == 3 and whole.at.stages == 2
     clusters = told.view.clusters
     orders = RunOrders("", clusters, {})

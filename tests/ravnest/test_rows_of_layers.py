@@ -13,7 +13,7 @@ from pipelined.api.model.user_model import bind
 from pipelined.ravnest.records import Clusters, StagePlace
 from pipelined.ravnest.saving import Saving
 from pipelined.state.manifest import layout_of
-from pipelined.state.store import DiskStore, load_whole, saved_stages
+from pipelined.state.store import DiskStore, find_whole, saved_stages
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.ravnest import training_of
 from tests.numerics.test_ravnest_rounds import on_loop
@@ -92,7 +92,7 @@ def test_two_clusters_of_three_stages_hold_what_two_plain_loops_hold_to_the_bit(
     if microbatches == 1:
         assert {at: found for at, [found] in told.shown.items()} == losses
     assert told.ends == [f"average {on_loop(digest_of(job, orders, final))}"]
-    whole = load_whole([tmp_path / "saved"])
+    whole = find_whole([tmp_path / "saved"])
     for name, value in final.items():
         assert torch.equal(whole.values[name], value), name
     assert int(whole.values["1.norm.num_batches_tracked"]) == 9 * microbatches, "of the first cluster alone"

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from apps.lm.huggingface.rotary import read_rotary
-from pipelined.state.store import load_whole
+from pipelined.state.store import find_whole
 from tests.launching import ROOT
 
 SIZES = "--stages 2 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 4 --microbatch 2 --steps 4 --lease 30"
@@ -33,7 +33,7 @@ def test_what_peers_give_at_the_end_is_what_they_saved_and_samples_alike(tmp_pat
     told = swarm("local", "--peers", "2", *SIZES.split(), *DATA, *saving, *WISH)
     again = swarm("export", "--checkpoint", str(saved), "--to", str(later), *DATA, *WISH, "--context", "16")
     one, other = (load_file(place / "model.safetensors") for place in (live, later))
-    trained = load_whole([saved])
+    trained = find_whole([saved])
     assert trained.at.step == 4 and "step 4, as all 2 stages saved it" in again
     assert digest_in(told) == digest_in(again)
     assert one.keys() == other.keys() == trained.values.keys()

@@ -234,12 +234,12 @@ class Checkpoint:
         return self
 
     def load(
-        self, names: Iterable[str], parts: Mapping[str, TensorPart] | None = None
+        self, names: Iterable[str], parts: Mapping[str, TensorPart] | None = None, only: str | None = None
     ) -> "dict[str, dict[str, torch.Tensor]]":
-        """Read these parameters with all their fields into CPU memory, and check each tensor against its hash.
+        """Read these parameters with their fields into CPU memory, and check each tensor against its hash.
 
         Args:
-            parts: what is wanted of those parameters of which not all is.
+            parts, only: what is wanted of those parameters of which not all is; the field to read, None: all of them.
         Raises:
             CheckpointError: a name is not in the checkpoint, or bytes differ from those saved.
         Cost: reads only the tensors that have something of these parameters, and opens each shard that holds one once;
@@ -252,24 +252,24 @@ class Checkpoint:
         for shard in self.shards:
             there = parts_of(shard)
             held = {name: there.get(name) for name in shard["tensors"] if name in wanted}
-            if mine := [name for name, part in held.items() if wanted[name].needs(part)]:
-                for name, field, tensor in self._read(shard, mine):
-                    wanted[name].add(field, tensor, held[name] or whole_part(shard["tensors"][name]))
-                    del tensor  # before the next one is read
+            needed = [name for name, part in held.items() if wanted[name].needs(part)]
+            fields = [(name, field) for name in needed for field in shard["tensors"][name] if only in (None, field)]
+            for name, field, tensor in self._read(shard, fields) if fields else ():
+                wanted[name].add(field, tensor, held[name] or whole_part(shard["tensors"][name]))
+                del tensor  # before the next one is read
         return {name: each.fields for name, each in wanted.items()}
 
-    def _read(self, shard: ShardRecord, names: list[str]) -> "Iterator[tuple[str, str, torch.Tensor]]":
+    def _read(self, shard: ShardRecord, fields: list[tuple[str, str]]) -> "Iterator[tuple[str, str, torch.Tensor]]":
         from safetensors import SafetensorError, safe_open
 
         path = self.path / shard["file"]
         try:
             with safe_open(path, framework="pt") as file:
-                for name in names:
-                    for field, record in shard["tensors"][name].items():
-                        tensor = file.get_tensor(_key(name, field))
-                        require_saved(path, name, field, tensor, record)
-                        yield name, field, tensor
-                        del tensor
+                for name, field in fields:
+                    tensor = file.get_tensor(_key(name, field))
+                    require_saved(path, name, field, tensor, shard["tensors"][name][field])
+                    yield name, field, tensor
+                    del tensor
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged ({error}); resume from another checkpoint") from error
 

@@ -12,8 +12,11 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from apps.lm.weights import Weights
+from benchmarks._resident import begin_peak, resident
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
+from pipelined.state.store import find_whole, save
+from pipelined.state.versions import SavedStage
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.digests import parameters_digest
@@ -68,3 +71,21 @@ def test_a_wish_is_checked_before_it_costs_anything(tmp_path: Path):
 def test_a_directory_holds_the_model_that_was_trained(weights: Weights, tmp_path: Path):
     weights.export(tmp_path, ByteTokenizer())
     assert read_rotary(tmp_path) == CONFIG
+
+
+def test_an_export_of_saved_stages_needs_memory_for_one_parameter_not_for_the_model(tmp_path: Path):
+    model = GPT2(ModelConfig(8, 512, 2, 256, 16, dropout=0.0))  # 25 M parameters, the largest of 1 M
+    for stage, layers in enumerate((range(5), range(5, 10))):
+        parameters = model.build(layers, torch.float32, "cpu", 1).named_parameters()
+        state = {f"{name}/value": value.detach() for name, value in parameters}
+        save(tmp_path / "saved", SavedStage(1, stage, 2, "a"), state, model.identity())
+    del parameters, state
+    grown = 0
+    for _ in range(2):  # the first one fills buffers that stay
+        before = begin_peak()
+        saved = Weights(model, find_whole([tmp_path / "saved"]).values)
+        digest = saved.digest()
+        saved.export(tmp_path / "model", ByteTokenizer())
+        grown = resident("VmHWM") - before
+    assert grown < 4 * (4 << 20), f"grew by {grown / 2**20:.1f} MiB"
+    assert digest == parameters_digest(model.build(range(10), torch.float32, "cpu", 1).named_parameters())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipelined.state.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, layout_of
-from pipelined.state.store import DiskStore, StoreError, load, load_whole, save, saved_stages
+from pipelined.state.store import DiskStore, StoreError, find_whole, load, save, saved_stages
 from pipelined.state.versions import SavedStage, SavedStages, Version, common_step, saved_steps
 from transports import Block
 
@@ -62,7 +62,7 @@ def test_a_step_that_a_stage_lacks_is_not_gone_back_to(tmp_path: Path):
 def test_a_model_that_cannot_be_read_whole_is_refused_with_the_steps_of_each_stage(tmp_path: Path):
     save(tmp_path, SavedStage(6, 1, 2, "a"), state(1), MODEL)
     with pytest.raises(CheckpointError, match="no step: stage 0; steps 6: stage 1"):
-        load_whole([tmp_path])
+        find_whole([tmp_path])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
     for stage, place in enumerate(("one", "other")):
         save(tmp_path / place, SavedStage(5, stage, 2, "a"), state(stage), MODEL)
     save(tmp_path / "one", SavedStage(6, 0, 2, "a"), state(0, seed=1), MODEL)
-    whole = load_whole([tmp_path / "one", tmp_path / "other"])
+    whole = find_whole([tmp_path / "one", tmp_path / "other"])
     assert (whole.at, whole.identity) == (SavedStage(5, 0, 2, "a"), MODEL)
     expected = {key: value for stage in (0, 1) for key, value in state(stage).items() if key.endswith("/value")}
     assert same({f"{name}/value": value for name, value in whole.values.items()}, expected)
@@ -102,10 +102,10 @@ def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
 def test_a_model_that_is_not_whole_anywhere_is_refused(tmp_path: Path):
     save(tmp_path / "one", SavedStage(5, 0, 2, "a"), state(0), MODEL)
     with pytest.raises(CheckpointError, match="name every directory"):
-        load_whole([tmp_path / "one"])
+        find_whole([tmp_path / "one"])
     save(tmp_path / "other", SavedStage(5, 1, 2, "a"), state(1), {**MODEL, "layers": 5})
     with pytest.raises(CheckpointError, match="layers"):
-        load_whole([tmp_path / "one", tmp_path / "other"])
+        find_whole([tmp_path / "one", tmp_path / "other"])
 
 
 @given(st.lists(st.builds(SavedStage, st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.sampled_from("ab"))))
