@@ -18,10 +18,10 @@ from typing import Any
 import torch
 import tyro
 
-from apps.images.training import count_correct, resized
+from apps.images.training import resized
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits
-from apps.ravnest.digits_training import SHAPE, builders
+from apps.ravnest.digits_training import SHAPE, count_correct
 from apps.ravnest.training import training_of
 from benchmarks._ranks import ROOT, check
 from benchmarks._results import Reported, tell
@@ -95,8 +95,7 @@ def plain(options: Options, digits: Digits) -> dict[str, Any]:
 
 def right(digits: Digits, values: dict[str, torch.Tensor]) -> int:
     """The held-out images that a network with these values gets right."""
-    every = resized(digits.held_out, torch.arange(len(digits.held_out)), SHAPE)
-    return count_correct(builders(), values, [every], torch.float32)
+    return count_correct(values, resized(digits.held_out, torch.arange(len(digits.held_out)), SHAPE))
 
 
 def table(found: dict[str, Any]) -> str:

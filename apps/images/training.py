@@ -2,8 +2,7 @@
 
 import asyncio
 from abc import abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from apps.common.numerics import DTYPES
 from apps.common.report import Report
 from apps.images.digits import Images
 from apps.rows.training import Training
+from pipelined.api.data.batch import converted
 from pipelined.api.rank import RankSession
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import keyed_generator
@@ -73,33 +73,23 @@ class ImageTraining(Training):
         return {}
 
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
-        """On rank 0, count the held-out images that the model gets right, and those of other methods."""
-        state = await rank.state_dict()
-        if state is None:
-            return
-        counting = asyncio.to_thread(self.count_correct, state), asyncio.to_thread(self.baselines)
-        correct, others = await asyncio.gather(*counting)
+        """Count the held-out images that the model gets right, in its pipeline; on rank 0, those of other methods."""
         total = len(self.images()[1])
+        windows = [converted(window, DTYPES[self._config.dtype]) for window in self.held_out()]
+        correct = round(await rank.evaluate(windows, right) * total)
+        if rank.transport.rank:
+            return
+        others = await asyncio.to_thread(self.baselines)
         shown = [f"held-out images: {correct} of {total} right ({correct / total:.3f})"]
         shown += [f"{name.replace('_', ' ')}: {count} ({count / total:.3f})" for name, count in others.items()]
         report.say("; ".join(shown))
         if self._config.metrics is not None:
             append(self._config.metrics, {"step": rank.done, "right": correct, "held_out": total, **others})
 
-    def count_correct(self, state: Mapping[str, torch.Tensor]) -> int:
-        """The held-out images whose class a model with this state gets right."""
-        return count_correct(self.builders(), state, self.held_out(), DTYPES[self._config.dtype])
 
-
-def count_correct(
-    builders: Builders, state: Mapping[str, torch.Tensor], held_out: Iterable[Pair], dtype: torch.dtype
-) -> int:
-    """The images whose class a row of layers with this state gets right."""
-    model = nn.Sequential(OrderedDict((name, build()) for name, build in builders.items())).to(dtype)
-    model.load_state_dict(state)
-    model.eval()
-    with torch.no_grad():
-        return sum(int((model(images.to(dtype)).argmax(1) == classes).sum()) for images, classes in held_out)
+def right(output: torch.Tensor, classes: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """How many images are of the class with the largest of their outputs (B, classes), and their number."""
+    return (output.argmax(1) == classes).sum(), len(classes)
 
 
 def resized(data: Images, index: torch.Tensor, shape: tuple[int, int]) -> Pair:

@@ -3,7 +3,8 @@
 Imports torch.
 """
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import pipelined as pp
-from apps.images.training import Builders, Pair, count_correct, order, resized
+from apps.images.training import Builders, Pair, order, resized, right
 from apps.ravnest.config import RavnestConfig
 from apps.ravnest.digits import DIGITS_MODEL, Digits
 from apps.resnet.model import BasicBlock, Pool, Stem
@@ -111,10 +112,19 @@ def export_digits(whole: Whole, to: Path | None, say: Callable[[str], None]) -> 
     """
     held_out, values = Digits.read().held_out, dict(whole.values)
     every = resized(held_out, torch.arange(len(held_out)), SHAPE)
-    right = count_correct(builders(), values, [every], values["head.fc.weight"].dtype)
+    correct = count_correct(values, every)
     say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
-    say(f"held-out images: {right} of {len(held_out)} right ({right / len(held_out):.3f})")
+    say(f"held-out images: {correct} of {len(held_out)} right ({correct / len(held_out):.3f})")
     if to is not None:
         to.mkdir(parents=True, exist_ok=True)
         save_file(values, to / "model.safetensors")
         say(f"exported to {to}")
+
+
+@torch.no_grad()
+def count_correct(values: Mapping[str, torch.Tensor], images: Pair) -> int:
+    """The images whose class the network with these values gets right."""
+    model = nn.Sequential(OrderedDict((name, build()) for name, build in builders().items()))
+    model.to(values["head.fc.weight"].dtype).load_state_dict(values)
+    inputs, classes = converted(images, values["head.fc.weight"].dtype)
+    return int(right(model.eval()(inputs), classes)[0])

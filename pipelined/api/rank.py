@@ -31,7 +31,7 @@ from pipelined.state.manifest import Layout
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
-from pipelined.training.evaluate import Window, evaluate, sample
+from pipelined.training.evaluate import Score, Window, evaluate, sample
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
@@ -147,12 +147,12 @@ class RankSession:
         everyone = await gather(trainer.context.actor.transport, "planned bytes", planned)
         return None if not everyone or None in everyone else sum(everyone)
 
-    async def evaluate(self, windows: Sequence[Window]) -> float:
-        """The mean loss over some microbatches, in evaluation mode; the same on all ranks."""
+    async def evaluate(self, windows: Sequence[Window], score: Score | None = None) -> float:
+        """The mean loss over some microbatches, or the mean of another score, in evaluation mode; on all ranks."""
         self._evaluations += 1
-        trainer = self.trainer
+        trainer, tag = self.trainer, self._evaluations
         async with trainer.newest():
-            return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=self._evaluations)
+            return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=tag, score=score)
 
     async def sample(
         self,

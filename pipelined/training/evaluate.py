@@ -23,6 +23,8 @@ from pipelined.training.teams.stage import TeamStage
 
 Window = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, each (B, T)."""
+Score = Callable[[Any, Any], Any]
+"""What is averaged, of the outputs and targets of a window: its mean, or (sum, count), as of a loss."""
 
 
 async def evaluate(
@@ -32,15 +34,17 @@ async def evaluate(
     world: Group,
     *,
     tag: int,
+    score: Score | None = None,
     on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> float:
-    """Mean loss over all windows, the same float on every rank and in every arrangement.
+    """Mean loss, or mean of another score, over all windows, the same float on every rank and in every arrangement.
 
     A window counts as many tokens as its targets have, or what the loss counts where it returns (sum, count).
 
     Args:
         windows: the same on every rank.
         tag: distinguishes this evaluation's messages from another's.
+        score: None: the model's loss. For another score every member of a team holds the outputs of a window whole.
         on_progress: called with the number of forwards that this rank has done, and their total.
     """
     totals, due = np.zeros((2, len(windows))), _in_order(context, len(windows))
@@ -50,7 +54,7 @@ async def evaluate(
             inputs, targets = windows[number]
             x = inputs if stage == 0 else await _take(context, pipe, stage - 1, ("evaluate", tag, stage, number))
             if stage == context.plan.depth - 1:
-                totals[:, number] = await _loss(context, model, x, targets)
+                totals[:, number] = await _score(context, model, x, targets, score)
             else:
                 y = await _forward(context, stage, x)
                 if before := sent.get((pipe, stage)):
@@ -86,21 +90,26 @@ def _held(context: RankContext, stage: int) -> Stage | TeamStage:
     return held
 
 
-async def _loss(context: RankContext, model: Model, x: Any, targets: Tree) -> tuple[float, float]:
-    """The loss of a window, summed over what it counts, and the count; of a team only the first member counts."""
+async def _score(context: RankContext, model: Model, x: Any, targets: Tree, score: Score | None) -> tuple[float, float]:
+    """The loss of a window, or its score, summed over what it counts, and the count; of a team the first member's."""
     held = _held(context, context.plan.depth - 1)
-    if isinstance(held, TeamStage):
+    if isinstance(held, TeamStage) and score is None:
         return await _compute(context, lambda: held.score(x, targets))
     output = await _compute(context, lambda: held.evaluate(x))
-    return await _compute(context, lambda: _scored(context, model, output, targets))
+    if isinstance(output, Parcel):  # of a team: each member has it whole
+        if context.member:
+            return 0.0, 0.0
+        (output,) = output.tensors
+    device = torch.device(context.executor.device)
+    return await _compute(context, lambda: _summed(score or model.loss, *open_tree((output, targets), device)))
 
 
-def _scored(context: RankContext, model: Model, output: Tree, targets: Tree) -> tuple[float, float]:
-    score = CountedLoss.of(model.loss(output, open_tree(targets, torch.device(context.executor.device))))
-    if score.count is not None:
-        return float(score.total.detach()), score.count
+def _summed(score: Score, output: Tree, targets: Tree) -> tuple[float, float]:
+    found = CountedLoss.of(score(output, targets))
+    if found.count is not None:
+        return float(found.total.detach()), found.count
     tokens = tensors_of(targets)[0].numel()
-    return float(score.total.detach()) * tokens, float(tokens)
+    return float(found.total.detach()) * tokens, float(tokens)
 
 
 async def _forward(context: RankContext, stage: int, x: Any, past: Past | None = None) -> Parcel:

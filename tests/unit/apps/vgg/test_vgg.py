@@ -94,12 +94,14 @@ def test_without_scikit_learn_the_program_ends_before_torch(monkeypatch, capsys)
     assert "apps.vgg.model" not in sys.modules
 
 
-def test_a_step_and_the_count_of_what_is_right(capsys, tmp_path):
+def test_a_step_and_the_count_of_what_is_right_also_by_teams(capsys, tmp_path):
     if find_spec("sklearn") is None:
         absent("no scikit-learn")
-    assert main("apps.vgg", VGGFlags(), ["--steps", "1", "--batch", "120", "--metrics", str(tmp_path / "metrics")]) == 0
-    said = capsys.readouterr().out
-    assert "of 360 right" in said and "logistic regression: 3" in said
+    said, flags = [], ["--steps", "1", "--batch", "120", "--dtype", "float64", "--metrics", str(tmp_path / "metrics")]
+    for more in ([], ["--tensor", "2", "--depth", "2"]):
+        assert main("apps.vgg", VGGFlags(), flags + more) == 0
+        said.append(next(line for line in capsys.readouterr().out.splitlines() if "of 360 right" in line))
+    assert said[0] == said[1] and "logistic regression: 3" in said[0]
     assert '"images": 120' in (tmp_path / "metrics").read_text()
 
 
