@@ -13,11 +13,11 @@ from typing import Protocol, TypeVar
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import first_value, gather
+from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
-from pipelined.ravnest.cluster_run import WHOLE, ClusterRun, ReplayedPart
+from pipelined.ravnest.cluster_run import ClusterRun
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.late import LateState, share_state
 from pipelined.ravnest.orders import KeptOrder, NodeOrder, OrderDirectory
@@ -91,7 +91,7 @@ class ClusterMember:
         log: RoundLog,
         before: HeldStage | None = None,
         saved: ReadsSaved | None = None,
-        part: ReplayedPart = WHOLE,
+        limit: int | None = None,
     ) -> ClusterOutcome:
         """Train the steps of this node's cluster with rounds between or beside them, until these clusters end.
 
@@ -100,6 +100,7 @@ class ClusterMember:
             on_step: called with each step that the cluster completed, in order.
             before: the state of this stage in the clusters before; None: it was not in them.
             saved: what the clusters may begin with; None: what is saved where this node saves.
+            limit: steps of the cluster, by its own count, that a replay is to do again; None: all.
         Raises:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.
@@ -110,9 +111,9 @@ class ClusterMember:
         async with AsyncExitStack() as stack:
             world = await stack.enter_async_context(_opened(self._open(clusters, number)))
             everyone = None
-            if count > 1 and part.includes(1):
+            if count > 1:
                 # before the stage is built, which keeps the loop from replying to others
-                everyone = await self._open_all(stack, clusters, world, log)
+                everyone = await stack.enter_async_context(_opened(log.attempt(self._open(clusters))))
             actor = await stack.enter_async_context(Actor(world))
             backed = self._backed(training, clusters, place, world, actor)
             order = backed.order if backed else self.order
@@ -128,7 +129,7 @@ class ClusterMember:
             layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
             tensors = {name: local[name] for layer in layers for name in layer if name in local}
             held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
-            run = ClusterRun(training, clusters, number, trainer, on_step, log, part, backed)
+            run = ClusterRun(training, clusters, number, trainer, on_step, log, limit, backed)
             async with Nursery() as writes:
                 saver = self._saver(writes, training, held, kept, backed)
                 if before is None and clusters.begun.lineage:
@@ -141,14 +142,6 @@ class ClusterMember:
             await gather(world, "stopped", True)  # each has written its order
         heard = number < clusters.kept or rounds > 0
         return ClusterOutcome(held if heard else None, training.stopped(clusters, number, done, rounds), digest)
-
-    async def _open_all(
-        self, stack: AsyncExitStack, clusters: Clusters, world: Transport, log: RoundLog
-    ) -> Transport | None:
-        """A rank of the world of all clusters; None: they ended before every node of this cluster had opened it."""
-        everyone = await stack.enter_async_context(_opened(log.attempt(self._open(clusters))))
-        ended = await first_value(world, "no rounds", everyone is None or None)
-        return None if ended else everyone
 
     async def _open(self, clusters: Clusters, number: int | None = None) -> Transport:
         """A rank of the world of one of these clusters; None: of the world of all."""
@@ -174,8 +167,6 @@ class ClusterMember:
         clusters = run.clusters
         if len(clusters.rows) == 1:
             return await run.alone(saver, held, kept)
-        if everyone is None:
-            return await run.without_rounds()
         rounds = Rounds(
             everyone,
             clusters,
@@ -184,7 +175,7 @@ class ClusterMember:
             executor=self.executor,
             log=run.log,
             saver=saver,
-            late=LateState(everyone, clusters, layers, held) if clusters.going.late else None,
+            late=LateState(everyone, clusters, layers, held) if everyone and clusters.going.late else None,
             kept=kept,
         )
         if run.training.overlapped:

@@ -17,26 +17,6 @@ from pipelined.training.trainer import RankTrainer
 
 
 @dataclass(frozen=True)
-class ReplayedPart:
-    """What a cluster is to do of its training: all of it, or in a replay what it did before these clusters ended.
-
-    Args:
-        steps: by its own count; None: all.
-        rounds: that it takes part in; None: all.
-    """
-
-    steps: int | None = None
-    rounds: int | None = None
-
-    def includes(self, round_: int) -> bool:
-        """Whether the cluster takes part in a round."""
-        return self.rounds is None or round_ <= self.rounds
-
-
-WHOLE = ReplayedPart()
-
-
-@dataclass(frozen=True)
 class ClusterRun:
     """The training of one cluster.
 
@@ -44,6 +24,7 @@ class ClusterRun:
         number: of the cluster.
         on_step: called with each step that the cluster completed, in order.
         log: whether these clusters end.
+        limit: see `ClusterMember.train`.
         backed: this node's place, if it has a backup; then rounds alone decide where the node stops.
     """
 
@@ -53,7 +34,7 @@ class ClusterRun:
     trainer: RankTrainer
     on_step: Callable[[StepReport], None]
     log: RoundLog
-    part: ReplayedPart = WHOLE
+    limit: int | None = None
     backed: BackedPlace | None = None
 
     async def alone(self, saver: StageSaver | None, stage: HeldStage, kept: KeptOrder) -> tuple[int, bool]:
@@ -86,15 +67,10 @@ class ClusterRun:
             steps, stopped = range(report.step + 1), report.stop
         if rounds:
             await rounds.finish()
-        if not stopped and self.part == WHOLE:
+        completed = not stopped and self.limit is None
+        if completed:
             await save(spans)
-        return len(steps), not stopped and self.part == WHOLE
-
-    async def without_rounds(self) -> tuple[int, bool]:
-        """Train only what a replay is to do again of clusters of which no round stood. Returns: as `beside`."""
-        if steps := range(0) if self.part.steps is None else self._steps:
-            await self._train(steps)
-        return len(steps), False
+        return len(steps), completed
 
     async def between(self, rounds: Rounds) -> tuple[int, bool]:
         """Train span by span, and drain for the round after each. Returns: as `beside`."""
@@ -106,10 +82,7 @@ class ClusterRun:
                 done = report.step + 1
                 if report.stop:
                     return done, False
-            round_ = rounds.done + 1
-            if not self.part.includes(round_):
-                return done, False
-            if not await rounds.average(self.training.weight(clusters, number, round_)):
+            if not await rounds.average(self.training.weight(clusters, number, rounds.done + 1)):
                 return done, False
         return done, True
 
@@ -122,7 +95,7 @@ class ClusterRun:
             clusters end.
         """
         training, clusters, number, steps = self.training, self.clusters, self.number, self._steps
-        snapshots = training.snapshots(clusters)[: self.part.rounds][clusters.opening :]
+        snapshots = training.snapshots(clusters)[clusters.opening :]
         actor = self.trainer.context.actor
         beside = OverlappedRounds(rounds, actor, snapshots=snapshots, order=order, added=added)
         weight = training.weight(clusters, number, 1)
@@ -144,7 +117,7 @@ class ClusterRun:
             report = await self._train(steps, after_update)
             steps, stopped = range(report.step + 1), report.stop
         await beside.finish(len(steps) * training.microbatches)
-        if stopped or beside.ended or not self.part.includes(rounds.done + 1):
+        if stopped or beside.ended:
             return len(steps), False
         return len(steps), await rounds.average(training.weight(clusters, number, rounds.done + 1))
 
@@ -177,4 +150,4 @@ class ClusterRun:
 
     @property
     def _steps(self) -> range:
-        return self.training.steps_of(self.number, len(self.clusters.rows))[: self.part.steps]
+        return self.training.steps_of(self.number, len(self.clusters.rows))[: self.limit]

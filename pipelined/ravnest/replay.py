@@ -16,7 +16,6 @@ from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.cluster import ClusterMember
-from pipelined.ravnest.cluster_run import WHOLE, ReplayedPart
 from pipelined.ravnest.forming import UnequalClusters
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import RunOrders
@@ -80,23 +79,23 @@ async def _replay(
         held: what nodes of the clusters before have.
     Returns: what the nodes of these clusters have, and the digest of each cluster that trained its last step.
     """
-    ranks, log, clusters = dict[str, list[Transport]](), LocalLog(), orders.clusters
+    ranks, clusters = dict[str, list[Transport]](), orders.clusters
+    log = LocalLog(orders.followed.going.rounds if orders.followed else None)
     async with Nursery() as tasks:
         running = {}
         for (cluster, stage), order in orders.orders.items():
             if cluster not in orders.needed:
                 continue
             place = clusters.rows[cluster][stage]
-            worlds, part = LocalWorlds(ranks, place.address), _part(training, orders, cluster)
+            worlds, before = LocalWorlds(ranks, place.address), held.get(Holder(*place[:3]))
             member = ClusterMember(training, worlds, executor, order=order, saving=saving)
 
             def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:
                 if stage == 0:
                     on_step(cluster, replace(report, step=clusters.step_of(cluster, report.step)))
 
-            work = member.train(
-                clusters, (cluster, stage), on_step=report, log=log, before=held.get(Holder(*place[:3])), part=part
-            )
+            limit = _limit(training, orders, cluster)
+            work = member.train(clusters, (cluster, stage), on_step=report, log=log, before=before, limit=limit)
             running[cluster, stage] = tasks.create_task(work)
     outcomes = {at: task.result() for at, task in running.items()}
     states = {
@@ -130,10 +129,14 @@ class LocalWorlds:
 
 
 class LocalLog:
-    """The log of clusters in this process: what is written is committed, and the clusters do not end early."""
+    """The log of clusters in this process: what is written is committed, up to the last round that was in the run.
 
-    def __init__(self) -> None:
-        self._written, self._changed = 0, Notifier()
+    Args:
+        rounds: that were committed before the clusters ended; None: they did not end.
+    """
+
+    def __init__(self, rounds: int | None = None):
+        self._rounds, self._written, self._changed = rounds, 0, Notifier()
 
     def ends(self) -> bool:
         """See `RoundLog`."""
@@ -154,6 +157,9 @@ class LocalLog:
 
     async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> bool:
         """See `RoundLog`."""
+        if self._rounds is not None and number > self._rounds:
+            work.close()
+            return False
         await work
         while self._written < number:
             await self._changed.wait()
@@ -165,22 +171,21 @@ def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:
     return replace(training, begin=orders.clusters.begun.step, steps=orders.until or training.steps)
 
 
-def _part(training: ClusterTraining, orders: RunOrders, number: int) -> ReplayedPart:
-    """What one of these clusters did of its training."""
+def _limit(training: ClusterTraining, orders: RunOrders, number: int) -> int | None:
+    """The steps that one of these clusters did before they ended, by its own count; None: all."""
     if orders.followed is None:
-        return WHOLE
-    rounds = orders.followed.going.rounds
+        return None
     if not orders.went_on(number):
-        return ReplayedPart(training.done_at(orders.clusters, number, rounds), rounds)
+        return training.done_at(orders.clusters, number, orders.followed.going.rounds)
     done = sum(each.startswith("B") for each in orders.orders[number, 0].instructions)
-    return ReplayedPart(done // training.microbatches, rounds)
+    return done // training.microbatches
 
 
 def _prove(training: ClusterTraining, orders: RunOrders) -> None:
     for number in orders.needed:
-        row, part = orders.clusters.rows[number], _part(training, orders, number)
+        row, limit = orders.clusters.rows[number], _limit(training, orders, number)
         plan = training.job(orders.clusters, number).plan
-        steps = training.steps_of(number, len(orders.clusters.rows))[: part.steps]
+        steps = training.steps_of(number, len(orders.clusters.rows))[:limit]
         if not steps:
             continue
         layout = find(plan.schedule).layout(replace(plan.shape, steps=len(steps)))

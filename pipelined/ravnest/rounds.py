@@ -82,7 +82,7 @@ class Rounds:
     """One node's part in the rounds of its clusters.
 
     Args:
-        world: of the nodes of all clusters.
+        world: of the nodes of all clusters; None: these clusters end, and it was not open before.
         layers: of the whole model, see `state_by_layer`.
         tensors: parameters and buffers of this node by name, in the order of its layers; they are replaced in place.
         saver: saves averages; None: they are not saved.
@@ -92,7 +92,7 @@ class Rounds:
 
     def __init__(
         self,
-        world: Transport,
+        world: Transport | None,
         clusters: Clusters,
         layers: Sequence[Mapping[str, torch.Tensor]],
         *,
@@ -107,7 +107,7 @@ class Rounds:
         self._world, self._executor, self._log = world, executor, log
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
-        self._rings = Rings(world, shares_of(clusters, sizes), CHANNEL)
+        self._rings = None if world is None else Rings(world, shares_of(clusters, sizes), CHANNEL)
         self.done = self._whole = 0
 
     async def average(self, weight: float | None = None) -> bool:
@@ -161,8 +161,10 @@ class Rounds:
         """Average the snapshot, confirm that it is whole here, and on the first node commit the round.
 
         Raises:
-            TransportError: a node of some cluster is lost, or failed; the world has aborted then.
+            TransportError: a node of some cluster is lost, or failed; the world has aborted then. Or it never opened.
         """
+        if self._world is None or self._rings is None:
+            raise TransportError("the world of all clusters never opened here")
         try:
             async with Nursery() as tasks:
                 tasks.create_task(self._rings.all_reduce([snapshot], op))

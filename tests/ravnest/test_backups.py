@@ -61,6 +61,25 @@ def test_a_node_that_lost_a_connection_leaves_at_once_what_its_backup_shows(monk
     assert story.stall < 1.0 and len([*story.chain]) == 1
 
 
+@pytest.mark.parametrize("overlapped", [True, False])
+def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_all_clusters(tmp_path, overlapped):
+    """The other one had, and began to train; it waited for its backup, which trained nothing, for ever."""
+
+    async def befall(story):
+        await story.view.wait_for(lambda: story.view.clusters)
+        clusters = story.view.clusters
+        (backup,), number = clusters.backups, 1 - clusters.backups[0].cluster
+        for place in clusters.rows[number]:
+            story.network.cut(backup.holder.name, place.name)
+        await story.sleep(LEASE_S)
+        story._end(clusters.rows[number][0].name)
+
+    training = replace(OVERLAPPED, overlapped=overlapped)
+    told, orders = recorded(tmp_path, training, then=befall, nodes=4, backups=1, ahead=2)
+    assert any("clusters that train on: 1" in each for each in told.told), told.told
+    assert told.ends == [f"average {replayed(training, orders)[0]}"]
+
+
 @pytest.mark.parametrize("seed", [*range(6), LATE_BESIDE_BACKUP])
 def test_random_faults_leave_the_bits_of_plain_loops(seed):
     tell(seed, backups=1 + seed % 3)
