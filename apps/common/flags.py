@@ -86,7 +86,7 @@ class RunFlags:
     recompute_attention: bool = False
     """Keep queries, keys and values alone of each attention, and compute its core again in the backward."""
     compile: bool = False
-    """Compile each stage with torch.compile, at its first microbatch; without dropout, with whole backwards."""
+    """Compile each stage with torch.compile, at its first microbatch; with whole backwards."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
     shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond."""

@@ -29,9 +29,6 @@ def check_job(job: Job) -> None:
     if config.divides and config.all_reduce == MEASURED:
         fact = "--shard-optimizer needs sums that are scattered, and --all-reduce measured may find others"
         raise UsageError(f"{fact}; use --all-reduce auto")
-    if config.compile and job.model.dropout:
-        fact = f"the masks of dropout {job.model.dropout:g} cannot be compiled"
-        raise UsageError(f"{fact}; add --dropout 0, or leave --compile out")
     check_run(config, job.plan, other_sums=[MEASURED])
     check_files(trace=config.trace)
     done = 0 if path is None else checkpoint.open(path).require(job.model.identity()).meta.step

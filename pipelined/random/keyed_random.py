@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pipelined.random.mask import dropout as hashed_dropout
+from pipelined.random.mask import keep_mask
 
 
 def keyed_generator(*key: int | str) -> torch.Generator:
@@ -53,13 +53,11 @@ class KeyedRandom:
         seed: the seed of the run.
         step: the step, from 0.
         microbatch: the global microbatch, 0 … N·W-1.
-        turn: added to every place; it separates the uses of a layer that runs several times in one forward.
     """
 
     seed: int
     step: int
     microbatch: int
-    turn: str = ""
 
     def key(self, place: str) -> int:
         """The key of a dropout's mask.
@@ -67,14 +65,18 @@ class KeyedRandom:
         Args:
             place: a name unique in the model, such as "h.3.mlp".
         """
-        return seed_of(self.seed, self.step, self.microbatch, place + self.turn)
+        return seed_of(self.seed, self.step, self.microbatch, place)
 
     def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:
         """Zero each element with probability p and scale the rest by 1/(1-p).
 
         An element's mask is a hash of the key and of its index, whatever the dtype or device of x.
         """
-        return x if p == 0.0 else hashed_dropout(x, p, self.key(place), x.shape, [((0, size),) for size in x.shape])
+        return x if p == 0.0 else x * self.mask(x, p, place) / (1.0 - p)
+
+    def mask(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:
+        """Which elements of x the dropout keeps: True where it does; see `keep_mask`."""
+        return keep_mask(p, self.key(place), x.shape, [((0, size),) for size in x.shape], x.device)
 
 
 _CURRENT: ContextVar[KeyedRandom | None] = ContextVar("random numbers of a microbatch", default=None)
@@ -95,7 +97,27 @@ def drawing_from(random: KeyedRandom | None) -> Iterator[None]:
         _CURRENT.reset(before)
 
 
+def drops(p: float) -> bool:
+    """Whether a dropout of probability p drops anything: in training, as every compiled forward is."""
+    return p != 0.0 and (torch.compiler.is_compiling() or _CURRENT.get() is not None)
+
+
 def dropout(x: torch.Tensor, p: float, place: str) -> torch.Tensor:
     """`KeyedRandom.dropout` of the current microbatch; x itself outside training."""
-    random = None if p == 0.0 else _CURRENT.get()  # a context cannot be compiled
+    if torch.compiler.is_compiling():  # a compiler cannot look into a context
+        return x if p == 0.0 else x * _mask(x, p, place) / (1.0 - p)
+    random = None if p == 0.0 else _CURRENT.get()
     return x if random is None else random.dropout(x, p, place)
+
+
+@torch.library.custom_op("pipelined::keyed_mask", mutates_args=())
+def _mask(x: torch.Tensor, p: float, place: str) -> torch.Tensor:
+    """The mask of the current microbatch: one operation to a compiler, which looks the microbatch up when it runs."""
+    random = _CURRENT.get()
+    assert random is not None, "a compiled forward runs in training alone"
+    return random.mask(x, p, place)
+
+
+@_mask.register_fake
+def _(x: torch.Tensor, p: float, place: str) -> torch.Tensor:
+    return x.new_empty(x.shape, dtype=torch.bool)

@@ -203,7 +203,8 @@ class Stage:
         with self._precision():
             output = self._random.run(forward, random, f"stage {self.index}")
         if self._compiled and self._random.draws:
-            raise UsageError(f"stage {self.index} draws random numbers; turn dropout off, or leave compile out")
+            fact = f"stage {self.index} draws torch's random numbers, which a compiler draws otherwise"
+            raise UsageError(f"{fact}; use dropout of pipelined.random.keyed_random, or leave compile out")
         if not self.last:
             return output
         assert targets is not None  # the worker gives them to the last stage

@@ -9,6 +9,7 @@ Source: Radford et al., Language Models are Unsupervised Multitask Learners, sec
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from apps.lm.data.masking import IGNORED
 from apps.lm.models.attention import causal_attention
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
-from pipelined.random.keyed_random import current_random, dropout, keyed_generator
+from pipelined.random.keyed_random import dropout, drops, keyed_generator
 from pipelined.training.model import token_positions
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
@@ -190,9 +191,10 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.d_model)
         self.mlp = (feed_forward or FeedForward)(config, f"{place}.mlp")
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attn(self.ln_1(x))  # (B, T, C)
-        return x + self.mlp(self.ln_2(x))  # (B, T, C)
+    def forward(self, x: torch.Tensor, turn: str = "") -> torch.Tensor:
+        """Run both halves; `turn` is added to the place of every draw where a forward runs the block several times."""
+        x = x + self.attn(self.ln_1(x), turn)  # (B, T, C)
+        return x + self.mlp(self.ln_2(x), turn)  # (B, T, C)
 
 
 class Attention(nn.Module):
@@ -204,21 +206,18 @@ class Attention(nn.Module):
         self.c_attn = Conv1D(config.d_model, 3 * config.d_model)
         self.c_proj = Conv1D(config.d_model, config.d_model)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, turn: str = "") -> torch.Tensor:
         apart = self.c_attn(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, H, C/H)
         query, key, value = apart.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
         query, key = self._placed(query), self._placed(key)
-        drops = self.dropout != 0.0 and current_random() is not None
-        y = causal_attention(query, key, value, self._drop if drops else None)
+        drop = partial(dropout, p=self.dropout, place=f"{self.place}.weights{turn}")
+        y = causal_attention(query, key, value, drop if drops(self.dropout) else None)
         y = self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
-        return dropout(y, self.dropout, f"{self.place}.residual")
+        return dropout(y, self.dropout, f"{self.place}.residual{turn}")
 
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
         """Queries or keys (B, H, T, C/H) that know where they stand; here x came with its positions added."""
         return x
-
-    def _drop(self, weights: torch.Tensor) -> torch.Tensor:
-        return dropout(weights, self.dropout, f"{self.place}.weights")
 
 
 class FeedForward(nn.Module):
@@ -230,9 +229,9 @@ class FeedForward(nn.Module):
         self.c_fc = Conv1D(config.d_model, 4 * config.d_model)
         self.c_proj = Conv1D(4 * config.d_model, config.d_model)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, turn: str = "") -> torch.Tensor:
         y = self.c_proj(gelu(self.c_fc(x)))  # (B, T, 4 C), then (B, T, C)
-        return dropout(y, self.dropout, f"{self.place}.residual")
+        return dropout(y, self.dropout, f"{self.place}.residual{turn}")
 
 
 class Conv1D(nn.Module):

@@ -9,7 +9,6 @@ Source: Ryabinin et al., SWARM Parallelism, section 4.3, appendices G and I; Su 
 Shazeer, GLU Variants Improve Transformer, section 2.
 """
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -21,7 +20,7 @@ from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Transformer, table
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary_presets import BASE, RotaryConfig, layer_costs
-from pipelined.random.keyed_random import current_random, drawing_from, dropout
+from pipelined.random.keyed_random import dropout
 from pipelined.training.model import token_positions
 
 
@@ -119,11 +118,9 @@ class Group(Block):
         super().__init__(config, place, RotaryAttention, GatedFeedForward)
         self.shared = config.shared
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        random = current_random()
-        for turn in range(self.shared):
-            with drawing_from(random and replace(random, turn=f".{turn}")):
-                x = super().forward(x)  # (B, T, C)
+    def forward(self, x: torch.Tensor, turn: str = "") -> torch.Tensor:
+        for number in range(self.shared):
+            x = super().forward(x, f"{turn}.{number}")  # (B, T, C)
         return x
 
 
@@ -143,10 +140,10 @@ class GatedFeedForward(nn.Module):
         self.c_fc = Conv1D(config.d_model, 8 * config.d_model)
         self.c_proj = Conv1D(4 * config.d_model, config.d_model)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, turn: str = "") -> torch.Tensor:
         gate, value = self.c_fc(x).chunk(2, dim=-1)  # each (B, T, 4 C)
         y = self.c_proj(gelu(gate) * value)  # (B, T, C)
-        return dropout(y, self.dropout, f"{self.place}.residual")
+        return dropout(y, self.dropout, f"{self.place}.residual{turn}")
 
 
 class Squeeze(nn.Module):

@@ -60,11 +60,11 @@ class CompiledModule:
         import torch
 
         torch._dynamo.config.recompile_limit = MOST_STAGES  # of this thread alone
-        with self.compiling("leave compile out, or turn dropout off if the stage has any"):
+        with self.compiling():
             return self._run(x)
 
     @contextmanager
-    def compiling(self, remedy: str = "leave compile out") -> Iterator[None]:
+    def compiling(self) -> Iterator[None]:
         """What runs inside the `with` block may compile: a first forward, or the backward of its result.
 
         Raises:
@@ -77,4 +77,4 @@ class CompiledModule:
         except TorchDynamoException as error:
             first = " ".join(str(error).partition("\n\n")[0].split())
             fact = f"torch cannot compile stage {self._stage} in one piece ({first})"
-            raise UsageError(f"{fact}; {remedy}") from error
+            raise UsageError(f"{fact}; leave compile out") from error

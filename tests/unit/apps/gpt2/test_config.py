@@ -29,9 +29,8 @@ def test_a_value_out_of_range_is_an_error_of_the_program_and_not_of_its_parser(w
         parse(words)
 
 
-def test_a_compiled_model_has_no_dropout_and_whole_backwards():
+def test_a_compiled_model_has_whole_backwards_and_attentions():
     for flags, told in (
-        ({"dropout": 0.1}, "the masks of dropout 0.1 cannot be compiled; add --dropout 0"),
         ({"dropout": 0.0, "schedule": "zb_h1", "depth": 2}, "a whole backward"),
         ({"dropout": 0.0, "recompute_attention": True}, "recomputed attentions"),
     ):

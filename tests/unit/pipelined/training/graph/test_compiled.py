@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.random.keyed_random import KeyedRandom, dropout
@@ -24,7 +26,7 @@ class Squares:
 
 class Drops(nn.Linear):
     def forward(self, x):
-        return dropout(super().forward(x), 0.5, "drops")
+        return dropout(super().forward(x), 0.5, f"{self.in_features} drops")
 
 
 def trained(compile, recompute):
@@ -55,10 +57,52 @@ def test_more_stages_than_torch_compiles_by_default_are_compiled_in_a_thread_of_
     assert found == list(range(1, 11))
 
 
-def test_keyed_dropout_is_refused_with_the_remedy():
-    stage = Stage(Squares(), Drops(4, 4), 0, 1, torch.device("cpu"), compile=True)
-    with pytest.raises(UsageError, match=r"stage 0 in one piece .*; leave compile out, or turn dropout off"):
-        stage.forward((0, 0), torch.ones(2, 4), KeyedRandom(1, 0, 0), torch.ones(2, 4))
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
+def test_one_compiled_function_has_the_masks_of_every_microbatch_and_step_to_the_bit():
+    torch._dynamo.utils.counters.clear()
+    module = nn.Sequential(Drops(64, 48), Drops(48, 64))
+    plain, compiled = (Stage(Squares(), module, 0, 2, torch.device("cpu"), compile=each) for each in (False, True))
+    masks = []
+    for key in (KeyedRandom(1, 0, 0), KeyedRandom(1, 0, 1), KeyedRandom(1, 7, 0)):
+        x = torch.ones(3, 5, 64)
+        expected, found = (stage.forward((0, 0), x, key).tensors[0] for stage in (plain, compiled))
+        assert torch.equal(found.eq(0), expected.eq(0))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        masks.append(found.eq(0))
+    assert 0.4 < masks[0].float().mean() < 0.6
+    assert not torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
+def test_a_compiled_gpt2_with_dropout_has_the_losses_and_gradients_of_one_that_is_not():
+    torch._dynamo.utils.counters.clear()
+    plain, found = (of_gpt2(compile) for compile in (False, True))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    for one, other in zip(plain, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def of_gpt2(compile):
+    """Losses and gradients of two microbatches, in float64."""
+    config = ModelConfig(vocab=13, positions=8, layers=1, heads=2, d_model=8, dropout=0.3)
+    model, device = GPT2(config), torch.device("cpu")
+    module = model.build(range(model.layers), torch.float64, device, seed=3)
+    stage, ids = Stage(model, module, 0, 1, device, compile=compile), torch.arange(32).reshape(2, 2, 8) % 13
+    keys = [KeyedRandom(1, 0, n) for n in range(2)]
+    losses = [stage.forward((0, n), ids[n], keys[n], ids[n]).tensors[0] for n in range(2)]
+    for n in range(2):
+        stage.backward((0, n), None, 0.5, keys[n], ids[n])
+    return [*losses, *(parameter.grad for parameter in module.parameters())]
+
+
+def test_dropout_of_torch_is_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    stage = Stage(Squares(), module, 0, 2, torch.device("cpu"), compile=True)
+    with pytest.raises(UsageError, match=r"stage 0 draws torch's random numbers.*; use dropout of pipelined.random"):
+        stage.forward((0, 0), torch.ones(2, 4), KeyedRandom(1, 0, 0))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
