@@ -73,6 +73,7 @@ def train(
     save_every: int = 0,
     async_save: bool = False,
     keep: int = 2,
+    export: str | os.PathLike[str] | None = None,
     report: Callable[[StepReport], object] = lambda report: None,
     **knobs: Value,
 ) -> Trained:
@@ -100,7 +101,7 @@ def train(
         compress, transport: the codec between stages; "auto" (the launcher's), or a transport's name or URL.
         checkpoint, resume: where to save, at the end and on a stop request; a checkpoint or such a directory to load.
         save_every, keep: save whenever this many steps have passed, too (0: only at the end); the checkpoints to keep.
-        async_save: write those between from a copy in host memory while training continues.
+        async_save, export: write those between while training continues; the file for the state, tensor by tensor.
         report: called on rank 0 with the report of each step.
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.
@@ -127,7 +128,7 @@ def train(
             require(plan, bound.identity(), feed, launch)
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
         job = TrainingJob(bound, feed, arranged, optimizers, replace(numerics, recompute=bool(recompute)), seed)
-        where = _path(checkpoint), _path(resume), save_every, async_save, keep
+        where = _path(checkpoint), _path(resume), save_every, async_save, keep, _path(export)
         work = WholeRun(job, feed, _steps(steps, batches), *where, report)
     except UsageError as error:
         raise SystemExit(refuse(error, launch, "pipelined.train")) from error

@@ -1,4 +1,4 @@
-"""One rank of `pipelined.train`, from its first step to its last: load, train, save, and gather the result."""
+"""One rank of `pipelined.train`, from its first step to its last: load, train, save, and export or gather the state."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,16 +22,21 @@ class Trained:
         losses: the mean loss of each step trained in this run.
         steps: the steps done, those of earlier runs included.
         stopped: whether a stop request (SIGTERM) ended the run before its last step.
+        exported: on rank 0 the file of the state, if it was exported.
     """
 
     losses: list[float] = field(default_factory=list)
     steps: int = 0
     stopped: bool = False
     state: dict[str, torch.Tensor] | None = None
+    exported: Path | None = None
 
     def state_dict(self) -> dict[str, torch.Tensor] | None:
-        """Every parameter and buffer by name, as the model's own module names them, on rank 0; None on other ranks."""
-        return self.state
+        """Every parameter and buffer by name, as the model's own module names them, on rank 0; None on other ranks.
+
+        Cost: of a state that was exported each tensor is read from the file when it is used.
+        """
+        return self.state if self.exported is None else torch.load(self.exported, mmap=True, weights_only=True)
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class WholeRun:
         save_every: save after each multiple of this number of steps, besides the end; 0: only there.
         async_save: whether those saves are written while training continues.
         keep: the number of checkpoints to keep.
+        export: the file for the state at the end; None: rank 0 gathers it.
         report: called on rank 0 with the report of each step.
     Raises:
         UsageError: a number is out of range.
@@ -58,6 +64,7 @@ class WholeRun:
     save_every: int
     async_save: bool
     keep: int
+    export: Path | None
     report: Callable[[StepReport], object]
 
     def __post_init__(self) -> None:
@@ -67,6 +74,8 @@ class WholeRun:
         if self.save_every and self.checkpoint is None:
             raise UsageError(f"save_every={self.save_every} saves nothing without a directory; give `checkpoint=`")
         checkpoint.require_kept(self.keep)
+        if self.export is not None and not self.export.parent.is_dir():
+            raise UsageError(f"there is no directory for export={str(self.export)!r}; make it, or name another file")
 
     async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:
         """Train one rank to the end.
@@ -93,7 +102,12 @@ class WholeRun:
             if self.checkpoint is not None and (last or self._saves_after(done)):
                 save = rank.begin_save if self.async_save and not last else rank.save
                 await save(self.checkpoint, done, self.keep)
-        result.steps, result.state = done, await rank.state_dict()
+        result.steps = done
+        if self.export is None:
+            result.state = await rank.state_dict()
+        else:
+            await rank.export(self.export)
+            result.exported = self.export if is_first else None
         return result
 
     async def _segment(self, done: int) -> range:

@@ -8,6 +8,7 @@ import gc
 import itertools
 import re
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -200,6 +201,20 @@ def test_any_schedule_trains_as_a_plain_loop_does(schedule, depth, width):
 @pytest.mark.parametrize("schedule", ["one_f_one_b", "zb_h1"])
 def test_recomputed_activations_have_the_same_dropout(schedule):
     require_equal(trained(schedule=schedule, depth=2, microbatches=4, recompute=True), plain(4))
+
+
+def test_a_state_is_written_to_a_file_instead_of_held_by_rank_0(tmp_path):
+    done = trained(schedule="chimera", depth=2, microbatches=4, export=tmp_path / "state.pt")
+    assert done.state is None
+    require_equal(done, plain(4))
+    state = done.state_dict()
+    assert str(tmp_path / "state.pt") in Path("/proc/self/maps").read_text(), f"{len(state)} tensors are in memory"
+
+
+def test_a_file_that_cannot_be_written_at_the_end_is_refused_before_the_first_step(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        trained(schedule="gpipe", depth=2, microbatches=4, export=tmp_path / "none" / "state.pt")
+    assert "there is no directory for export=" in capsys.readouterr().err
 
 
 def marked(layers):

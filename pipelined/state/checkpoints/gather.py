@@ -21,13 +21,14 @@ async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
 
     All ranks call this between two steps. A tensor comes from its first holder, with its newest value.
 
-    Cost: one message a tensor to rank 0, which holds the whole model in memory.
+    Cost: as of `write_state`; and rank 0 holds the whole model in memory.
     """
-    own = set(trainer.local.state_names)
-    async with trainer.newest():
-        layouts = await gather(trainer.context.actor.transport, "layouts", _layout(trainer.local))
-        each = _each(trainer.context.actor, trainer.local, layouts)
-        every = {name: tensor.clone() if name in own else tensor async for name, tensor in each}
+    own, every = set(trainer.local.state_names), dict[str, Tensor]()
+
+    def keep(_: Layout, tensors: Iterator[Named]) -> None:
+        every.update((name, tensor.clone() if name in own else tensor) for name, tensor in tensors)
+
+    await write_state(trainer, keep)
     return None if trainer.context.actor.rank else every
 
 
