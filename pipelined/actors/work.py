@@ -1,7 +1,7 @@
 """Pieces of work, and the thread of a device, which takes the next piece without waiting for the event loop.
 
 The loop learns of ended pieces by one callback for all that have ended by then. An end that no rank waits for is not
-reported at once: while another piece is computed and a third waits, the device lacks nothing.
+reported at once, unless the piece failed: while another piece is computed and a third waits, the device lacks nothing.
 """
 
 import asyncio
@@ -112,7 +112,8 @@ class WorkThread:
             self._working, report = following is not None, False
             if ended is not None:
                 self._ended.append(ended)
-                report = not self._reported and (ended.prompt or not self._waiting)
+                awaited = ended.prompt or ended.error is not None or not self._waiting
+                report = awaited and not self._reported
                 self._reported = self._reported or report
         if report and self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended, and the piece was given up

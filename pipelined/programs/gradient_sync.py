@@ -63,10 +63,6 @@ class GradientSync(Generic[B]):
             return
         self._start([bucket for bucket in self._waiting if self._complete(bucket)])
 
-    def left(self, stage: int) -> int:
-        """The gradients of a stage, of one microbatch each, that have not ended on this rank."""
-        return self._left[stage]
-
     async def finish(self) -> None:
         """Sum the remaining buckets (a stage without a microbatch adds zeros) and wait for all sums."""
         self._start(list(self._waiting))

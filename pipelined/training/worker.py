@@ -6,7 +6,7 @@ result to the neighbour; only the schedule decides the order.
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +28,12 @@ from transports import Message, TransportError
 
 T = TypeVar("T")
 AHEAD = 2
-"""Instructions that wait in the queue of the device after the one that it computes."""
+"""Instructions with a message, and weight halves, that wait in the queue of the device after the one that it computes.
+
+More messages would be held long before their instruction, and weight halves would not fill the gaps that come later.
+"""
+LOCAL = 32
+"""Other instructions that wait there; they hold nothing. A bound lets other tasks of the loop run between them."""
 
 Given = list[Message | None]
 """The message that an instruction needs, until it begins: nothing else may keep the message's memory."""
@@ -42,7 +47,8 @@ class TrainWorker(Worker):
     """One worker of one group in one step.
 
     With a parent for its instructions a verb returns when its work is queued: the device goes from one instruction to
-    the next without waiting for the event loop. Results and messages follow the end of the work.
+    the next without waiting for the event loop. Results and messages follow the end of the work. The device computes in
+    the order of the queue, so what is alive at the same time is as proved, however much is queued.
 
     Args:
         context: the context of the rank.
@@ -77,7 +83,9 @@ class TrainWorker(Worker):
         self._due = DueMessages(program)
         origins = filter(None, map(self.origin, program))
         self._messages = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
-        self._instructions, self._room = instructions, asyncio.Semaphore(1 + AHEAD)
+        self._instructions = instructions
+        self._room, self._local = asyncio.Semaphore(1 + AHEAD), asyncio.Semaphore(1 + LOCAL)
+        self._gradients = Counter(at.stage for at in program if at.op in "BW")
         self._queue = deque[Instruction]()
         self._idle: asyncio.Future[None] | None = None
         self._sends = set[asyncio.Task[None]]()
@@ -85,6 +93,7 @@ class TrainWorker(Worker):
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
         at = Instruction(op, pipe, stage, microbatch)
+        self._gradients[stage] -= op in "BW"
         if self._instructions is None:
             given = [await self._message(at)]
             if at.computes:
@@ -93,7 +102,7 @@ class TrainWorker(Worker):
                     self._computed(at, *await self.context.compute(OPS[op], work, prompt))
             self._over(at)
             return
-        await self._room.acquire()
+        await self._room_of(at).acquire()
         given = [await self._message(at)]
         self._queue.append(at)
         if at.computes:
@@ -108,16 +117,20 @@ class TrainWorker(Worker):
         with self._name_in_errors(at):
             self._computed(at, result, start, end)
         self._over(at)
-        self._room.release()
+        self._room_of(at).release()
         self._end_others()
 
     def _end_others(self) -> None:
         """End the instructions at the head of the queue that compute nothing."""
         while self._queue and not self._queue[0].computes:
-            self._over(self._queue.popleft())
-            self._room.release()
+            self._over(at := self._queue.popleft())
+            self._room_of(at).release()
         if self._idle is not None and not self._queue and not self._idle.done():
             self._idle.set_result(None)
+
+    def _room_of(self, at: Instruction) -> asyncio.Semaphore:
+        """What bounds the queued instructions of this kind."""
+        return self._room if at.op == "W" or self.origin(at) else self._local
 
     def _over(self, at: Instruction) -> None:
         if self._sums is not None:
@@ -208,8 +221,8 @@ class TrainWorker(Worker):
         """Whether another rank waits for the result of an instruction, or a gradient sum may start at its end."""
         if at.op == "F":
             return at.stage < self.layout.depth - 1
-        sends = at.op in "BI" and at.stage > 0
-        return sends or (self._sums is not None and self._sums.left(at.stage) <= 1 + AHEAD)
+        sends, last = at.op in "BI" and at.stage > 0, at.op in "BW" and not self._gradients[at.stage]
+        return sends or last
 
     def _send(self, at: Instruction, address: Address, parcel: Parcel) -> None:
         async def send() -> None:

@@ -85,6 +85,17 @@ def test_an_awaited_end_is_reported_at_once():
     on_rig(scene, prompt=True)
 
 
+def test_a_failed_piece_is_reported_at_once():
+    """The pieces after it are in vain, and there may be many."""
+
+    async def scene(rig):
+        rig.pieces[0].error = ValueError("broken")
+        await rig.in_the_second()
+        await rig.until("first")
+
+    on_rig(scene)
+
+
 def test_withdrawing_the_last_piece_that_waits_reports_the_ends_that_counted_on_it():
     async def scene(rig):
         await rig.in_the_second()

@@ -21,7 +21,7 @@ from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
-from pipelined.training.worker import AHEAD, StageFailed, TrainWorker
+from pipelined.training.worker import AHEAD, LOCAL, StageFailed, TrainWorker
 from transports.local import world
 
 COSTS = Costs(forward=3.0, backward=7.0, backward_input=4.0, backward_weight=2.0)
@@ -66,9 +66,6 @@ class NoSums:
 
     def ended(self, instruction):
         self.done[instruction] = self.clock.now()
-
-    def left(self, stage):
-        return 1
 
 
 def walk(plan, by="order", fails=None, late=0.0, half=None, queued=True, in_order=False):
@@ -126,9 +123,8 @@ def test_sums_learn_of_each_weight_half_at_its_end(name):
         assert halves == ends(events, "backward_weight")
 
 
-@pytest.mark.parametrize(("left", "backwards"), [(1 + AHEAD, {True: 6}), (2 + AHEAD, {True: 3, False: 3})])
-def test_an_end_is_awaited_that_another_rank_or_a_sum_waits_for(monkeypatch, left, backwards):
-    """Of two stages: forwards of the first, backwards of the second, and what may be a stage's last gradient."""
+def test_an_end_is_awaited_that_another_rank_or_a_sum_waits_for(monkeypatch):
+    """Of two stages: forwards of the first, backwards of the second, and the last gradient of the first."""
     run, found = TimedExecutor.run, {"forward": Counter(), "backward": Counter()}
 
     async def noted(self, op, work, prompt=True):
@@ -136,9 +132,8 @@ def test_an_end_is_awaited_that_another_rank_or_a_sum_waits_for(monkeypatch, lef
         return await run(self, op, work, prompt)
 
     monkeypatch.setattr(TimedExecutor, "run", noted)
-    monkeypatch.setattr(NoSums, "left", lambda self, stage: left)
     walk(Plan("gpipe", 2, 1, 1, 3))
-    assert found == {"forward": {True: 3, False: 3}, "backward": backwards}
+    assert found == {"forward": {True: 3, False: 3}, "backward": {True: 4, False: 2}}
 
 
 @pytest.mark.parametrize("in_order", [False, True])
@@ -240,14 +235,44 @@ def test_a_backward_has_the_scale_of_its_step_over_the_microbatches_of_an_update
     assert scales == [1 / 4, 8 / 4]
 
 
-def test_the_schedule_is_at_most_two_instructions_ahead_of_the_device():
-    """Else messages would be taken, and held, long before their instruction."""
-    plan, begun, ahead = Plan("gpipe", 1, 1, 1, 6), [], []
+@pytest.mark.parametrize(("depth", "rank", "ahead"), [(2, 1, AHEAD), (2, 0, LOCAL), (1, 0, LOCAL)])
+def test_a_schedule_is_two_instructions_with_messages_ahead_of_the_device_or_many_without(depth, rank, ahead):
+    """More messages would be taken, and held, long before their instruction; others hold nothing until they begin."""
+    plan, queued, found = Plan("gpipe", depth, 1, 1, 2 * LOCAL), [0] * depth, [[] for _ in range(depth)]
 
     class Watched(Hollow):
         def forward(self, which, x, random, targets=None):
-            ahead.append(len(begun) - which[1] - 1)
+            found[self.index].append(queued[self.index] - which[1] - 1)
             return super().forward(which, x, random, targets)
+
+    async def forwards(transport):
+        clock, mine = VirtualClock(), transport.rank
+        async with Actor(transport) as actor, Nursery() as queue:
+            device = TimedExecutor({"forward": 1.0 + mine}, clock)  # messages are here before the device is free
+            context = RankContext(
+                actor, plan, {mine: Watched(mine, depth)}, device, NoFeed(), Tracer(clock.now), seed=0
+            )
+            worker = TrainWorker(context, 0, instructions=queue)
+            for _ in range(plan.microbatches):
+                await worker.forward(0)
+                queued[mine] += 1
+
+    async def everyone():
+        async with asyncio.TaskGroup() as ranks:
+            for transport in world(depth):
+                ranks.create_task(forwards(transport))
+
+    run_virtual(everyone())
+    assert max(found[rank]) == ahead
+
+
+def test_weight_halves_do_not_run_far_ahead_of_the_device():
+    """A schedule that asks before each whether a message has arrived would begin all of them instead of its forward."""
+    plan, queued, found = Plan("zb_h1", 1, 1, 1, 12), [], []
+
+    class Watched(Hollow):
+        def backward_weight(self, which):
+            found.append(len(queued) - which[1] - 1)
 
     async def main():
         clock = VirtualClock()
@@ -256,9 +281,9 @@ def test_the_schedule_is_at_most_two_instructions_ahead_of_the_device():
             device = TimedExecutor(SECONDS, clock)
             context = RankContext(actor, plan, {0: Watched(0, 1)}, device, NoFeed(), Tracer(clock.now), seed=0)
             worker = TrainWorker(context, 0, instructions=queue)
-            for microbatch in range(6):
-                await worker.forward(0)
-                begun.append(microbatch)
+            for _ in range(plan.microbatches):
+                await worker.backward_weight(0)
+                queued.append(worker)
 
     run_virtual(main())
-    assert ahead == [2, 2, 2, 2, 1, 0]
+    assert max(found) == AHEAD
