@@ -89,13 +89,17 @@ class NodePeers:
             return False
 
     def _peer_arena(self, peer: int) -> PeerArena | None:
-        """The peer's arena, mapped at first use: each mapping is a descriptor, and select(2) is limited to 1,024."""
-        if peer not in self._arenas and peer in self._addresses:
+        """The peer's arena, mapped at first use: each mapping is a descriptor, and select(2) is limited to 1,024.
+
+        A thread may look while the loop's closes.
+        """
+        arenas, address = self._arenas, self._addresses.get(peer)
+        if peer not in arenas and address is not None:
             try:
-                self._arenas[peer] = PeerArena(self._addresses[peer], self._arena.nbytes)
+                arenas[peer] = PeerArena(address, self._arena.nbytes)
             except OSError:
-                self._arenas[peer] = None
-        return self._arenas.get(peer)
+                arenas[peer] = None
+        return arenas.get(peer)
 
 
 def _nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:

@@ -45,12 +45,14 @@ class Doorbell:
         return len(self._names) == len(names)
 
     def ring(self, peer: int) -> None:
-        """Wake this peer if its doorbell can be reached; a full queue of rings needs no further ring."""
-        if self._socket is not None and peer in self._names:
-            try:
-                self._socket.sendto(b"", self._names[peer])
-            except OSError:  # its queue of rings is full, or the peer is gone
-                pass
+        """Wake this peer if its doorbell can be reached; a full queue of rings needs no further ring.
+
+        A thread may ring while the loop's closes the doorbell.
+        """
+        bell, name = self._socket, self._names.get(peer)
+        if bell is not None and name is not None:
+            with suppress(OSError):  # its queue of rings is full, or the peer is gone, or the bell was closed meanwhile
+                bell.sendto(b"", name)
 
     def close(self) -> None:
         """Close the socket; later rings have no effect."""

@@ -42,6 +42,18 @@ async def test_unread_rings_neither_block_nor_fail():
                 await asyncio.sleep(0)
 
 
+async def test_a_ring_while_another_thread_closes_does_nothing():
+    """A rank that ends closes its doorbell on the loop, while the thread of its device may end a barrier."""
+
+    class Closing(int):
+        def __hash__(self):
+            ringer.close()
+            return hash(int(self))
+
+    async with doorbells() as (ringer, _, _):
+        ringer.ring(Closing(1))  # closed where the name is looked up
+
+
 async def test_a_burst_of_rings_by_another_process_costs_one_poll():
     polls = 0
 
