@@ -7,6 +7,9 @@ import numpy as np
 
 from collectives.arrays import Range, Vector, pieces
 
+RECENT = 256
+"""Requests for which a workspace keeps what was made: more than the different moves of a step of a team."""
+
 
 class Workspace:
     """Memory and cached objects that one rank keeps for the calls of one group.
@@ -22,6 +25,7 @@ class Workspace:
         self._scratch: dict[int, Vector] = {}
         self._cache: dict[Hashable, Any] = {}
         self._last: tuple[Hashable, Any] = (None, None)
+        self._recent: dict[Hashable, Any] = {}
 
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
         """Cut a range of the vector's elements into pieces; an empty range has no pieces."""
@@ -39,7 +43,10 @@ class Workspace:
         return last
 
     def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """The object that an algorithm makes at its first call and reuses; it must not refer to the group."""
+        """The object that an algorithm makes at its first call and reuses; it must not refer to the group.
+
+        It is kept to the end, so `name` takes few values: no shapes.
+        """
         found = self._cache.get(name)
         if found is None:
             found = self._cache[name] = make()
@@ -50,6 +57,16 @@ class Workspace:
         if self._last[0] != request:
             self._last = request, make()
         return self._last[1]
+
+    def cached_recent(self, request: Hashable, make: Callable[[], Any]) -> Any:
+        """The object made for this request, or a new one if `RECENT` others came since: shapes vary without end."""
+        found = self._recent.pop(request, None)
+        if found is None:
+            found = make()
+            if len(self._recent) == RECENT:
+                del self._recent[next(iter(self._recent))]
+        self._recent[request] = found
+        return found
 
     def _buffer(self, lane: int, nbytes: int) -> np.ndarray:
         memory = self._buffers.get(lane)

@@ -105,8 +105,8 @@ class Publication:
 
 
 def _places(group: Group, buffer: DoubleBuffer, array: Any, shapes: Sequence[Shape]) -> "_Places":
-    request = publish, tuple(shapes), array.dtype, type(array)
-    places: _Places = group.workspace.cached(request, partial(_Places, buffer, array, shapes))
+    request = tuple(shapes), array.dtype, type(array)
+    places: _Places = group.workspace.cached_recent(request, partial(_Places, buffer, array, shapes))
     return places
 
 

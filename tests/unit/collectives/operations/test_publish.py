@@ -1,12 +1,14 @@
 """What ranks publish in shared memory, on the loop and begun in a thread; a local world stands in for real memory."""
 
 import asyncio
+import weakref
 
 import numpy as np
 import pytest
 import torch
 
 from collectives import BrokenGroup, Group, Mismatch, Unsupported, all_reduce, publish, start_publishing
+from collectives.group.workspace import RECENT
 from tests.unit.collectives.owned import owned
 from transports.testing import local_world
 
@@ -135,6 +137,21 @@ async def test_nothing_is_begun_in_a_thread_where_the_loop_must_do_it():
     assert start_publishing(one, np.ones(1 << 20), [(1 << 20,), (2,)]) is None  # too long
     one.shared.memory.is_threadsafe = False
     assert start_publishing(one, np.ones(2), [(2,), (2,)]) is None
+
+
+def test_shapes_that_never_come_again_are_not_kept():
+    """Texts of any length have a shape of their own, each with views of every rank's window."""
+
+    async def work(group):
+        seen = []
+        for length in range(RECENT + 50):
+            found = await publish(group, np.full(length, group.rank), [(length,)] * 2)
+            assert [each.tolist() for each in found] == [[0] * length, [1] * length]
+            seen.append(weakref.ref(found[1 - group.rank]))
+            del found
+        assert sum(each() is not None for each in seen) == RECENT
+
+    on_all(work, 2)
 
 
 async def test_what_is_begun_and_abandoned_breaks_the_group():
