@@ -13,7 +13,7 @@ import torch
 from mpi4py import MPI
 
 import transports.mpi.shared
-from collectives import Group, Mismatch, all_reduce, allocate
+from collectives import BrokenGroup, Group, Mismatch, all_reduce, allocate, start_publishing
 from pipelined.sharding import Mesh, MeshGroups, Shards, path
 from tests.mpi.every_rank import SECONDS, on_every_rank
 from transports import PeerAborted, new_event_loop, open_transport
@@ -136,7 +136,15 @@ def test_a_rank_that_waits_for_a_late_one_lets_the_loop_run():
     on_every_rank(work)
 
 
-def test_a_rank_that_waits_for_one_that_fails_raises():
+async def published_in_a_thread(group):
+    """Begin to publish in another thread than the loop's, where rank 0 never does."""
+    begun = await asyncio.to_thread(start_publishing, group, np.ones(100), [(100,)] * WORLD.size)
+    assert begun.arrays is None
+    await begun.finish()
+
+
+@pytest.mark.parametrize("in_a_thread", [False, True], ids=["on the loop", "in a thread"])
+def test_a_rank_that_waits_for_one_that_fails_raises(in_a_thread):
     async def main():
         transport = await open_transport("mpi://")
         group = Group(transport, EVERY_RANK, 1)
@@ -144,8 +152,11 @@ def test_a_rank_that_waits_for_one_that_fails_raises():
         if WORLD.rank == 0:
             await transport.abort("it had enough")
         else:
+            call = published_in_a_thread(group) if in_a_thread else all_reduce(group, np.ones(100), "sum", "shared")
             with pytest.raises(PeerAborted, match="it had enough"):
-                await asyncio.wait_for(all_reduce(group, np.ones(100), "sum", "shared"), 30)
+                await asyncio.wait_for(call, 30)
+            with pytest.raises(BrokenGroup):
+                start_publishing(group, np.ones(100), [(100,)] * WORLD.size)
             await transport.close()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
