@@ -2,16 +2,19 @@
 
 Late clusters get it beside the average, from the nodes of the first cluster. The first round of clusters that go on has
 its snapshot before their first update, so what is sent is of the snapshot. Each node of the first cluster sends each
-late node what both hold, a message for each tensor.
+late node what both hold.
 
 A new backup gets the state of its stage from the other node of its place. Clusters that go on begin with nothing in
 flight, so this is all that it lacks. The other node copies it once, and trains on while it is sent. The backup's inputs
-wait in its mailbox meanwhile; then it does, from the first instruction on, what the other one does. Imports torch.
+wait in its mailbox meanwhile; then it does, from the first instruction on, what the other one does.
+
+Both are sent in chunks, because one tensor may be larger than the largest message. Imports torch.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import torch
 
@@ -20,9 +23,11 @@ from pipelined.aio.nursery import Nursery
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.held_stage import HeldStage, averaged
 from pipelined.ravnest.records import Clusters
+from pipelined.state.manifest import CHUNK, Download, Manifest, TransferError, chunk_of, describe
 from pipelined.training.optimizer.state import VALUE
-from transports import PeerLost, Transport
+from transports import Block, Message, PeerLost, Transport, TransportError
 from transports.rpc.world import RankHolder
+from transports.wire.frames import Key
 
 
 class LateState:
@@ -54,10 +59,9 @@ class LateState:
     async def exchange(self) -> None:
         """Send it, or receive it. Raises: as `Transport.send` and `Transport.receive`."""
         if self._sends or self._receives:
-            one = self._send if self._sends else self._receive
             async with Nursery() as tasks:
-                for rank, name in self._shared():
-                    tasks.create_task(one(rank, name))
+                for rank, names in self._shared().items():
+                    tasks.create_task(self._send(rank, names) if self._sends else self._receive(rank))
         if self._sends:
             self._state = {}
 
@@ -67,26 +71,24 @@ class LateState:
             state, self._state = self._state, {}
             await self._stage.restore(state)
 
-    def _shared(self) -> Iterator[tuple[int, str]]:
-        """The ranks on the other side, and the tensors that both hold."""
-        own = self._places[self._world.rank][1]
+    def _shared(self) -> dict[int, set[str]]:
+        """The ranks on the other side, with the names of the parameters and buffers that both hold."""
+        own, found = self._places[self._world.rank][1], dict[int, set[str]]()
         for rank, (cluster, place) in enumerate(self._places):
             first, end = max(own.first, place.first), min(own.end, place.end)
             if cluster in self._others and first < end:
-                yield from ((rank, name) for layer in self._layers[first:end] for name in layer)
+                found[rank] = {name for layer in self._layers[first:end] for name in layer}
+        return found
 
-    async def _send(self, rank: int, name: str) -> None:
-        keys = [key for key in self._state if key.rpartition("/")[0] == name]
-        await self._world.send(rank, _address(name), *(self._state[key] for key in keys), note=keys)
+    async def _send(self, rank: int, names: set[str]) -> None:
+        """All at once, in order: over a slow line none waits for the reply to the one before."""
+        state = {key: tensor for key, tensor in self._state.items() if key.rpartition("/")[0] in names}
+        async with Nursery() as tasks:
+            async for key, blocks in _parts_of(state):
+                tasks.create_task(self._world.send(rank, key, *blocks))
 
-    async def _receive(self, rank: int, name: str) -> None:
-        message = await self._world.receive(rank, _address(name))
-        for key, block in zip(message.note, message.blocks, strict=True):
-            self._state[key] = block.torch()
-
-
-def _address(name: str) -> tuple[str, str]:
-    return "optimizer state", name
+    async def _receive(self, rank: int) -> None:
+        self._state |= await _received(partial(self._world.receive, rank))
 
 
 async def share_state(
@@ -109,7 +111,7 @@ async def share_state(
     if holder is None or not other:
         raise NoLongerValid("no node has the state of its stage")
     try:
-        await stage.restore(await _received(holder))
+        await stage.restore(await _received(holder.receive))
     except PeerLost as error:
         raise NoLongerValid(f"the state of its stage was on its way here ({error})") from error
     return None
@@ -131,14 +133,31 @@ async def _tell(holder: RankHolder, is_held: bool) -> None:
         await holder.send(("state", "held"), note=is_held)
 
 
-async def _send(holder: RankHolder, state: dict[str, torch.Tensor]) -> None:
-    """Send a state, a tensor at a time."""
+async def _send(holder: RankHolder, state: Mapping[str, torch.Tensor]) -> None:
+    """Send a state, a chunk at a time."""
     with suppress(PeerLost):
-        await holder.send(("state", "names"), note=[*state])
-        for name in [*state]:
-            await holder.send(("state", "tensor", name), state.pop(name))
+        async for key, blocks in _parts_of(state):
+            await holder.send(key, *blocks)
 
 
-async def _received(holder: RankHolder) -> dict[str, torch.Tensor]:
-    names = (await holder.receive(("state", "names"))).note
-    return {name: (await holder.receive(("state", "tensor", name))).blocks[0].torch() for name in names}
+async def _parts_of(state: Mapping[str, torch.Tensor]) -> AsyncIterator[tuple[Key, tuple[Block, ...]]]:
+    """The messages that a state is sent as: its manifest, then its chunks."""
+    manifest = await asyncio.to_thread(describe, state, CHUNK)
+    yield ("state", "manifest"), (Block.of(manifest.pack()),)
+    for index in range(manifest.chunks):
+        yield ("state", "chunk", index), chunk_of(state, manifest, index)
+
+
+async def _received(receive: Callable[[Key], Awaitable[Message]]) -> dict[str, torch.Tensor]:
+    """The state that another node sends.
+
+    Raises:
+        TransportError: it sent something else. Else as `Transport.receive`.
+    """
+    try:
+        download = Download(Manifest.unpack((await receive(("state", "manifest"))).blocks[0].data))
+        for index in [*download.missing]:
+            download.add(index, (await receive(("state", "chunk", index))).blocks)
+    except TransferError as error:
+        raise TransportError(f"the state of another node cannot be taken: {error}") from error
+    return {name: block.torch() for name, block in download.finish().items()}

@@ -22,6 +22,8 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+import msgpack
+
 from transports import Block
 from transports.wire.arrays import SIZES
 
@@ -74,6 +76,23 @@ class Manifest:
         hasher = hashlib.blake2b(repr([self.chunk, self._listing]).encode(), digest_size=DIGEST)
         hasher.update(self.digests)
         return hasher.digest()
+
+    def pack(self) -> bytes:
+        """The manifest on the wire, for a receiver without the same stage."""
+        return bytes(msgpack.packb([self._listing, self.digests, self.chunk]))
+
+    @classmethod
+    def unpack(cls, packed: Any) -> "Manifest":
+        """The inverse of `pack`. Raises TransferError: these bytes are no manifest."""
+        try:
+            listing, digests, chunk = msgpack.unpackb(packed)
+            manifest = cls({name: (dtype, tuple(shape)) for name, dtype, shape in listing}, digests, chunk)
+            count = -(-manifest.nbytes // chunk)
+        except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
+            raise TransferError(f"these bytes are no manifest ({type(error).__name__}: {error})") from error
+        if count != manifest.chunks:
+            raise TransferError(f"a manifest without a digest of each chunk ({manifest.chunks} of {count})")
+        return manifest
 
     def digest(self, index: int) -> bytes:
         """The digest of one chunk."""

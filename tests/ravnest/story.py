@@ -40,6 +40,8 @@ STEPS = 8
 OPTIMIZER = OptimizerConfig(lr=1e-2, steps=STEPS, warmup=2, clip=0)
 SECONDS = {"forward": 0.06, "backward": 0.12, "step": 0.02, "snapshot": 0.05, "average": 0.05}
 LEASE_S, AGAIN_S, RETURN_S, QUIET_S, PATIENCE_S = 1.0, 0.3, 2.0, 3.0, 60.0
+MAX_BYTES = 1 << 26
+"""Of a message between nodes."""
 DIRECTORY, TRAIN, WATCHER = "directory", "train", "watcher"
 
 
@@ -277,7 +279,7 @@ class Story:
             return self.view.follow()
         if name == TRAIN:
             return self._operate(node)
-        worlds, executor = Worlds(node.endpoint, 1 << 26), TimedExecutor(SECONDS, node.clock)
+        worlds, executor = Worlds(node.endpoint, MAX_BYTES), TimedExecutor(SECONDS, node.clock)
         kept = {key: of.get(name) if isinstance(of, dict) else of for key, of in self._kept.items()}
         member = ClusterMember(self.training, worlds, executor, **kept)
         self.nodes[name] = RavnestNode(node, member, Capacity(self._ram, 1e6), LEASE_S, self._tell)

@@ -131,6 +131,8 @@ def test_one_cluster_of_which_every_place_has_a_backup_stops_at_a_round_so_that_
 
 
 LONG = replace(OVERLAPPED, steps=60)
+CHUNK = 256
+"""Bytes of a chunk of a stage's state, so that a new backup gets it in many messages."""
 
 
 async def replaced(story):
@@ -169,8 +171,9 @@ def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_f
 
 @pytest.mark.parametrize("dies", ["first", "late"])
 @pytest.mark.parametrize("message", [1, 2, 9])
-def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(tmp_path, dies, message):
+def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(monkeypatch, tmp_path, dies, message):
     """With the first node its cluster is lost at once, as nothing else has the state; with the new one nothing is."""
+    monkeypatch.setattr("pipelined.ravnest.late.CHUNK", CHUNK)
 
     async def befall(story):
         now, new = await replaced(story)
@@ -184,8 +187,9 @@ def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(tmp_p
     assert any("left before the last step" in each for each in told.told) == (dies == "first"), told.told
 
 
-def test_a_new_backup_leaves_at_once_when_the_first_node_is_removed_before_it_has_sent_the_state(tmp_path):
+def test_a_new_backup_leaves_at_once_when_the_first_node_is_removed_before_it_has_sent_the_state(monkeypatch, tmp_path):
     """It is listed in the place, and has nothing to go on with: its cluster would wait for it for a further lease."""
+    monkeypatch.setattr("pipelined.ravnest.late.CHUNK", CHUNK)
     waited = []
 
     async def befall(story):

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.state.manifest import CHUNK, DIGEST, Download, TransferError, chunk_of, describe, expect, layout_of
+from pipelined.state.manifest import (
+    CHUNK,
+    DIGEST,
+    Download,
+    Manifest,
+    TransferError,
+    chunk_of,
+    describe,
+    expect,
+    layout_of,
+)
 from transports import Block
 from transports.wire.frames import LIMITS
 
@@ -167,6 +177,21 @@ def test_an_unknown_chunk_is_refused_by_donor_and_receiver(index):
 def test_a_chunk_of_another_size_is_refused(size: int):
     with pytest.raises(TransferError, match=rf"chunk 3 of another size \(bytes: {size}, expected: 10\)"):
         Download(TRUE).add(3, [Block.of(bytes(size))])
+
+
+def test_a_manifest_on_the_wire_is_read_again_and_anything_else_is_refused():
+    manifest = describe({"b": np.zeros((2, 3)), "a": np.ones((), np.int64)}, 20)
+    assert Manifest.unpack(manifest.pack()) == manifest
+    short = Manifest(manifest.layout, manifest.digests[DIGEST:], 20).pack()
+    for packed in (
+        b"",
+        b"\x00",
+        short,
+        Manifest(manifest.layout, b"", 0).pack(),
+        Manifest({"a": ("no", ())}, b"").pack(),
+    ):
+        with pytest.raises(TransferError, match="manifest"):
+            Manifest.unpack(packed)
 
 
 def test_it_needs_no_torch():
