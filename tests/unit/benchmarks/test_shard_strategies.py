@@ -4,7 +4,9 @@ from itertools import combinations
 
 import pytest
 
-from benchmarks.shard_strategies import ONE_NODE, TWO_NODES, Run, regret, run, strategies, tau
+from benchmarks import shard_strategies
+from benchmarks.shard_strategies import ONE_NODE, TWO_NODES, Run, regret, run, run_all, strategies, tau
+from pipelined.aio.clock import RealClock
 
 SAMPLES = [pytest.param(3, id="3"), pytest.param(40, id="40", marks=pytest.mark.full)]
 
@@ -39,3 +41,16 @@ def test_tau_is_the_share_of_pairs_in_order_less_that_of_pairs_out_of_order():
 def test_strategies_differ():
     drawn = [tuple(each.items()) for each in strategies(40)]
     assert len(set(drawn)) == 40
+
+
+def test_in_real_time_passes_over_all_strategies_follow_one_on_the_virtual_clock(monkeypatch):
+    every, calls = strategies(2), []
+
+    async def taken(factors, network, clock):
+        calls.append((every.index(factors), isinstance(clock, RealClock)))
+        return float(len(calls))
+
+    monkeypatch.setattr(shard_strategies, "taken", taken)
+    runs = run_all(every, ONE_NODE, repeats=3)
+    assert calls == [(0, False), (1, False), *[(0, True), (1, True)] * 3]
+    assert [each.taken for each in runs] == [5.0, 6.0], "the median of the passes"
