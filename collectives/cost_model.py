@@ -14,6 +14,29 @@ from collectives.arrays import segments
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryCosts:
+    """The price of a collective through memory that its ranks share, alpha + m * beta seconds.
+
+    It depends little on messages: ranks copy, wait for one another and read. m is the bytes of the longest array that a
+    rank has before or after it.
+
+    Args:
+        all_gather, reduce_scatter, all_reduce, all_to_all: alpha and beta of each.
+    """
+
+    all_gather: tuple[float, float]
+    reduce_scatter: tuple[float, float]
+    all_reduce: tuple[float, float]
+    all_to_all: tuple[float, float]
+
+    def seconds(self, collective: str, nbytes: float) -> float:
+        """Seconds of a collective, by its name here."""
+        alpha, beta = getattr(self, collective)
+        seconds: float = alpha + nbytes * beta
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Links:
     """The price of one message of m bytes, alpha + m * beta seconds, and of reducing it, m * gamma seconds.
 
@@ -24,6 +47,7 @@ class Links:
         beta: seconds per byte on the wire.
         gamma: seconds to reduce one byte of an array into another.
         far: the links between ranks of different nodes; None: the same as inside a node.
+        memory: of a team's moves between ranks of one node; None: they are priced as messages.
     Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", section 2.
     """
 
@@ -31,6 +55,7 @@ class Links:
     beta: float = 1.5e-10
     gamma: float = 5e-11
     far: "Links | None" = None
+    memory: MemoryCosts | None = None
 
     def __post_init__(self) -> None:
         if min(self.alpha, self.beta, self.gamma) < 0:

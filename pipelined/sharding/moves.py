@@ -114,12 +114,26 @@ class CollectiveMove(Move):
     """As often a rank sends its share of the array."""
 
     def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4, node: int = 0) -> float:
-        """By the algorithm's closed form, of an array of which each rank would send what the busiest does."""
+        """By the algorithm's closed form, of an array of which each rank would send what the busiest does.
+
+        Between ranks of one node at the prices of its memory, where the links have any.
+        """
         each, forms, ranks = self._links(links), self.table.forms(self.algorithm), self.group_size
         if ranks == 1:
             return 0.0
         nbytes = round(self.max_elements * itemsize * ranks / (ranks - 1) / self.passes)
-        return max(forms.seconds(ProblemSize(nodes, nbytes), each) for nodes in self._nodes(node))
+
+        def on(nodes: tuple[int, ...]) -> float:
+            if each.memory is not None and not any(nodes):
+                return each.memory.seconds(self.name, self.longest * itemsize)
+            return forms.seconds(ProblemSize(nodes, nbytes), each)
+
+        return max(map(on, self._nodes(node)))
+
+    @cached_property
+    def longest(self) -> int:
+        """The elements of the longest piece before or after."""
+        return max(each.size(rank) for each in (self.source, self.target) for rank in range(each.mesh.size))
 
     def _nodes(self, node: int) -> set[tuple[int, ...]]:
         """Of every group of ranks, for each rank the place of the first on its node."""

@@ -195,6 +195,8 @@ class Seconds:
 
     def least(self, elements: int, messages: int, ranks: int) -> float:
         each = list(self.links.values()) if isinstance(self.links, Mapping) else [self.links]
+        if any(link.memory for link in each):
+            return 0.0  # through memory no message has a price of its own
         alpha, beta = min(link.alpha for link in each), min(link.beta for link in each)
         return messages * alpha + elements / ranks * self.itemsize * beta
 

@@ -64,6 +64,7 @@ class RingPasses(NamedTuple):
         passes: their number in a step.
         sums: those of them that add.
         of_embedding: they belong to the embedding that the weight is as well.
+        all_reduces: pairs of passes, one of which adds, that are one move.
     """
 
     phase: str
@@ -72,6 +73,7 @@ class RingPasses(NamedTuple):
     passes: int
     sums: int = 0
     of_embedding: bool = False
+    all_reduces: int = 0
 
     def elements(self, ranks: int) -> float:
         """What each rank sends in a step."""
@@ -83,7 +85,8 @@ class RingPasses(NamedTuple):
 
     def in_parts(self, number: int) -> "RingPasses":
         """The same for each of so many equal parts of the array."""
-        return self._replace(length=self.length / number, passes=self.passes * number, sums=self.sums * number)
+        passes, sums, both = (number * each for each in (self.passes, self.sums, self.all_reduces))
+        return self._replace(length=self.length / number, passes=passes, sums=sums, all_reduces=both)
 
 
 ROWS, COLUMNS, CONTRACTION = range(3)
@@ -153,7 +156,7 @@ class Matmul:
 
     def _weight_rings(self, length: float, microbatches: int, state: str) -> Iterator[RingPasses]:
         if state in ("none", "zero1"):  # an all-reduce; or gradients are scattered, and weights gathered
-            yield RingPasses("update", ROWS, length, 2, 1)
+            yield RingPasses("update", ROWS, length, 2, 1, all_reduces=int(state == "none"))
         elif state == "zero2":
             yield RingPasses("backward", ROWS, length, microbatches, microbatches)
             yield RingPasses("update", ROWS, length, 1)

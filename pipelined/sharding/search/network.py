@@ -1,13 +1,15 @@
 """Seconds of ring passes and exchanges over ranks of one node or of several.
 
-A message of b bytes occupies its link for b·beta seconds and arrives alpha seconds after that.
+A message of b bytes occupies its link for b·beta seconds and arrives alpha seconds after that. Where the links have
+prices of shared memory, each move between ranks of one node has the price of its collective.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from collectives import Links
-from collectives.cost_model import ring_pass_seconds
+from collectives.cost_model import MemoryCosts, ring_pass_seconds
+from pipelined.sharding.search.matmul import RingPasses
 
 
 class GroupShape(NamedTuple):
@@ -37,11 +39,34 @@ class Network:
         """Seconds of one pass: an all-gather, or a reduce-scatter (`sums`), of an array of `length` elements."""
         return ring_pass_seconds(*group, length * self.itemsize, self.links, sums=sums)
 
-    def exchange(self, group: GroupShape, elements: float) -> float:
-        """Seconds to send `elements` in equal messages to all other ranks of a group, one after another."""
+    def passes(self, group: GroupShape, ring: RingPasses) -> float:
+        """Seconds of all passes of a ring."""
+        if memory := self._memory(group):
+            nbytes, both = ring.length * self.itemsize, ring.all_reduces
+            numbers = {
+                "all_reduce": both,
+                "reduce_scatter": ring.sums - both,
+                "all_gather": ring.passes - ring.sums - both,
+            }
+            return sum(number * memory.seconds(name, nbytes) for name, number in numbers.items())
+        plain, adding = (self.ring(group, ring.length, sums) for sums in (False, True))
+        return (ring.passes - ring.sums) * plain + ring.sums * adding
+
+    def exchange(self, group: GroupShape, elements: float, part: float) -> float:
+        """Seconds to send `elements` in equal messages to all other ranks of a group, one after another.
+
+        Args:
+            part: elements that a rank has before and after.
+        """
         if group.size == 1:
             return 0.0
+        if memory := self._memory(group):
+            return memory.seconds("all_to_all", part * self.itemsize)
         nbytes = elements / (group.size - 1) * self.itemsize
         near, far = self.links, self.links.far or self.links
         inside, between = group.ranks - 1, group.size - group.ranks
         return inside * (near.alpha + nbytes * near.beta) + between * (far.alpha + nbytes * far.beta)
+
+    def _memory(self, group: GroupShape) -> MemoryCosts | None:
+        """The prices of memory that the ranks of a group share, where they have a price and there are several."""
+        return self.links.memory if group.nodes == 1 < group.ranks else None

@@ -114,7 +114,7 @@ class PricedChain:
     def operator_terms(self, operator: Operator, option: Option) -> Iterator[PriceTerm]:
         """What an operator and its like do."""
         for ring, group in self.rings(operator, option):
-            seconds = operator.repeated * self._ring_seconds(ring, group)
+            seconds = operator.repeated * self.network.passes(group, ring)
             yield PriceTerm(ring.phase, operator.repeated * ring.elements(group.size), seconds)
 
     def edge_terms(self, edge: Edge, before: Any, after: Any) -> Iterator[PriceTerm]:
@@ -125,7 +125,7 @@ class PricedChain:
         yield PriceTerm("forward", elements, seconds / 2)
         yield PriceTerm("backward", elements, seconds / 2)
         for ring, group in self._norm_rings(before) if edge.norms else ():
-            seconds = edge.norms * self._ring_seconds(ring, group)
+            seconds = edge.norms * self.network.passes(group, ring)
             yield PriceTerm(ring.phase, edge.norms * ring.elements(group.size), seconds)
 
     def exchange_seconds(self, edge: Edge, exchange: Exchange) -> float:
@@ -134,7 +134,8 @@ class PricedChain:
 
     def norm_seconds(self, edge: Edge, stream: Stream) -> float:
         """Seconds of a microbatch that an edge takes for its norms, there and back."""
-        return edge.norms * (sum(self._ring_seconds(*each) for each in self._norm_rings(stream)) / self.microbatches)
+        seconds = sum(self.network.passes(group, ring) for ring, group in self._norm_rings(stream))
+        return edge.norms * (seconds / self.microbatches)
 
     def memory_bytes(self, operator: Operator, option: Option) -> float:
         """Bytes that an operator and its like hold on each rank."""
@@ -144,11 +145,6 @@ class PricedChain:
             numbers += operator.matmul.kept_numbers(factors, self.microbatches)
         return operator.repeated * numbers * self.chain.itemsize
 
-    def _ring_seconds(self, ring: RingPasses, group: GroupShape) -> float:
-        """Seconds of a step."""
-        plain, sums = (self.network.ring(group, ring.length, adds) for adds in (False, True))
-        return (ring.passes - ring.sums) * plain + ring.sums * sums
-
     def _norm_rings(self, stream: Stream) -> list[tuple[RingPasses, GroupShape]]:
         """The ring passes of a norm's statistics in a step, among the ranks that share tokens.
 
@@ -157,8 +153,8 @@ class PricedChain:
         sharing = [ranks // cut for ranks, cut in zip(self.levels, stream, strict=True)]
         group = GroupShape(prod(sharing[:-1]), sharing[-1])
         tokens, n = self.chain.operators[0].matmul.tokens / prod(stream) / self.microbatches, self.microbatches
-        forward = RingPasses("forward", COLUMNS, tokens, 4 * n, 2 * n)
-        return [(forward, group), (RingPasses("backward", COLUMNS, 2 * tokens, 2 * n, n), group)]
+        forward = RingPasses("forward", COLUMNS, tokens, 4 * n, 2 * n, all_reduces=2 * n)
+        return [(forward, group), (RingPasses("backward", COLUMNS, 2 * tokens, 2 * n, n, all_reduces=n), group)]
 
     def _part(self, edge: Edge) -> float:
         """Elements of a rank's part of an edge's tensor, for a microbatch."""

@@ -34,7 +34,7 @@ class Exchange(NamedTuple):
         return (1 - prod(1 - share for share in self.sent)) * part
 
     def seconds(self, network: Network, part: float) -> float:
-        return network.exchange(GroupShape(prod(self.partners[:-1]), self.partners[-1]), self.elements(part))
+        return network.exchange(GroupShape(prod(self.partners[:-1]), self.partners[-1]), self.elements(part), part)
 
 
 @cache

@@ -75,9 +75,9 @@ class TeamOperator:
         for ring in self.op.matmul.rings(self.factors, state=self.state, regather_input=self.state == "zero3"):
             where = EMBEDDING if ring.of_embedding else weight_of if ring.phase == "update" else kind
             group = self.factors[ring.axis], self._stride(ring.axis)
-            yield where, _in_phase(ring.phase, self._ring(*group, ring))
+            yield where, _in_phase(ring.phase, self._passes(*group, ring))
             if ring.phase == "backward" and ring.axis == ROWS:  # gradients of weights are scattered
-                yield where, LayerCosts(weights=self._ring(*group, ring._replace(passes=ring.sums)))
+                yield where, LayerCosts(weights=self._passes(*group, ring._replace(passes=ring.sums)))
 
     def _streams(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
         """The exchanges before and behind the multiplication, and the statistics of norm and loss."""
@@ -139,33 +139,36 @@ class TeamOperator:
 
     def _sum(self, rows: int, length: float) -> float:
         """Of gradients of this length, over the members that have the same columns."""
-        return self._ring(rows, self.ranks // rows, RingPasses("update", ROWS, length, 2, 1)) if length else 0.0
+        return self._all_reduces(rows, self.ranks // rows, length) if length else 0.0
 
     def _norm(self) -> tuple[float, float]:
         """Two statistics, each one number a token, of all columns, in the forward and in the backward."""
         columns, tokens = self.ranks // self.before, self.op.matmul.tokens / self.before
-        length, *passes = (2 * columns * tokens, (1, 0), (1, 1)) if columns <= GATHERED else (tokens, (4, 2), (4, 2))
-        forward, backward = (self._ring(columns, 1, RingPasses("", COLUMNS, length, *each)) for each in passes)
-        return forward, backward
+        if columns > GATHERED:
+            return (self._all_reduces(columns, 1, tokens, 2),) * 2
+        forward, backward = (RingPasses("", COLUMNS, 2 * columns * tokens, 1, sums) for sums in (0, 1))
+        return self._passes(columns, 1, forward), self._passes(columns, 1, backward)
 
     def _loss(self) -> float:
         """The cross-entropy's three numbers a token in two sums over the columns, and the sum of the loss itself."""
         f, tokens = self.factors, self.op.matmul.tokens / self.factors.rows
         columns = f.columns * f.contraction
-        statistics = (self._ring(columns, 1, RingPasses("forward", COLUMNS, n * tokens, 2, 1)) for n in (1, 2))
-        return sum(statistics) + self._ring(f.rows, columns, RingPasses("forward", ROWS, 1, 2, 1))
+        statistics = (self._all_reduces(columns, 1, n * tokens) for n in (1, 2))
+        return sum(statistics) + self._all_reduces(f.rows, columns, 1)
 
-    def _ring(self, size: int, stride: int, ring: RingPasses) -> float:
-        group, network = self._group(size, stride), self.network
-        plain, adding = (network.ring(group, ring.length, sums) for sums in (False, True))
-        return (ring.passes - ring.sums) * plain + ring.sums * adding
+    def _all_reduces(self, size: int, stride: int, length: float, number: int = 1) -> float:
+        """Seconds of so many all-reduces over this many members at this distance."""
+        return self._passes(size, stride, RingPasses("", ROWS, length, 2 * number, number, all_reduces=number))
+
+    def _passes(self, size: int, stride: int, ring: RingPasses) -> float:
+        return self.network.passes(self._group(size, stride), ring)
 
     def _exchange(self, before: int, after: int, columns: int) -> float:
         """From one cut to another: one message to each other member, empty ones as well."""
         if before == after or not columns:
             return 0.0
         part, ranks = self.op.matmul.tokens * columns / self.ranks, self.ranks
-        return self.network.exchange(self._group(ranks, 1), _sent(ranks, before, after) * part)
+        return self.network.exchange(self._group(ranks, 1), _sent(ranks, before, after) * part, part)
 
     def _group(self, size: int, stride: int) -> GroupShape:
         """How members at this distance lie over nodes; unless nodes and teams fit, each counts as on its own node."""

@@ -14,13 +14,15 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from apps.lm.sharded.layouts import factors_of
 from collectives import Links
+from collectives.cost_model import MemoryCosts
 from pipelined.planner.costs import Stated, priced
 from pipelined.planner.moves import planned_moves
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.operators.verbs import Value
-from pipelined.sharding.search.matmul import factorizations
+from pipelined.sharding.search.matmul import ROWS, RingPasses, factorizations
+from pipelined.sharding.search.network import GroupShape, Network
 from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCosts
 from pipelined.simulation.machine import Machine
 from pipelined.training.teams.stage import input_half
@@ -28,6 +30,7 @@ from pipelined.training.teams.stage import input_half
 B, T = 8, 16
 CONFIG = ModelConfig(layers=2, d_model=64, heads=8, vocab=128, positions=T, dropout=0.0)
 LINKS = Links(1e-3, 1e-6, 1e-7)
+SHARED = replace(LINKS, memory=MemoryCosts((1e-3, 1e-6), (7e-3, 2e-6), (3e-3, 5e-6), (11e-3, 3e-6)))
 LAYOUTS = {
     "data": 4,
     "megatron": 4,
@@ -36,7 +39,7 @@ LAYOUTS = {
 }
 
 
-def recorded(text, ranks, state="none", rank=0):
+def recorded(text, ranks, state="none", rank=0, links=LINKS):
     """What a rank does for a microbatch, the seconds that it moves weights and gradients once a step, its parameters.
 
     With zero2 the record is that of a microbatch after the first one.
@@ -50,31 +53,33 @@ def recorded(text, ranks, state="none", rank=0):
         return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)
 
     first, found = (record(rank, stage, back=input_half, gathered=gathered) for _ in range(2))
-    once = first.forward.seconds(LINKS, 1e30) - found.forward.seconds(LINKS, 1e30)
-    sums = sum(sum_path(each).seconds(LINKS, 4) for each in layouts.values())
+    once = first.forward.seconds(links, 1e30) - found.forward.seconds(links, 1e30)
+    sums = sum(sum_path(each).seconds(links, 4) for each in layouts.values())
     return found, once + sums, sum(each.numel() for each in pieces.values())
 
 
-def told(text, ranks, state="none"):
+def told(text, ranks, state="none", links=LINKS):
     """The costs of a member in closed form, of all layers together."""
-    team = team_chain(CONFIG, ranks, B, T, Machine(LINKS), itemsize=4, states=[state] * 5)
+    team = team_chain(CONFIG, ranks, B, T, Machine(links), itemsize=4, states=[state] * 5)
     costs = team.costs(layout_of(factors_of(text, ranks)))
     every = [*[costs[BLOCK]] * CONFIG.layers, costs[HEAD], costs[EMBEDDING], costs[MATRIX]]
     return LayerCosts(*(sum(column) for column in zip(*every, strict=True)))
 
 
 MIXED = list(LAYOUTS)[2]
+LOSS = RingPasses("forward", ROWS, 1, 2, 1, all_reduces=1)
 
 
 @pytest.mark.parametrize(
     ("text", "state"),
     [*((text, "none") for text in LAYOUTS), ("data", "zero2"), (MIXED, "zero2"), ("data", "zero3"), ("summa", "zero3")],
 )
-def test_moves_and_parameters_are_those_that_are_trained(text, state):
+@pytest.mark.parametrize("links", [LINKS, SHARED], ids=["messages", "memory"])
+def test_moves_and_parameters_are_those_that_are_trained(text, state, links):
     ranks = LAYOUTS.get(text, 4)
-    found, (record, update, numbers) = told(text, ranks, state), recorded(text, ranks, state)
-    loss = 2 * (factors_of(text, ranks)["wte"][0] - 1) * (LINKS.alpha + 4 / ranks * LINKS.beta)
-    forward, back, weights = (each.seconds(LINKS, 1e30) for each in (record.forward, record.backward, record.weights))
+    found, (record, update, numbers) = told(text, ranks, state, links), recorded(text, ranks, state, links=links)
+    loss = Network(links).passes(GroupShape(1, factors_of(text, ranks)["wte"][0]), LOSS)
+    forward, back, weights = (each.seconds(links, 1e30) for each in (record.forward, record.backward, record.weights))
     assert found.numbers == numbers
     assert found.update == pytest.approx(update, rel=1e-5)
     assert found.weights == pytest.approx(weights, rel=1e-5)
