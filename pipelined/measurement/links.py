@@ -65,7 +65,7 @@ async def measure_hops(
     for first, second in pairs:
         progress(f"timing messages between ranks {first} and {second}")
         samples += await time_hops(actor, clock, (first, second), effort.hops, effort.repeats, compute=compute)
-    return _as_links(fit(samples), 0.0) if samples else None
+    return as_links(fit(samples), 0.0) if samples else None
 
 
 async def time_hops(
@@ -159,7 +159,7 @@ async def measure_sums(
         alpha, beta, adding = _unit_costs(algorithm, len(ranks), size)
         rest = tuple(max(0.1 * seconds, seconds - gamma * adding) for seconds in slowest)
         samples.append(Sample((alpha, beta), rest))
-    return _as_links(fit(samples), gamma)
+    return as_links(fit(samples), gamma)
 
 
 async def time_sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str) -> float:
@@ -187,6 +187,7 @@ def _adding(clock: Clock, repeats: int) -> float:
     return statistics.median(taken) / array.nbytes
 
 
-def _as_links(found: Fit, gamma: float) -> LinkFit:
+def as_links(found: Fit, gamma: float) -> LinkFit:
+    """A fit of alpha and beta with the gamma that was measured otherwise."""
     alpha, beta = found.values
     return LinkFit(Links(alpha, beta, gamma), found)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from collectives.algorithms import may_share_memory
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor, TorchExecutor
@@ -24,10 +25,12 @@ from pipelined.measurement.fit import Fit
 from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_sums
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.member import members
+from pipelined.measurement.moves import measure_moves, memory_costs
 from pipelined.measurement.runtime import measure_call, measure_instruction
 from pipelined.measurement.stages import MeasuringRank, found_by, measure_stages
 from pipelined.process.launch import Launch
 from pipelined.simulation.machine import Machine
+from pipelined.training.teams.model import TeamModel
 from transports import Transport
 
 
@@ -74,10 +77,12 @@ async def measure(
         async with Actor(transport) as actor:
             timing = MeasuringRank(actor, model.build(), model.numerics(), executor, model, measuring, effort)
             timed = await measure_stages(timing, model.layer_costs, sizes, progress)
-            of_member = await _of_member(timing, sizes, progress) if ranks > 1 else {}
+            member = model.build_member() if ranks > 1 else None
+            of_member = await _of_member(timing, member, sizes, progress) if member else {}
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             coding = await measure_coding(actor, RealClock(), model.compress, progress, effort)
-            links = await _links(actor, model.all_reduce, executor, progress=progress, effort=effort)
+            moves = member is not None and may_share_memory(model.all_reduce)
+            links = await _links(actor, model.all_reduce, executor, moves=moves, progress=progress, effort=effort)
     finally:
         executor.close()
     if timed is None or coding is None:
@@ -85,7 +90,7 @@ async def measure(
     costs, fits, order = timed
     costs = replace(costs, runtime=max(0.0, runtime), coding=coding, member=found_by(of_member, order) or None)
     shared = cores if executor.device == "cpu" and local > cores else 0
-    machine = _machine(links, transport.nodes, stated, shared * len(set(hosts)))
+    machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
     return Measurement(
         costs,
@@ -103,11 +108,9 @@ async def measure(
 
 
 async def _of_member(
-    rank: MeasuringRank, sizes: Sequence[int], progress: Callable[[str], None]
+    rank: MeasuringRank, model: TeamModel, sizes: Sequence[int], progress: Callable[[str], None]
 ) -> dict[tuple[str, int], Fit]:
-    """The fits of a team's member, where the model has teams; its microbatch is a member's share of a team's."""
-    if (model := rank.source.build_member()) is None:
-        return {}
+    """The fits of a team's member; its microbatch is a member's share of a team's."""
     sized = [size for size in sizes if size * members(model) <= max(sizes)] or [min(sizes)]
     timed = await measure_stages(replace(rank, model=model), rank.source.layer_costs, sized, progress)
     return timed[1] if timed else {}
@@ -123,10 +126,11 @@ async def _links(
     all_reduce: str,
     executor: Executor,
     *,
+    moves: bool,
     progress: Callable[[str], None],
     effort: Effort,
 ) -> dict[str, LinkFit | None]:
-    """The fit of each kind of link that this job has, by name."""
+    """The fit of each kind of link that this job has, and with `moves` of each move through memory, by name."""
     clock, compute, nodes = RealClock(), computing(executor), actor.transport.nodes
     node = tuple(rank for rank, of_node in enumerate(nodes) if of_node == nodes[0])
     leaders = tuple(dict.fromkeys(nodes))
@@ -135,6 +139,7 @@ async def _links(
         pairs = list(dict.fromkeys([(node[0], node[1]), (node[-2], node[-1])]))
         found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, progress=progress, effort=effort)
         found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, progress=progress, effort=effort)
+        found |= await measure_moves(actor, clock, node, progress=progress, effort=effort) if moves else {}
     if len(leaders) > 1:
         found["messages between nodes"] = await measure_hops(
             actor, clock, [(leaders[0], leaders[1])], compute, progress=progress, effort=effort
@@ -157,7 +162,7 @@ def computing(executor: Executor) -> Compute:
     return lambda seconds: executor.run("forward", partial(work, seconds))
 
 
-def _machine(links: dict[str, LinkFit | None], nodes: Sequence[int], stated: Machine, cores: int) -> Machine:
+def measured_machine(links: dict[str, LinkFit | None], nodes: Sequence[int], stated: Machine, cores: int) -> Machine:
     """The machine with the measured links.
 
     If the ranks do not fill the nodes in equal blocks of consecutive ranks, all links count as links between nodes.
@@ -170,8 +175,9 @@ def _machine(links: dict[str, LinkFit | None], nodes: Sequence[int], stated: Mac
     machine = replace(stated, cores=cores or stated.cores)
     if near is None:
         return machine
-    sums = found.get("sums on a node") if even else far_sums
-    return replace(machine, near=near, far=far, sums=sums or far_sums, far_sums=far_sums, node=node if far else 0)
+    sums = (found.get("sums on a node") if even else None) or far_sums
+    sums = sums and replace(sums, memory=memory_costs(links) if even else None)
+    return replace(machine, near=near, far=far, sums=sums, far_sums=far_sums, node=node if far else 0)
 
 
 def _plain_costs(fits: dict[tuple[str, int], Fit], order: list[Kind]) -> list[dict[str, Any]]:

@@ -7,20 +7,23 @@ import torch
 
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import planned_model_of
+from collectives import Links
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.effort import BRIEF, THOROUGH
-from pipelined.measurement.links import measure_hops, measure_sums
-from pipelined.measurement.measure import measure
+from pipelined.measurement.links import LinkFit, measure_hops, measure_sums
+from pipelined.measurement.measure import measure, measured_machine
 from pipelined.measurement.member import MemberStage, finished, members
+from pipelined.measurement.moves import measure_moves
 from pipelined.measurement.probes import probes
 from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.simulation.machine import Machine
 from transports.local import world
+from transports.testing.worlds import local_world
 
 
 def alike(layers):
@@ -62,6 +65,23 @@ async def test_messages_and_sums_are_timed_between_ranks():
     assert others == (None, None)
     assert hops.links.alpha > 0 and sums.links.gamma > 0
     assert min(hops.links.alpha, hops.links.beta, sums.links.alpha, sums.links.beta) >= 0
+
+
+async def test_moves_are_timed_where_ranks_share_memory_and_price_those_of_teams_on_one_node():
+    async def rank(transport):
+        async with Actor(transport) as actor:
+            return await measure_moves(actor, RealClock(), (0, 1), progress=lambda line: None, effort=BRIEF)
+
+    found, *others = await asyncio.gather(*map(rank, local_world(2, shared_memory=True)))
+    assert others == [{}]
+    assert await asyncio.gather(*map(rank, world(2))) == [{}, {}], "these ranks share no memory"
+    messages = dict.fromkeys(
+        ["messages on a node", "sums on a node"], LinkFit(Links(), found["all_gather in shared memory"].fit)
+    )
+    memory = measured_machine({**messages, **found}, (0, 0), Machine(), 0).sum_links.memory
+    for name, each in found.items():
+        assert memory.seconds(name.split()[0], 1 << 20) == each.links.alpha + (1 << 20) * each.links.beta > 0
+    assert measured_machine(messages, (0, 0), Machine(), 0).sum_links.memory is None
 
 
 def test_what_is_measured_alone_prices_every_plan(monkeypatch):

@@ -1,0 +1,99 @@
+"""Timing of a team's moves through memory that its ranks share: no messages, but copies and waiting for one another.
+
+Each move begins at a barrier, which ranks leave at different times. What a rank waits in the move for a later one, that
+one saves: in the mean of the ranks both vanish.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from collectives import barrier
+from collectives.cost_model import MemoryCosts
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather
+from pipelined.aio.clock import Clock
+from pipelined.measurement.effort import THOROUGH, Effort
+from pipelined.measurement.fit import Sample, fit
+from pipelined.measurement.links import LinkFit, as_links
+from pipelined.sharding import Layout, Mesh, MeshGroups, Shards, path
+from pipelined.sharding.moves import CollectiveMove
+
+CHANNEL = 2
+"""The bare-buffer channel of the moves."""
+ITEMSIZE, COLUMNS = 4, 256
+"""Of the moved tensors, which are split by columns."""
+MOVES: Mapping[str, tuple[str, str]] = {
+    "all_gather": ("S1:team", "B"),
+    "reduce_scatter": ("P:team", "S1:team"),
+    "all_reduce": ("P:team", "B"),
+    "all_to_all": ("S1:team", "S0:team"),
+}
+"""The layouts before and after each move."""
+
+
+async def measure_moves(
+    actor: Actor,
+    clock: Clock,
+    ranks: tuple[int, ...],
+    *,
+    progress: Callable[[str], None],
+    effort: Effort = THOROUGH,
+) -> dict[str, LinkFit | None]:
+    """Alpha and beta of each move among these ranks of one node; all ranks call this together.
+
+    Returns: the fits, labelled for a reader, on rank 0; nothing on the others, and where the ranks share no memory.
+    """
+    progress(f"timing moves among {len(ranks)} ranks")
+    moves = {name: [_move(len(ranks), nbytes, *ends) for nbytes in effort.sums] for name, ends in MOVES.items()}
+    mine: dict[str, list[list[float]]] = {}
+    if actor.rank in ranks:
+        network = MeshGroups(actor.transport, CHANNEL, ranks=ranks)
+        if (await moves["all_gather"][0].opened(network))[1] == "shared":
+            for name, every in moves.items():
+                mine[name] = [[await _time(network, clock, move) for _ in range(effort.repeats)] for move in every]
+    timed = [of_rank for of_rank in await gather(actor.transport, f"moves {ranks}", mine) if of_rank]
+    found: dict[str, LinkFit | None] = {}
+    for name, every in moves.items() if timed else ():
+        taken = zip(*(of_rank[name] for of_rank in timed), strict=True)
+        found[_label(name)] = as_links(fit([_sample(*each) for each in zip(every, taken, strict=True)]), 0.0)
+    return found
+
+
+def memory_costs(links: Mapping[str, LinkFit | None]) -> MemoryCosts | None:
+    """The prices of the moves among these fits; None: they were not measured."""
+    fits = {name: links.get(_label(name)) for name in MOVES}
+    costs = {name: (of.links.alpha, of.links.beta) for name, of in fits.items() if of is not None}
+    return MemoryCosts(**costs) if costs else None
+
+
+def _label(name: str) -> str:
+    return f"{name} in shared memory"
+
+
+def _move(ranks: int, nbytes: int, before: str, after: str) -> CollectiveMove:
+    """The one move between two layouts of a tensor of so many bytes."""
+    mesh, shape = Mesh(f"team={ranks}"), (nbytes // (ITEMSIZE * COLUMNS), COLUMNS)
+    (move,) = path(*(Shards(mesh, shape, Layout(text)) for text in (before, after))).moves
+    assert isinstance(move, CollectiveMove)
+    return move
+
+
+async def _time(network: MeshGroups, clock: Clock, move: CollectiveMove) -> float:
+    """Seconds of a move on this rank, from a barrier on."""
+    array = torch.ones(move.source.shape(network.rank))
+    await barrier(network.along(move.source.mesh, move.axes))
+    start = clock.now()
+    await move.run(network, array)
+    return clock.now() - start
+
+
+def _sample(move: CollectiveMove, of_ranks: Sequence[Sequence[float]]) -> Sample:
+    """A sample of alpha and beta.
+
+    Args:
+        of_ranks: seconds of each repetition, of each rank.
+    """
+    means = [statistics.mean(each) for each in zip(*of_ranks, strict=True)]
+    return Sample((1.0, float(ITEMSIZE * move.longest)), tuple(means))
