@@ -38,7 +38,7 @@ class Measured:
         found: the seconds for each operation and each measured microbatch size; an update has only the size 0.
         runtime: seconds of the runtime per instruction, besides the computing.
         coding: the effect of the codec on messages.
-        member: the seconds of a team's member as `found`; None: as those of a rank alone.
+        member: the seconds of a team's member as `found`, of an update those of all members; None: as of a rank alone.
     """
 
     layer_costs: list[float]

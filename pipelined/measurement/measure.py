@@ -78,7 +78,7 @@ async def measure(
             timing = MeasuringRank(actor, model.build(), model.numerics(), executor, model, measuring, effort)
             timed = await measure_stages(timing, model.layer_costs, sizes, progress)
             member = model.build_member() if ranks > 1 else None
-            of_member = await _of_member(timing, member, sizes, progress) if member else {}
+            of_member = await _of_member(timing, member, sizes, progress) if member is not None else {}
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             coding = await measure_coding(actor, RealClock(), model.compress, progress, effort)
             moves = member is not None and may_share_memory(model.all_reduce)
@@ -88,7 +88,10 @@ async def measure(
     if timed is None or coding is None:
         return None
     costs, fits, order = timed
-    costs = replace(costs, runtime=max(0.0, runtime), coding=coding, member=found_by(of_member, order) or None)
+    of_team = found_by(of_member, order)
+    if member is not None:
+        of_team["U", 0] = {kind: members(member) * seconds for kind, seconds in of_team["U", 0].items()}
+    costs = replace(costs, runtime=max(0.0, runtime), coding=coding, member=of_team or None)
     shared = cores if executor.device == "cpu" and local > cores else 0
     machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}

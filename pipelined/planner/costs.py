@@ -133,7 +133,7 @@ def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, move
         backward=seconds("B", moved.backward),
         backward_input=seconds("I", moved.backward - moved.weights),
         backward_weight=seconds("W", moved.weights),
-        update=costs.seconds("U", layers, rows) / plan.tensor + moved.update,
+        update=computing.seconds("U", layers, rows) / plan.tensor + moved.update,
         message_bytes=coding.bytes(sent),
         coding=coding.seconds(sent / parts) * parts,
     )

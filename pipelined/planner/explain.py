@@ -12,6 +12,7 @@ from pipelined.planner.costs import FIELDS
 from pipelined.planner.moves import planned_moves
 from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.search import Outcome, SearchResult
+from pipelined.programs.plan import Plan
 
 FULL = 0.9
 """Share of the memory limit; a plan that uses more has memory as its bottleneck."""
@@ -81,7 +82,7 @@ def planned(result: SearchResult, found: dict[str, Any]) -> PlanFile:
 def as_text(result: SearchResult, found: dict[str, Any]) -> str:
     """The measured costs, the table of the best plans, and the reason for the chosen one."""
     plan = result.chosen.candidate.plan
-    confidence = lines_of(found, plan.rows, splits(plan))
+    confidence = lines_of(found, plan)
     request = result.request
     counts = f"{result.considered} candidates: {result.too_big} too big, {result.simulated} simulated, "
     left = result.considered - result.too_big - result.simulated
@@ -161,12 +162,10 @@ def confident(name: str, value: float, margin: float, unit: float, symbol: str) 
     return f"{name} {value / unit:.4g} ± {margin / unit:.3g} {symbol}"
 
 
-def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
+def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
     """The measured costs with their intervals: a line per kind of link, and one per operation of the chosen plan.
 
-    Args:
-        rows: the plan's microbatch, in sequences.
-        split: whether its backwards are split.
+    Of a team those of a member, by its share of a microbatch.
     """
     for name, link in found.get("links", {}).items():
         alpha, beta = link["alpha"], link["beta"]
@@ -177,8 +176,9 @@ def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
         coding = found["coding"]
         spent = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"
         yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {spent}"
-    for row in found.get("costs", []):
-        if row["op"] in tuple("FIWU" if split else "FBU") and row["microbatch"] in (0, rows):
+    costs = found.get("costs", []) if plan.tensor == 1 else found.get("member_costs", [])
+    for row in costs:
+        if row["op"] in tuple("FIWU" if splits(plan) else "FBU") and row["microbatch"] in (0, plan.rows / plan.tensor):
             terms = ", ".join(_estimate(kind, pair, 1e-3, "ms") for kind, pair in row["seconds"].items())
             yield f"  {FIELDS[row['op']].replace('_', ' ')}: {terms}"
 

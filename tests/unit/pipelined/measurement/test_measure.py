@@ -132,7 +132,10 @@ def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
     for op in "FBIW":
         timed = [costs.found[op, 1][kind] for kind in (None, *kinds_of(model.layer_costs))]
         assert costs.seconds(op, range(0, 4), 1) == pytest.approx(costs.runtime + sum(timed))
-    assert {row["op"] for row in found.plain["member_costs"]} == set("FBIWU")
+    rows = {row["op"]: row["seconds"].values() for row in found.plain["member_costs"]}
+    assert set(rows) == set("FBIWU")
+    updates = [2 * seconds for seconds, _ in rows["U"]]
+    assert list(costs.found["U", 0].values()) == updates, "as of a whole model, of which a member has a part"
 
 
 async def test_a_member_alone_computes_its_share_and_waits_for_no_other():
