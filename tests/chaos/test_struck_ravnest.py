@@ -1,0 +1,122 @@
+"""Real processes of Ravnest over TCP, struck in each phase: the replay has the run's bits, and no step is left out."""
+
+import random
+import re
+import signal
+import sys
+from contextlib import ExitStack
+
+import pytest
+
+from tests.launching import launched, started
+
+STEPS = 60
+MODEL = "--layers 2 --d-model 16 --heads 2 --seq 16"
+FLAGS = f"{MODEL} --batch 8 --microbatch 4 --lr 1e-2 --average-every 4 --steps {STEPS} --lease 5"
+MAX_S = 200
+"""Seconds of one run. A run without faults takes 15 s on two cores, and a silent node costs it two leases."""
+NEAR = "tcp://127.0.0.1:0?delay=5ms"
+STRIKES = ("SIGKILL", "SIGSTOP", "CUT")
+AGAIN = "left before the last step"
+"""What `train` says of a node that was lost without a backup."""
+pytestmark = pytest.mark.timeout(2 * MAX_S)
+
+ALONE = 3, 0, "--clusters 2"
+BACKED = 5, 0, "--clusters 2 --backups 2"
+NEW_BACKUP = 3, 1, "--clusters 2 --newcomers backup"
+LATE_CLUSTER = 2, 1, "--newcomers cluster"
+"""Nodes, nodes that come while the others train, flags of `train`."""
+
+
+def ravnest(*words):
+    return [sys.executable, "-u", "-m", "apps.ravnest", *words]
+
+
+def struck(path, fault, nodes, late, flags, only_late=False):
+    """Train while one node, the first one that it befalls, is struck; returns what `train` said.
+
+    A node that is stopped or cut off continues as soon as `train` says that a node left.
+    """
+    orders, hit = path / "orders", path / "struck"
+    with ExitStack() as stack:
+        start = lambda *words: stack.enter_context(started(words))  # noqa: E731
+        coordinator = start(*ravnest("coordinator", "--listen", "tcp://127.0.0.1:0"))
+        (address,) = re.findall(r"tcp://\S+\d", coordinator.stdout.readline())
+        at = ["--coordinator", address]
+        program = [sys.executable, "-u", "-m", "tests.ravnest.struck_node", hit]
+        its = ["serve", *at, "--ram", "1G", "--orders", orders, "--listen", NEAR, "--name"]
+        everyone = [start(*program, "" if only_late else fault, *its, f"n{number}") for number in range(nodes)]
+        everyone += [start(*program, fault, "late", *its, f"late{number}") for number in range(late)]
+        said = []
+        train = start(*ravnest("train", *at, "--nodes", nodes, *FLAGS.split(), *flags.split()))
+        for line in train.stdout:
+            said.append(line)
+            if " left " in line:
+                for each in everyone:
+                    each.send_signal(signal.SIGCONT)
+        text = "".join(said)
+        assert train.wait() == 0, text
+    assert hit.exists(), f"no node was struck\n{text}"
+    check(text, launched(ravnest("replay", "--orders", orders), MAX_S))
+    return text
+
+
+def check(said, replay):
+    """The replay trains every step, shows the losses that `train` showed last, and has the run's average."""
+    assert replay.returncode == 0, said + replay.stdout + replay.stderr
+    shown, again = (re.findall(r"^step (\d+): loss (\S+), cluster", text, re.M) for text in (said, replay.stdout))
+    assert dict(again) == dict(shown) and {*map(int, dict(again))} == {*range(STEPS)}, said + replay.stdout
+    assert AGAIN in said or len(again) == len(shown) == STEPS, said
+    (average,) = re.findall(r"^average (\w+)$", said, re.M)
+    assert replay.stdout.endswith(f"average {average}\n"), said
+
+
+@pytest.mark.parametrize("fault", ["tensor sent:2:SIGKILL", "tensor received:3:SIGSTOP"])
+def test_either_node_may_be_struck_while_a_new_backup_gets_its_state(tmp_path, fault):
+    said = struck(tmp_path, fault, *NEW_BACKUP)
+    assert "SIGKILL" not in fault or AGAIN in said, said
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", STRIKES)
+@pytest.mark.parametrize("times", [1, 5, 20])
+@pytest.mark.parametrize("phase", ["tensor sent", "tensor received"])
+def test_either_node_may_be_struck_at_any_tensor_of_the_state(tmp_path, phase, times, how):
+    struck(tmp_path, f"{phase}:{times}:{how}", *NEW_BACKUP)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", STRIKES)
+@pytest.mark.parametrize("setting", [NEW_BACKUP, LATE_CLUSTER], ids=["new backup", "late cluster"])
+@pytest.mark.parametrize("phase", ["joining", "opening"])
+def test_a_node_may_be_struck_as_it_joins(tmp_path, phase, setting, how):
+    struck(tmp_path, f"{phase}:1:{how}", *setting, only_late=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", STRIKES)
+@pytest.mark.parametrize("phase", ["moments sent", "moments received"])
+def test_a_late_cluster_and_its_donor_may_be_struck_while_it_gets_the_moments(tmp_path, phase, how):
+    struck(tmp_path, f"{phase}:3:{how}", *LATE_CLUSTER)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", STRIKES)
+@pytest.mark.parametrize("setting", [ALONE, BACKED], ids=["alone", "with backups"])
+@pytest.mark.parametrize("phase", ["forward", "backward", "snapshot", "commit", "difference"])
+def test_a_node_may_be_struck_in_any_phase(tmp_path, phase, setting, how):
+    struck(tmp_path, f"{phase}:3:{how}", *setting)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", STRIKES)
+@pytest.mark.parametrize("times", [1, 5, 20])
+def test_a_node_may_be_struck_when_one_holder_of_the_next_place_alone_has_its_message(tmp_path, times, how):
+    struck(tmp_path, f"one copy:{times}:{how}", *BACKED)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(30))
+def test_a_node_may_be_struck_at_any_moment_of_the_rings(tmp_path, seed):
+    draw = random.Random(seed)
+    struck(tmp_path, f"ring:{draw.randint(1, 40)}:{draw.choice(STRIKES)}", *draw.choice([ALONE, BACKED]))

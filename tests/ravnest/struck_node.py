@@ -1,0 +1,128 @@
+"""A node that may be struck: `python -m tests.ravnest.struck_node FILE FAULT serve ...`, and the flags of `serve`.
+
+FAULT names a phase, the number of times that it begins first, and a signal that the process then sends itself, or a cut
+of its links: `tensor sent:2:SIGKILL`, `ring:5:SIGSTOP`, `commit:3:CUT`. SIGCONT ends it. All nodes may have the same
+fault: the first one that it befalls writes FILE, and no other is struck. "": none is.
+
+With "late" before `serve` the node joins when a step is done: a process takes longer to start than a short training.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from functools import partial
+
+from apps.common import program
+from apps.ravnest import __main__ as command
+from pipelined.aio.clock import RealClock
+from pipelined.directory import open_directory
+from pipelined.directory.registration import Registration
+from pipelined.ravnest.cluster_log import ClusterLog
+from pipelined.ravnest.late import LateState
+from pipelined.ravnest.records import PROGRESS
+from pipelined.ravnest.rounds import Rounds
+from pipelined.training.worker import TrainWorker
+from tests.swarm.cut import cuttable_loop
+from transports.rpc import open_endpoint
+from transports.rpc.world import RankHolder, RpcTransport, Worlds
+from transports.rpc.world.peers import WorldPeers
+
+
+def always(*args):
+    return True
+
+
+def does(op, worker, at, *args):
+    return at.op == op
+
+
+def is_tensor(holder, key, *args):
+    return key[:2] == ("state", "tensor")
+
+
+PHASES = {
+    "joining": (Registration, "put", always),
+    "opening": (Worlds, "open", always),
+    "forward": (TrainWorker, "_computed", partial(does, "F")),
+    "backward": (TrainWorker, "_computed", partial(does, "B")),
+    "one copy": (WorldPeers, "_send_copy", always),
+    "snapshot": (Rounds, "snapshot", always),
+    "ring": (RpcTransport, "send_buffer", always),
+    "commit": (ClusterLog, "write", always),
+    "difference": (Rounds, "add", always),
+    "take-over": (Worlds, "lose", lambda worlds, addresses: bool([*addresses])),
+    "moments sent": (LateState, "_send", always),
+    "moments received": (LateState, "_receive", always),
+    "tensor sent": (RankHolder, "send", is_tensor),
+    "tensor received": (RankHolder, "receive", is_tensor),
+}
+CUT = "CUT"
+
+
+def strike_at(phase, times, befall):
+    """Let this befall the process when a phase begins for the n-th time."""
+    owner, method, is_it = PHASES[phase]
+    original, left = getattr(owner, method), [times]
+
+    def struck(*args, **kwargs):
+        left[0] -= is_it(*args)
+        if left[0] == 0:
+            left[0] = -1
+            befall()
+        return original(*args, **kwargs)
+
+    setattr(owner, method, struck if phase != "one copy" else partial_copy(original, left, befall))
+
+
+def partial_copy(original, left, befall):
+    """As `struck`, when the first holder of a rank has a message, and the backup has not."""
+
+    async def send_copy(peers, member, *args):
+        if member >= peers.world_size and left[0] == 1:
+            await asyncio.Event().wait()
+        await original(peers, member, *args)
+        left[0] -= member < peers.world_size and len(peers.holders.left(peers.holders.ranks[member])) > 1
+        if left[0] == 0:
+            left[0] = -1
+            befall()
+
+    return send_copy
+
+
+def befall(path, act):
+    """Strike this process, unless another one was struck before."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    act()
+
+
+async def first_step(url):
+    """Wait until the directory has a step."""
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        async with open_directory(url, endpoint, RealClock()) as directory:
+            view = await directory.read(PROGRESS)
+            async for changes in directory.watch(PROGRESS, view.revision):
+                if changes:
+                    return
+
+
+def main(path, fault, *words):
+    if words[0] == "late":
+        words = words[1:]
+        asyncio.run(first_step(words[words.index("--coordinator") + 1]))
+    if fault:
+        phase, times, how = fault.split(":")
+        if how == CUT:
+            loop, links = cuttable_loop()
+            program.new_event_loop, act = (lambda: loop), links.cut
+        else:
+            act = partial(os.kill, os.getpid(), getattr(signal, how))
+        strike_at(phase, int(times), partial(befall, path, act))
+    return command.main([*words])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
