@@ -6,14 +6,14 @@ record the resolved configuration.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from apps.common.config_file import FLAGS, RESOLVED, expanded, value_of
+from apps.common.groups import parse_words
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.schedules import Knob, knobs_of
@@ -49,7 +49,7 @@ class RunFlags:
     """Rows per step over all groups (B·N·W)."""
     seed: int = 0
     """Seed of initial values, dropout and the order of the data."""
-    knobs: tyro.conf.Suppress[tyro.conf.Fixed[Mapping[str, int | str]]] = field(default_factory=dict)
+    knobs: Mapping[str, int | str] = field(default_factory=dict)
     """Further settings of the schedule, those that are not the default; each of them is a flag."""
     plan: Path | None = None
     """Run the plan that `python -m pipelined plan --out` wrote, and compare its predictions with the run; other flags
@@ -257,44 +257,17 @@ def parse_flags(arguments: list[str], default: F, program: str) -> F:
         default: the values of flags that are not given.
         program: how the program is called, for help.
     Raises:
-        SystemExit: 0 after --help, 2 on an unknown flag or a value of another type (tyro names the nearest flag).
-        UsageError: a value out of range, or the user's own schedule cannot be read.
+        SystemExit: 0 after --help.
+        UsageError: as `parse_words`; or the user's own schedule cannot be read.
     """
     kind = type(default)
     names = [*(f.name for f in fields(kind)), *ALIASES]
     arguments = expanded(arguments, lambda words: [*names, *(knob.name for knob in _knobs(words))])
     about, knobs = f"{kind.__doc__} --version shows the version.", _knobs(arguments)
-    extended = _with(kind, knobs)
-    start = extended(**{f.name: getattr(default, f.name) for f in fields(kind)})
-    found = tyro.cli(extended, args=arguments, default=start, prog=program, description=about)
-    given = {f.name: getattr(found, f.name) for f in fields(kind)}
-    return kind(**{**given, "knobs": set_knobs(knobs, vars(found))})
+    found, values = parse_words(kind, arguments, program, about=about, default=default, knobs=knobs)
+    return replace(found, knobs=set_knobs(knobs, values))
 
 
 def _knobs(arguments: Sequence[str]) -> Sequence[Knob[Any]]:
     """The settings of the schedule that a command line names."""
     return knobs_of(value_of("schedule", arguments))
-
-
-def _with(kind: type[F], knobs: Sequence[Knob[Any]]) -> type[F]:
-    """The flags with one more for each knob, and with the help of flags that may be left open.
-
-    Raises:
-        UsageError: a knob has the name of another flag.
-    """
-    for taken in {f.name for f in fields(kind)} & {knob.name for knob in knobs}:
-        raise UsageError(f"the knob {taken} of the schedule has the name of another flag; rename it")
-    made = [(k.name, Annotated[type(k.default), tyro.conf.arg(help=k.help)], field(default=k.default)) for k in knobs]
-    open_flags = [(f.name, _optional_flag(f.type), f) for f in fields(kind) if f.default in (None, ())]
-    unchecked = {"__post_init__": lambda self: None}  # tyro would print an error of a check in a box, as one of its own
-    return make_dataclass(kind.__name__, [*open_flags, *made], bases=(kind,), namespace=unchecked, frozen=True)
-
-
-def _optional_flag(kind: Any) -> Any:
-    """The type of a flag that may be left open; its help says in words what happens then, and not (default: None)."""
-    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    metavar = get_args(plain)[0].__name__.upper() if NoneType in get_args(plain) else None
-    shown = tyro.conf.arg(
-        metavar=metavar, help_behavior_hint=lambda value: "" if value in ("None", "") else f"(default: {value})"
-    )
-    return Annotated[kind, shown]

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from apps.common.arguments import names_of
 from apps.common.children import ChildFailed
 from apps.common.config_file import expanded
+from apps.common.groups import parse_command
 from pipelined import __version__
 from pipelined.aio.events import log_to_stderr, recent_text
 from pipelined.directory import CutOff, JournalError, WrongKey
@@ -42,7 +43,7 @@ class Program(Generic[F]):
 
     name: str
     about: str
-    commands: Mapping[str, Callable[..., F]]
+    commands: Mapping[str, type[F]]
     failures: tuple[type[Exception], ...]
 
     def main(self, work: Callable[[F], Coroutine[Any, Any, None]], arguments: Sequence[str] | None) -> int:
@@ -80,25 +81,16 @@ class Program(Generic[F]):
         """Parse the command line into one command's flags, and check them.
 
         Raises:
-            SystemExit: 0 after --help, 2 on a wrong flag (tyro names it). UsageError: a value that cannot be.
+            SystemExit: 0 after --help. UsageError: an unknown flag, or a value that cannot be.
         """
-        import tyro
-
-        arguments = self._expanded(arguments)
-        flags: F = tyro.extras.subcommand_cli_from_dict(
-            dict(self.commands),
-            args=arguments,
-            prog=self.name,
-            description=self.about,
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
-        )
+        flags = parse_command(self.commands, self._expanded(arguments), self.name, self.about)
         flags.check()
         return flags
 
     def _expanded(self, arguments: Sequence[str]) -> Sequence[str]:
         """A command line with the flags of its --config after the command, if this has a file of flags."""
         kind = self.commands.get(arguments[0]) if arguments else None
-        names = names_of(kind) if isinstance(kind, type) else []
+        names = names_of(kind) if kind else []
         return [arguments[0], *expanded(arguments[1:], lambda words: names)] if "config" in names else arguments
 
     def _refuse(self, error: Exception, code: int) -> int:

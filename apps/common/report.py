@@ -11,8 +11,7 @@ from typing import Any
 from rich import progress
 from rich.console import Console
 
-from apps.common.json_lines import append
-from apps.common.trackers import Tracker
+from apps.common.trackers import Tracker, append
 from pipelined.aio.progress import Progress
 from pipelined.training.step_report import StepReport
 

@@ -1,6 +1,10 @@
-"""Where the rows of --metrics go besides: to TensorBoard's files, and to Weights & Biases. Each is an extra."""
+"""Where the rows of --metrics go: to a file of JSON lines, to TensorBoard's files, and to Weights & Biases.
+
+A reader of the file finds whole lines at any time. The other two are extras.
+"""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -10,6 +14,20 @@ from typing import Any, Protocol
 
 from apps.common.flags import RunFlags
 from pipelined.errors import UsageError
+
+
+def append(path: Path, *rows: Mapping[str, Any]) -> None:
+    """Append one line for each row. Without rows it only checks that the file can be written.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        with path.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    except OSError as error:
+        fact = f"cannot write the metrics to {path} ({error.strerror})"
+        raise UsageError(f"{fact}; make room there, or name another --metrics") from error
 
 
 class Tracker(Protocol):

@@ -9,9 +9,9 @@ from torch import nn
 
 import pipelined as pp
 from apps.common.flags import RunFlags
-from apps.common.json_lines import append
 from apps.common.numerics import DTYPES
 from apps.common.report import Report
+from apps.common.trackers import append
 from apps.images.digits import Images
 from apps.rows.training import Training
 from pipelined.api.data.batch import converted

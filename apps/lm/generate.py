@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from apps.common.groups import parse_words
 from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, read_about
 from apps.common.run.program import run_program
 from apps.lm.data.text import digest_of
@@ -130,7 +131,7 @@ def main(program: str, arguments: list[str]) -> int:
     """Run `generate`; returns the exit code (0 done, 1 failure, 2 usage, 130 interrupted)."""
 
     def parse() -> Generate:
-        flags = tyro.cli(Generate, args=arguments, prog=f"python -m {program} generate")
+        flags, _ = parse_words(Generate, arguments, f"python -m {program} generate")
         flags.check()
         return flags
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.common.arguments import TextFlags
-from apps.common.json_lines import append
-from apps.common.trackers import Tracker
+from apps.common.trackers import Tracker, append
 from apps.lm.data.text import Text, read_text
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits

@@ -11,9 +11,10 @@ from pipelined.schedules import knobs_of, known
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a schedule and its shape, without its knobs."""
-    parser.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a module, a .py file or a .csv table")
-    parser.add_argument("--depth", type=int, metavar="D", help="number of stages; a table has its own")
-    parser.add_argument("--microbatches", type=int, metavar="N", help="microbatches per step; a table has its own")
+    group = parser.add_argument_group("schedule")
+    group.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a module, a .py file or a .csv table")
+    group.add_argument("--depth", type=int, metavar="D", help="number of stages; a table has its own")
+    group.add_argument("--microbatches", type=int, metavar="N", help="microbatches per step; a table has its own")
 
 
 def add_knobs(parser: argparse.ArgumentParser, name: str) -> None:
@@ -22,10 +23,11 @@ def add_knobs(parser: argparse.ArgumentParser, name: str) -> None:
     Raises:
         UsageError: that schedule cannot be read, or a knob of it has the name of another flag.
     """
+    group = parser.add_argument_group("settings of schedules")
     for knob in knobs_of(None if name.startswith("-") else name):
         kind, choices = type(knob.default), knob.choices or None
         try:
-            parser.add_argument(knob.flag, type=kind, default=knob.default, choices=choices, help=knob.help)
+            group.add_argument(knob.flag, type=kind, default=knob.default, choices=choices, help=knob.help)
         except argparse.ArgumentError as error:
             raise UsageError(f"the knob {knob.name} of {name} has the name of another flag; rename it") from error
 
@@ -43,10 +45,11 @@ def add_machine(parser: argparse.ArgumentParser, near: str) -> None:
         near: the links that `--links` describes.
     """
     costs = "alpha (seconds per message), beta (seconds per byte), gamma (seconds to add a byte)"
-    parser.add_argument("--links", default="", help=f"{near}: {costs}; a missing one is 0")
-    parser.add_argument("--far", default="", help="links between nodes, if they differ, with the same names")
-    parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks per node; 0: all ranks on one node")
-    parser.add_argument(
+    group = parser.add_argument_group("machine")
+    group.add_argument("--links", default="", help=f"{near}: {costs}; a missing one is 0")
+    group.add_argument("--far", default="", help="links between nodes, if they differ, with the same names")
+    group.add_argument("--node", type=int, default=0, metavar="R", help="ranks per node; 0: all ranks on one node")
+    group.add_argument(
         "--cores", type=int, default=0, metavar="K", help="cores that the ranks share; 0: one core per rank"
     )
 

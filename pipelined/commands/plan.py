@@ -27,19 +27,20 @@ COMMAND = "python -m pipelined plan"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.allow_abbrev = False
-    parser.add_argument(
+    planned = parser.add_argument_group("what is planned")
+    planned.add_argument(
         "--program",
         default="pipelined.apps.gpt2",
         metavar="MODULE",
         help="the program to plan for: a module with `subject`",
     )
-    parser.add_argument(
+    planned.add_argument(
         "--global-batch", type=int, metavar="S", help="sequences per step (B·N·W). Default: the program's own"
     )
-    parser.add_argument(
+    planned.add_argument(
         "--ranks", type=int, metavar="R", help="number of ranks to plan for. Default: the ranks that were started"
     )
-    parser.add_argument(
+    planned.add_argument(
         "--memory-limit",
         metavar="BYTES",
         help="bytes that a rank may hold, with K, M or G. Default: its share of the node's memory",
@@ -50,18 +51,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "seconds per instruction), coding=0 (seconds per byte of a message in the codec, both sides together)",
     )
     add_machine(parser, "links between ranks where they are not measured (without this flag as in one machine)")
-    parser.add_argument("--stale", action="store_true", help="include schedules without a flush, which are not exact")
-    parser.add_argument(
+    search = parser.add_argument_group("search")
+    search.add_argument("--stale", action="store_true", help="include schedules without a flush, which are not exact")
+    search.add_argument(
         "--tries",
         type=int,
         metavar="K",
         help="number of plans to try with real steps, besides data parallelism. Default: 3 if the ranks that were "
         "started are the ranks planned for, and are measured, else 0",
     )
-    parser.add_argument(
+    output = parser.add_argument_group("output")
+    output.add_argument(
         "--out", type=Path, metavar="FILE", help="write the plan to this file, for --plan of the program"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:

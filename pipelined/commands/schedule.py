@@ -33,26 +33,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "backward-input=1,backward-weight=1 (in training the input half of the first stage takes no time, and its "
         "weight half that of the whole backward)",
     )
-    parser.add_argument(
+    proof = parser.add_argument_group("proof")
+    proof.add_argument(
         "--mailbox",
         type=int,
         metavar="C",
         help="prove it for sends that block while more than C messages of the worker are not requested. Default: no "
         "send blocks",
     )
-    parser.add_argument(
+    proof.add_argument(
         "--blocking-sums", action="store_true", help="prove it for gradient sums that block their worker"
     )
-    parser.add_argument(
+    proof.add_argument(
         "--budget", type=float, metavar="A", help="prove that no worker has more than A microbatches alive"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the grid")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it to this file")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw it to this file")
-    parser.add_argument(
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print JSON instead of the grid")
+    output.add_argument("--svg", type=Path, metavar="FILE", help="draw it to this file")
+    output.add_argument("--png", type=Path, metavar="FILE", help="draw it to this file")
+    output.add_argument(
         "--trace", type=Path, metavar="FILE", help="write a Perfetto trace, gzipped if the name ends in .gz"
     )
-    parser.add_argument(
+    output.add_argument(
         "--csv", type=Path, metavar="FILE", help="write it as a table with a row for each worker and cells such as 2F0"
     )
 

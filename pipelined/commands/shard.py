@@ -29,48 +29,52 @@ PASSES_ON = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.allow_abbrev = False
-    parser.add_argument("--ranks", type=int, required=True, metavar="T", help="number of ranks to split over")
-    parser.add_argument(
+    split = parser.add_argument_group("what is split")
+    split.add_argument("--ranks", type=int, required=True, metavar="T", help="number of ranks to split over")
+    split.add_argument(
         "--program",
         default="pipelined.apps.gpt2",
         metavar="MODULE",
         help="the program of the model: a module with `subject`",
     )
-    parser.add_argument(
+    split.add_argument(
         "--chain",
         help="multiplications instead of a model: tokens a step, then the widths, as 1048576:8192-24576/8192-8192, "
         "where 24576/8192 means that attention reduces 24576 columns to 8192. Memory then counts state alone",
     )
-    parser.add_argument("--closed", action="store_true", help="the last multiplication of --chain feeds the first")
+    split.add_argument("--closed", action="store_true", help="the last multiplication of --chain feeds the first")
     costs = "alpha (seconds per message), beta (seconds per byte), gamma (seconds to add a byte)"
-    parser.add_argument(
+    machine = parser.add_argument_group("machine")
+    machine.add_argument(
         "--links", default="", help=f"links between ranks (without this flag as in one machine): {costs}; 0 if missing"
     )
-    parser.add_argument("--far", default="", help="links between nodes, if they differ, with the same names")
-    parser.add_argument(
+    machine.add_argument("--far", default="", help="links between nodes, if they differ, with the same names")
+    machine.add_argument(
         "--node", type=int, default=0, metavar="R", help="ranks per node, each level with factors; 0: all on one node"
     )
-    parser.add_argument(
+    machine.add_argument(
         "--memory-limit", metavar="BYTES", help="bytes that a rank may hold, with K, M or G. Default: no limit"
     )
-    parser.add_argument("--microbatches", type=int, default=1, metavar="N", help="microbatches per step")
-    parser.add_argument("--replicas", type=int, metavar="R", help="the most replicas of a weight (p0). Default: any")
-    parser.add_argument(
+    split.add_argument("--microbatches", type=int, default=1, metavar="N", help="microbatches per step")
+    search = parser.add_argument_group("search")
+    search.add_argument("--replicas", type=int, metavar="R", help="the most replicas of a weight (p0). Default: any")
+    search.add_argument(
         "--space",
         default="paper",
         choices=["paper", "full"],
         help="paper: rows, columns and contraction of each operator; full: also ZeRO-1, -2 and -3 by operator, inputs "
         "that are gathered again, and streams cut by tokens or columns",
     )
-    parser.add_argument("--search", default="dynamic", choices=list(SEARCHES), help="dynamic and exhaustive are exact")
-    parser.add_argument(
+    search.add_argument("--search", default="dynamic", choices=list(SEARCHES), help="dynamic and exhaustive are exact")
+    search.add_argument(
         "--layout",
         default="auto",
         help="price this instead of searching: paper (search that space), data, megatron, megatron_1d, summa, zero1, "
         "zero2, zero3, factors by layer (c_attn=1.2.2,c_fc=1.4.1; the others are searched), or a file of --out",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the strategy to this file, for --layout")
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument("--out", type=Path, metavar="FILE", help="write the strategy to this file, for --layout")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -17,8 +17,9 @@ TAKES_KNOBS = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add_shape(parser)
-    parser.add_argument("--width", type=int, default=1, metavar="W", help="pipeline groups side by side")
-    parser.add_argument(
+    simulated = parser.add_argument_group("what is simulated")
+    simulated.add_argument("--width", type=int, default=1, metavar="W", help="pipeline groups side by side")
+    simulated.add_argument(
         "--tensor",
         type=int,
         default=1,
@@ -26,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ranks of a worker; --costs are then those of a worker with the moves among its ranks, --memory those of "
         "a rank",
     )
-    parser.add_argument(
+    simulated.add_argument(
         "--costs",
         default="",
         help="seconds of a stage: forward (1), backward (2), backward-input, backward-weight, update (0); one number "
         "for all stages, or one for each: forward=1/1/2/1 (in training the input half of the first stage takes no "
         "time, and its weight half that of the whole backward)",
     )
-    parser.add_argument(
+    simulated.add_argument(
         "--memory",
         default="",
         help="bytes of a stage, with K, M or G: message (sent to the next stage, per microbatch), activation (kept per "
@@ -41,28 +42,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "0 if not given",
     )
     add_machine(parser, "links between ranks")
-    parser.add_argument(
+    sums = parser.add_argument_group("gradient sums")
+    sums.add_argument(
         "--interference",
         type=float,
         default=0.0,
         metavar="X",
         help="share of a rank's computing that is lost while it takes part in a sum",
     )
-    parser.add_argument(
+    simulated.add_argument(
         "--recompute",
         action="store_true",
         help="keep only the input and output of a stage, and run its forward again before its backward",
     )
-    parser.add_argument(
+    sums.add_argument(
         "--sync",
         default="gap",
         choices=SYNCS,
         help="start of a stage's gradient sum: after its last backward (eager), there only if an idle gap follows "
         "(gap), or after the worker's last instruction (after)",
     )
-    parser.add_argument("--all-reduce", default="rabenseifner", metavar="NAME", help="algorithm of the gradient sums")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
+    sums.add_argument("--all-reduce", default="rabenseifner", metavar="NAME", help="algorithm of the gradient sums")
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument(
         "--trace", type=Path, metavar="FILE", help="write a Perfetto trace, gzipped if the name ends in .gz"
     )
 

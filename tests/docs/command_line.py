@@ -5,18 +5,15 @@ has one.
 """
 
 import argparse
-import ast
 import importlib
-import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from itertools import pairwise
-from typing import Any
 
 from apps.bert.__main__ import BertFlags
 from apps.common.address import DirectoryAddress
 from apps.common.arguments import Coordinator
+from apps.common.groups import helps_of
 from apps.gpt2.config import GPT2Flags
 from apps.llama.__main__ import LlamaFlags
 from apps.lm.generate import Generate
@@ -86,18 +83,10 @@ SEE = {
 """The pages that explain a flag, by the name of its table and the flag."""
 
 
-class Flags(argparse.ArgumentParser):
-    """A parser that keeps the default and the help of each of its flags."""
-
-    def __init__(self) -> None:
-        super().__init__(add_help=False)
-        self.found: dict[str, Row] = {}
-
-    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
-        action = super().add_argument(*names, **settings)
-        if action.option_strings:
-            self.found[names[0]] = shown(action.default), action.help or ""
-        return action
+def found_in(parser: argparse.ArgumentParser) -> dict[str, Row]:
+    """The default and the help of each flag of a parser, in whichever group it stands."""
+    actions = (action for action in parser._actions if action.option_strings)
+    return {action.option_strings[0]: (shown(action.default), action.help or "") for action in actions}
 
 
 def shown(default: object) -> str:
@@ -113,7 +102,7 @@ def shown(default: object) -> str:
 
 def flags_of_class(kind: type) -> dict[str, Row]:
     """The flags that a dataclass makes; the docstring below a field is its help."""
-    helps, rows = {name: text for base in reversed(kind.__mro__[:-1]) for name, text in _helps(base)}, {}
+    helps, rows = helps_of(kind), dict[str, Row]()
     for field in (each for each in fields(kind) if each.name not in INNER):
         if is_dataclass(field.type):
             rows |= flags_of_class(field.type)
@@ -122,21 +111,13 @@ def flags_of_class(kind: type) -> dict[str, Row]:
     return rows
 
 
-def _helps(kind: type) -> Iterator[tuple[str, str]]:
-    """The fields that a class itself has, each with the docstring below it."""
-    (body,) = (node.body for node in ast.parse(inspect.getsource(kind)).body if isinstance(node, ast.ClassDef))
-    for field, text in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            yield field.target.id, " ".join(text.value.value.split())
-
-
 def flags_of_command(name: str) -> dict[str, Row]:
     """The flags of a command of `python -m pipelined`."""
-    module, flags = importlib.import_module(COMMANDS[name]), Flags()
+    module, flags = importlib.import_module(COMMANDS[name]), argparse.ArgumentParser(add_help=False)
     module.add_arguments(flags)
     if hasattr(module, "TAKES_KNOBS"):
         add_knobs(flags, "")
-    return flags.found
+    return found_in(flags)
 
 
 def flags_of_training() -> dict[str, Row]:

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
+from apps.common.groups import GROUPS, SCHEDULE
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN
+from pipelined.schedules import knobs_of
 from tests.docs.command_line import FILE, RAVNEST, ROWS, flags_of_class, flags_of_command, flags_of_training, written
 from tests.launching import launched
 
@@ -51,6 +53,17 @@ def test_a_flag_is_shown_with_its_default_its_help_and_marks():
 
 def test_every_flag_of_training_is_there():
     assert names(part("## python -m apps.gpt2")) == sorted(flags_of_training())
+
+
+def test_the_tables_of_training_are_the_groups_of_its_help():
+    """Each flag stands below the heading of its group; the settings of schedules below that of the schedule."""
+    tables = re.split(r"^### ", part("## python -m apps.gpt2"), flags=re.MULTILINE)[1:]
+    shown = {table.partition("\n")[0].lower(): names(table) for table in tables if names(table)}
+    knobs = {knob.name for knob in knobs_of()}
+    for group, flags in shown.items():
+        fields = {name.removeprefix("--").replace("-", "_") for name in flags}
+        assert fields - knobs <= {*GROUPS[group]} and (group == SCHEDULE or not fields & knobs)
+    assert [*shown] == [group for group in GROUPS if group in shown]
 
 
 @pytest.mark.parametrize("program", sorted({*ROWS} - {"gpt2 generate"}))

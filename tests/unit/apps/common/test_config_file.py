@@ -67,7 +67,7 @@ def test_recompute_has_a_value_on_the_command_line_and_in_a_file(file):
     assert parse(["--recompute=attention", "--depth", "2"]) == parse(["--depth", "2", "--recompute-attention"]) == given
     assert without_file(parse(file('recompute = "attention"\ndepth = 2'))) == vars(given)
     assert parse(["--recompute", "--depth", "2"]).recompute
-    with pytest.raises(SystemExit):
+    with pytest.raises(UsageError):
         parse(["--recompute", "scores"])
 
 

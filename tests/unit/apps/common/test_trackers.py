@@ -1,13 +1,15 @@
-"""The rows of --metrics reach TensorBoard's files and a run of Weights & Biases."""
+"""The rows of --metrics reach their file, TensorBoard's files and a run of Weights & Biases."""
 
 import asyncio
+import json
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from apps.common.trackers import check_trackers, numbers, opened_trackers
+from apps.common.trackers import append, check_trackers, numbers, opened_trackers
 from apps.gpt2.config import GPT2Flags
 from pipelined.errors import UsageError
 from tests.absent import absent
@@ -72,3 +74,16 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_command_that_instal
     check_trackers(GPT2Flags())
     with pytest.raises(UsageError, match=r"--wandb plays needs the package wandb; pip install 'pipelined\[wandb\]'"):
         check_trackers(GPT2Flags(wandb="plays"))
+
+
+def test_rows_are_added_to_what_is_there(tmp_path):
+    append(tmp_path / "rows")
+    append(tmp_path / "rows", {"step": 0})
+    append(tmp_path / "rows", {"step": 1}, {"step": 2})
+    assert [json.loads(line)["step"] for line in (tmp_path / "rows").read_text().splitlines()] == [0, 1, 2]
+
+
+def test_a_full_disk_is_reported_with_the_file_and_the_remedy():
+    said = r"cannot write the metrics to /dev/full \(No space left on device\); make room there, or name another"
+    with pytest.raises(UsageError, match=said):
+        append(Path("/dev/full"), {"step": 0})

@@ -62,7 +62,7 @@ def test_training_takes_it_from_its_flags_and_records_it(toy, capsys):
     with pytest.raises(SystemExit):
         parse(["--schedule", toy, "--help"])
     assert "--in-group" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
+    with pytest.raises(UsageError):
         parse(["--in-group", "2"])
 
 

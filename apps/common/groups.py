@@ -1,0 +1,201 @@
+"""A dataclass of flags as a command line, whose help has the flags in groups. No torch.
+
+The dataclass may have further dataclasses as fields; a flag of any of them stands in the group of the table. The
+docstring below a field is the help of its flag.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
+from functools import cache
+from io import StringIO
+from itertools import groupby, pairwise
+from textwrap import dedent
+from typing import Annotated, Any, TypeVar, get_origin
+
+import tyro
+
+from pipelined.errors import UsageError
+from pipelined.schedules import Knob
+
+SCHEDULE = "schedule and plan"
+"""The group that also has the settings of schedules."""
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(names.split())
+    for name, names in {
+        SCHEDULE: "schedule depth stages width tensor layout ahead plan",
+        "batch": "batch microbatch microbatches seq steps",
+        "model": "source preset layers d_model heads vocab positions dropout tied shared squeeze factor bytes init",
+        "data": "data val_data eval_windows tokenizer side seed",
+        "optimizer": "optimizer lr warmup lr_schedule min_lr beta1 beta2 eps weight_decay clip delayed_updates",
+        "devices and memory": "device ram flops dtype weights recompute recompute_attention compile "
+        "shard_optimizer offload_optimizer delayed_update",
+        "transport and sums": "transport listen bandwidth links all_reduce exact_sums compress compress_sums",
+        "directory and members": "coordinator directory name peers trainers stage slots grace lease rebalance members",
+        "clusters": "nodes pool clusters balance objective method backups newcomers average_every average weigh",
+        "saving": "checkpoint save_every async_save keep resume new_data export to journal orders",
+        "sampling": "sample prompt tokens temperature top_k top_p context",
+        "output": "eval_every digest metrics tensorboard wandb trace replay json watch web png config print_config "
+        "dry_run log",
+    }.items()
+}
+"""The flags of all programs, as fields, by the group in which help shows them, in this order."""
+GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
+
+HELP = " " * 9
+"""How a line begins that repeats help in the parser's error."""
+
+T = TypeVar("T")
+
+
+def parse_words(
+    kind: type[T],
+    words: Sequence[str],
+    program: str,
+    *,
+    about: str = "",
+    default: T | None = None,
+    knobs: Sequence[Knob[Any]] = (),
+) -> tuple[T, Mapping[str, Any]]:
+    """Make flags of the words of a command line; the classes' own checks of values run after the parser.
+
+    Args:
+        kind: the dataclass.
+        program: how the program is called, for help and errors.
+        about: the first lines of --help. Default: the docstring of `kind`.
+        default: the values of flags that are not given. Default: those of `kind`.
+        knobs: settings of the schedule, each of which is a flag, too.
+    Returns: the flags, and every value by the name of its field or knob.
+    Raises:
+        SystemExit: 0 after --help. UsageError: an unknown flag, a value of another type, or as `kind` raises.
+    """
+    form = form_of(kind, default, knobs)
+    values = values_of(one_message(program, lambda: tyro.cli(form, **_settings(words, program, about or kind.__doc__))))
+    return filled(kind, values), values
+
+
+def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program: str, about: str) -> T:
+    """The same for a program of several commands: the flags of the command that the words begin with."""
+    forms: dict[str, Callable[..., Any]] = {name: form_of(kind) for name, kind in commands.items()}
+    settings = _settings(words, program, about)
+    found = one_message(program, lambda: tyro.extras.subcommand_cli_from_dict(forms, **settings))
+    name = next(name for name, form in forms.items() if type(found) is form)
+    return filled(commands[name], values_of(found))
+
+
+def _settings(words: Sequence[str], program: str, about: str | None) -> dict[str, Any]:
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
+    return {"args": words, "prog": program, "description": about, "config": markers}
+
+
+def one_message(program: str, parse: Callable[[], T]) -> T:
+    """Parse; what the parser prints of an error, in a box of several lines, becomes the message of a UsageError."""
+    printed = StringIO()
+    try:
+        with redirect_stderr(printed):
+            return parse()
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise UsageError(f"{_unboxed(printed.getvalue())}; {program} --help lists the flags") from end
+
+
+def _unboxed(box: str) -> str:
+    """The fact of an error that the parser printed, and the flags or commands that it knows instead.
+
+    Args:
+        box: lines in a frame: the title, then blocks with a rule between two of them.
+    """
+    lines = [line.strip("╭╮╰╯│|+") for line in box.strip().splitlines()] or [""]
+    title = lines[0].strip("─- ")
+    rest = ("" if not line.strip("─- ") else line for line in lines[1:] if not line.startswith(HELP))
+    blocks = [" ".join(lines) for rule, lines in groupby(rest, key=lambda line: not line) if not rule]
+    fact, *known = (" ".join(block.split()) for block in blocks or [""])
+    fact = fact.partition(" Got errors:")[0].rstrip(".")
+    known = [text for text in known if text.startswith(("Perhaps", "Available"))]
+    return "; ".join([f"{title}: {fact}" if title.endswith("subcommand") else fact, *known])
+
+
+def form_of(kind: type, default: Any = None, knobs: Sequence[Knob[Any]] = ()) -> type:
+    """A dataclass with a dataclass of flags for each group, of which the parser makes a command line.
+
+    Raises:
+        UsageError: a knob has the name of another flag.
+    """
+    found = dict(_flags_of(kind, default))
+    for taken in {knob.name for knob in knobs} & found.keys():
+        raise UsageError(f"the knob {taken} of the schedule has the name of another flag; rename it")
+    groups: dict[str, list[tuple[str, Any, Any]]] = {group: [] for group in GROUPS}
+    for name in sorted(found, key=list(GROUP_OF).index):
+        groups[GROUP_OF[name]].append((name, *found[name]))
+    groups[SCHEDULE] += [(each.name, *_flag(type(each.default), each.default, each.help)) for each in knobs]
+    made = [
+        (group.replace(" ", "_"), Annotated[_group(group, flags), tyro.conf.arg(name=group)])
+        for group, flags in groups.items()
+        if flags
+    ]
+    return make_dataclass(kind.__name__, made, namespace={"__doc__": kind.__doc__}, frozen=True)
+
+
+def _group(name: str, flags: Sequence[tuple[str, Any, Any]]) -> type:
+    return make_dataclass(name.title().replace(" ", ""), flags, kw_only=True, frozen=True)
+
+
+def _flags_of(kind: type, default: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """The name of each flag with its type and its default, as a field of a dataclass has them."""
+    helps = helps_of(kind)
+    for each in fields(kind):
+        value = _default(each) if default in (None, MISSING) else getattr(default, each.name)
+        if is_dataclass(each.type):
+            yield from _flags_of(each.type, value)  # type: ignore[arg-type]
+        elif get_origin(each.type) is not Mapping:  # the settings of a schedule
+            yield each.name, _flag(each.type, value, helps[each.name])
+
+
+def _default(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
+
+
+def _flag(kind: Any, default: Any, text: str) -> tuple[Any, Any]:
+    """The type of a flag with its help, and its default; what an open flag means, its help says in words."""
+    if default is MISSING:
+        return Annotated[kind, tyro.conf.arg(help=text)], field()
+    hint = f"(default: {_in_words(default)})" if default not in (None, "", ()) else ""
+    return Annotated[kind, tyro.conf.arg(help=text, help_behavior_hint=hint)], field(default=default)
+
+
+def _in_words(default: Any) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def values_of(form: Any) -> dict[str, Any]:
+    """Every value of a form, by the name of its flag."""
+    return {each.name: getattr(group, each.name) for group in vars(form).values() for each in fields(group)}
+
+
+def filled(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A dataclass of flags with their values; what is no flag keeps its default."""
+    given = {
+        each.name: filled(each.type, values) if is_dataclass(each.type) else values[each.name]  # type: ignore[arg-type]
+        for each in fields(kind)  # type: ignore[arg-type]
+        if is_dataclass(each.type) or each.name in values
+    }
+    return kind(**given)
+
+
+@cache
+def helps_of(kind: type) -> Mapping[str, str]:
+    """The help of every field: the docstring below it, in the class or in one that this extends, on one line."""
+    return {name: text for base in reversed(kind.__mro__[:-1]) for name, text in _helps(base)}
+
+
+def _helps(kind: type) -> Iterator[tuple[str, str]]:
+    """The fields that a class itself has, each with the docstring below it."""
+    (found,) = ast.parse(dedent(inspect.getsource(kind))).body
+    for line, text in pairwise(found.body if isinstance(found, ast.ClassDef) else ()):
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(text, ast.Expr):
+            yield line.target.id, " ".join(ast.literal_eval(text.value).split())

@@ -1,0 +1,82 @@
+"""A command line of a dataclass of flags: its groups, its help, and its errors in one message."""
+
+from collections import Counter
+
+import pytest
+
+from apps.common.groups import GROUPS, SCHEDULE, form_of
+from apps.gpt2.__main__ import main as gpt2
+from apps.gpt2.config import GPT2Flags
+from apps.llama.__main__ import start as llama
+from apps.ravnest.__main__ import main as ravnest
+from apps.swarm.__main__ import main as swarm
+from tests.docs.command_line import RAVNEST, ROWS, SWARM
+
+KINDS = [GPT2Flags, *ROWS.values(), *SWARM.values(), *RAVNEST.values()]
+COMMANDS = [
+    (gpt2, []),
+    (llama, []),
+    (llama, ["generate"]),
+    *((swarm, [name]) for name in SWARM),
+    *((ravnest, [name]) for name in RAVNEST),
+]
+"""Every program, and the word of the command."""
+
+
+def help_of(program, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        program([*words, "--help"])
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def names_of_form(kind):
+    groups = form_of(kind).__dataclass_fields__
+    return [name for group in groups.values() for name in group.type.__origin__.__dataclass_fields__]
+
+
+def test_every_flag_of_every_program_stands_in_one_group_and_the_table_has_no_other():
+    listed = Counter(name for names in GROUPS.values() for name in names)
+    assert {*listed.values()} == {1}
+    assert {name for kind in KINDS for name in names_of_form(kind)} == {*listed}
+
+
+def test_help_shows_each_flag_once_below_its_group_and_defaults_in_words(capsys):
+    shown = help_of(gpt2, [], capsys)
+    places = [shown.index(f" {group} options ") for group in GROUPS if f" {group} options " in shown]
+    assert len(places) > 8 and places == sorted(places)
+    assert places[0] < shown.index("--width INT") < shown.index("--pipes INT") < places[1]
+    assert shown.count(" --width ") == 1 and "(default: off)" in shown and "(default: 600)" in shown
+
+
+@pytest.mark.parametrize(("program", "words"), COMMANDS)
+def test_no_help_shows_a_default_of_python(program, words, capsys):
+    shown = help_of(program, words, capsys)
+    assert not [text for text in ("None", "False", "''", "(default: )") if text in shown]
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "facts"),
+    [
+        (gpt2, ["--widht", "3"], ["--widht", "--width"]),
+        (gpt2, ["--width", "four"], ["--width", "'four'"]),
+        (llama, ["generate"], ["--from"]),
+        (swarm, ["train", "--squeeze", "x"], ["--squeeze", "bottleneck"]),
+        (swarm, ["serv"], ["serv", "coordinator, serve, train"]),
+        (swarm, [], ["coordinator, serve, train"]),
+        (ravnest, ["plan"], ["--pool"]),
+    ],
+)
+@pytest.mark.parametrize("boxes", [True, False], ids=["utf-8", "ascii"])
+def test_an_error_of_the_parser_is_one_line_with_what_it_knows(program, words, facts, boxes, capsys, monkeypatch):
+    monkeypatch.setattr("tyro._fmtlib._should_use_utf8_drawing_chars", lambda: boxes)
+    assert program(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "error: " in line and "--help" in line and not [fact for fact in facts if fact not in line]
+    assert not {*line} & {*"╭╮╰╯│─|"} and "---" not in line and "full helptext" not in line
+
+
+def test_a_flag_keeps_the_default_that_it_is_given():
+    form = form_of(GPT2Flags, GPT2Flags(width=4))
+    plan = form.__dataclass_fields__[SCHEDULE.replace(" ", "_")].type.__origin__
+    assert plan().width == 4 and plan().depth is None
