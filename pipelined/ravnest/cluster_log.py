@@ -107,8 +107,8 @@ class ClusterLog:
 
         Raises:
             TransportError: the work failed, and no node is missing in the directory: two nodes cannot reach each other.
-                Of several such clusters the first waits for the others to leave. Or the round is committed, and this
-                node has not the average: the other node of its place goes on.
+                Of several such clusters the first gives the others as long again to leave. Or the round is committed,
+                and this node has not the average: the other node of its place goes on.
         """
 
         def is_committed() -> bool:
@@ -131,16 +131,25 @@ class ClusterLog:
         async def wait(until: Callable[[], bool]) -> None:
             await self._view.wait_for(until)
 
+        def is_explained() -> bool:
+            return over() or bool(self._view.missing(self._clusters))
+
         try:
             return await first_of(work, wait(settled))
         except TransportError as error:
-            try:
-                await with_timeout(self._clock, self._patience_s, wait(over))
-            except TimeoutError:
-                if (self._cluster > 0 or self._has_twin) and not self._view.missing(self._clusters):
-                    raise error from None
-                await wait(over)
+            leaves_first = await self._is_late(wait(is_explained)) and (self._cluster > 0 or self._has_twin)
+            if leaves_first or await self._is_late(wait(is_explained)):
+                raise error from None
+        await wait(over)
         return None
+
+    async def _is_late(self, wait: Coroutine[Any, Any, None]) -> bool:
+        """Whether this takes longer than a node that is lost is listed."""
+        try:
+            await with_timeout(self._clock, self._patience_s, wait)
+        except TimeoutError:
+            return True
+        return False
 
     @property
     def _has_twin(self) -> bool:

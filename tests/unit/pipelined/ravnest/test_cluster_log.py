@@ -10,7 +10,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import registered
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.cluster_log import ClusterLog
+from pipelined.ravnest.cluster_log import LEASES, ClusterLog
 from pipelined.ravnest.records import (
     CLUSTERS,
     ENDING,
@@ -95,17 +95,43 @@ async def test_a_round_of_clusters_that_end_does_not_stand():
         await view.wait_for(lambda: view.stopped)
 
 
-async def test_a_round_waits_for_the_end_where_its_work_fails_and_a_node_is_missing():
-    async def lost():
-        raise PeerLost(1, "its connection broke")
+async def lost():
+    raise PeerLost(1, "its connection broke")
 
+
+async def two_clusters(stack, is_listed):
+    """The directory, and the log of the node of the first of two clusters; whether the other's node is listed."""
+    directory, registration, _, view = await story(stack)
+    other = await stack.enter_async_context(registered(directory, NODES + "b", 1.0, VirtualClock(), "at b"))
+    if is_listed:
+        await other.put(NodeRecord("b", "at b", other.incarnation, 1, 1.0, 0.0))
+    incarnations = {"a": registration.incarnation, "b": other.incarnation}
+    both = Clusters(2, [[StagePlace(name, f"at {name}", at, 0, 3, 1)] for name, at in incarnations.items()])
+    await directory.transact({}, {CLUSTERS: both.pack()})
+    await view.wait_for(lambda: view.clusters == both and is_listed != bool(view.missing(both)))
+    return directory, ClusterLog(view, registration, both, 0, VirtualClock())
+
+
+async def test_a_round_waits_for_the_end_where_its_work_fails_and_a_node_is_missing():
     async with AsyncExitStack() as stack:
-        directory, _, log, _ = await story(stack)
+        directory, log = await two_clusters(stack, is_listed=False)
         settling = asyncio.ensure_future(log.settle(1, lost(), lambda: False))
         await VirtualClock().sleep(100.0)
         assert not settling.done()
-        await directory.transact({}, {ENDING: ClustersEnding(1).pack()})
+        await directory.transact({}, {ENDING: ClustersEnding(2).pack()})
         assert not await settling
+
+
+async def test_the_first_cluster_leaves_after_the_others_where_these_do_not():
+    """They confirmed to a backup of its first node, which died before it committed the round: they waited for ever."""
+    async with AsyncExitStack() as stack:
+        _, log = await two_clusters(stack, is_listed=True)
+        settling = asyncio.ensure_future(log.settle(1, lost(), lambda: False))
+        await VirtualClock().sleep(1.5 * LEASES)
+        assert not settling.done()
+        await VirtualClock().sleep(LEASES)
+        with pytest.raises(PeerLost):
+            await settling
 
 
 async def test_a_node_that_lost_its_lease_writes_nothing():
