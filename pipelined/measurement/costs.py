@@ -55,12 +55,15 @@ class Measured:
     def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds, interpolated between measured sizes; above the largest in proportion, below the smallest as there.
 
-        The first stage sends no gradient, so the weight half is all of its split backward.
+        The first stage sends no gradient, so the weight half is all of its split backward. Compiled stages have no
+        halves: of these no plan has more than the backward's.
         """
         if op == "U":
             return self._at(op, 0, layers)
         if op == "A":
             return self._between("F", layers, rows)
+        if op in "IW" and not {op, FIRST_INPUT} & {name for name, _ in self.found}:
+            return self.seconds("B", layers, rows) / 2
         timed = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers and self.found is not self.member else op
         return self.runtime + self._between(timed, layers, rows)
 

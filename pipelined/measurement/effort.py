@@ -1,6 +1,6 @@
 """The effort of a measurement, as sizes and counts: thorough for a requested plan, brief at the start of a run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class Effort:
     def rounds(self) -> int:
         """The least number of rounds of a stage at one size, including the first one, which determines the number."""
         return 1 + self.warmup_rounds + self.min_rounds
+
+    def few_stages(self) -> "Effort":
+        """The same with no more stages than separate the kinds of layers, where each stage takes long to compile."""
+        return replace(self, neighbours=False, inner=(1, 2), whole=0)
 
 
 THOROUGH = Effort()

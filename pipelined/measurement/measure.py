@@ -77,7 +77,7 @@ async def measure(
         async with Actor(transport) as actor:
             timing = MeasuringRank(actor, model.build(), model.numerics(), executor, model, measuring, effort)
             timed = await measure_stages(timing, model.layer_costs, sizes, progress)
-            member = model.build_member() if ranks > 1 else None
+            member = model.build_member() if ranks > 1 and not timing.numerics.compile else None
             of_member = await _of_member(timing, member, sizes, progress) if member is not None else {}
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             coding = await measure_coding(actor, RealClock(), model.compress, progress, effort)

@@ -70,7 +70,7 @@ async def measure_stages(
     """
     samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     kinds, alone = kinds_of(layer_costs), not isinstance(rank.model, TeamModel)
-    ranges = probes(kinds, rank.effort)
+    ranges = probes(kinds, rank.effort.few_stages() if rank.numerics.compile else rank.effort)
     order = list(dict.fromkeys(kinds))
     for number, layers in enumerate(ranges):
         probe = _Probe(rank, layers) if rank.measuring else None
@@ -98,9 +98,9 @@ def found_by(fits: Mapping[tuple[str, int], Fit], order: list[Kind]) -> dict[tup
 
 async def _on_all_ranks(rank: MeasuringRank, probe: "_Probe | None", name: str, size: int) -> Taken:
     """Time one stage at one size on all measuring ranks at once; on rank 0 the slowest rank's seconds, else {}."""
-    transport = rank.actor.transport
-    first = await probe.round(size) if probe else {}
-    effort = rank.effort
+    transport, effort = rank.actor.transport, rank.effort
+    for _ in range(1 + rank.numerics.compile):
+        first = await probe.round(size) if probe else {}
     rounds = min(
         effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, sum(map(sum, first.values())))))
     )
@@ -123,7 +123,8 @@ def _stage(rank: MeasuringRank, layers: range, device: torch.device) -> Stage | 
     index = 0 if layers.start == 0 else 1
     depth = index + (1 if layers.stop == model.layers else 2)
     module, again = model.build(layers, numerics.dtype, device, seed=0), numerics.recompute_attention
-    return Stage(model, module, index, depth, device, numerics.autocast, recompute_attention=again)
+    compile = numerics.compile
+    return Stage(model, module, index, depth, device, numerics.autocast, recompute_attention=again, compile=compile)
 
 
 class _Probe:
@@ -141,18 +142,19 @@ class _Probe:
     async def round(self, size: int) -> Taken:
         """Time the forwards of two microbatches, the backward of one, both halves of the other's, and an update.
 
-        The second forward runs between the first and its backward, as in a pipeline.
+        The second forward runs between the first and its backward, as in a pipeline. Of a compiled stage both backwards
+        are whole, and the first round at a size compiles it.
         """
         stage, random, taken = self._stage, KeyedRandom(0, 0, 0), defaultdict[str, list[float]](list)
         x, gradient, targets = zip(*(self._arrivals(size) for _ in range(2)), strict=True)
         forward = [partial(stage.forward, (0, m), x[m], random, targets[m]) for m in range(2)]
         back = [((0, m), gradient[m], 1.0, random, targets[m]) for m in range(2)]
+        halves = ("I", lambda: stage.backward_input(*back[1])), ("W", lambda: stage.backward_weight((0, 1)))
         for op, work in (
             ("F", forward[0]),
             ("F", forward[1]),
             ("B", lambda: stage.backward(*back[0])),
-            ("I", lambda: stage.backward_input(*back[1])),
-            ("W", lambda: stage.backward_weight((0, 1))),
+            *((("B", lambda: stage.backward(*back[1])),) if self._rank.numerics.compile else halves),
             ("", lambda: self._swept.add_(1.0)),
             ("U", self._update),
         ):

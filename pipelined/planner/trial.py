@@ -26,7 +26,7 @@ from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 STEPS = 4
-"""Steps of a trial; the first is not counted, because it includes one-time work."""
+"""Steps of a trial; the first is not counted, because it includes one-time work, such as compiling."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, exec
         plan=plan,
         feed=model.feed(plan.rows),
         optimizer_config=model.optimizer(),
-        numerics=replace(numerics, recompute=candidate.recompute, shard_optimizer=divided, compile=False),
+        numerics=replace(numerics, recompute=candidate.recompute, shard_optimizer=divided),
         sequence=model.sequence,
         seed=0,
     )

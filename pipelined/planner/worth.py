@@ -25,6 +25,8 @@ def why_not(
     here = launch.ranks_here(ranks)
     if ranks == 1:
         return "nothing to plan on one rank"
+    if model.fixed.get("compile"):
+        return "not planned, as compiling the stages that would be timed takes longer than planning saves"
     if here > CROWD * cores:
         return f"not planned, as {here} ranks on {cores} cores are too many to measure reliably"
     try:

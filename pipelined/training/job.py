@@ -74,8 +74,6 @@ class Numerics:
     def of_call(cls, arguments: Mapping[str, Any]) -> "Numerics":
         """Those among the arguments of a public call, which has a keyword of each name but `OTHERWISE`.
 
-        A planner has no `compile`.
-
         Args:
             arguments: by name. With autocast True products are in bfloat16, with False in `dtype`.
         Raises:
@@ -93,7 +91,7 @@ class Numerics:
         except ValueError as error:
             raise UsageError(f"all_reduce: {error}") from error
         names = [each.name for each in fields(cls) if each.name not in OTHERWISE]
-        given = {name: arguments[name] for name in names if name != "compile" or name in arguments}
+        given = {name: arguments[name] for name in names}
         return cls(**given | {"autocast": _autocast_dtype(given["autocast"])})
 
     @property

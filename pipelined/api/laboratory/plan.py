@@ -37,6 +37,7 @@ def plan(
     width: int | None = None,
     microbatches: int | None = None,
     recompute: bool | None = None,
+    compile: bool = False,
     dtype: torch.dtype = torch.float32,
     autocast: bool | torch.dtype = False,
     seed: int = 0,
@@ -71,7 +72,7 @@ def plan(
         loss: the mean loss of one microbatch; default: the mean of the outputs.
         optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
         schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
-        dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, offload_optimizer, delayed_update,
+        compile, dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, offload_optimizer, delayed_update,
             masters, compress, transport: as in `train`.
         costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
             instruction; 0) and coding (seconds a byte of a message spends in the codec; 0).

@@ -22,6 +22,7 @@ from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from pipelined.traces.drawing.picture import Picture
+from pipelined.training.graph.compiled import require_alone, require_compiler
 from transports import Transport
 
 SPEED = ("flops", "overhead", "coding")
@@ -168,8 +169,12 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
         progress: called on rank 0 with a line as the work goes on.
         command: prefix of the message when a rank fails.
     Raises:
-        UsageError: no plan fits. SystemExit: a rank failed; it has printed why.
+        UsageError: no plan fits, or none can be compiled. SystemExit: a rank failed; it has printed why.
     """
+    compiles = model.fixed.get("compile", False)
+    if compiles:
+        numerics = model.numerics()
+        require_alone(exact=numerics.exact_sums, attention=numerics.recompute_attention)
     tries, request = request.tries_on(launch), replace(request, stale=request.stale and not model.has_masters)
     if request.costs is not None:
         wanted = SearchRequest(
@@ -177,6 +182,8 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
         )
         answer = search(wanted, progress)
         return Planned(planned(answer, request.costs.plain()), answer)
+    if compiles:
+        require_compiler()
     return _Measuring(model, launch, request, tries, progress).run(command)
 
 

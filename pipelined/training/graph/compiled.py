@@ -19,18 +19,34 @@ def require_compilable(plan: Plan, *, exact: bool, attention: bool) -> None:
     """Refuse to compile where a stage would compute something else, or cannot be compiled.
 
     Args:
-        exact: whether gradients are summed exactly.
-        attention: whether the cores of attentions are computed again.
+        exact, attention: see `require_alone`.
     Raises:
         PlanError: the plan has teams, or a backward in halves.
-        UsageError: sums or recomputation do not go with it, or there is no C++ compiler.
+        UsageError: as `require_alone` and `require_compiler`.
     """
     if not is_compilable(plan):
         fact = f"a compiled stage is one rank's, with a whole backward ({plan.schedule}"
         raise PlanError(f"{fact}, tensor: {plan.tensor}); leave compile out, or use one_f_one_b and tensor 1")
+    require_alone(exact=exact, attention=attention)
+    require_compiler()
+
+
+def require_alone(*, exact: bool, attention: bool) -> None:
+    """Refuse to compile beside what a compiled stage would compute otherwise.
+
+    Args:
+        exact: whether gradients are summed exactly.
+        attention: whether the cores of attentions are computed again.
+    Raises:
+        UsageError: one of them is asked for.
+    """
     if exact or attention:
         given = "exact sums need the same roundings at every cut" if exact else "it chooses itself what runs again"
         raise UsageError(f"a compiled stage takes neither exact sums nor recomputed attentions ({given}); leave it out")
+
+
+def require_compiler() -> None:
+    """Raise UsageError where torch finds no C++ compiler."""
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise UsageError(f"torch compiles with a C++ compiler, which is missing (CXX: {compiler}); install g++")

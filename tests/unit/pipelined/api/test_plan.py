@@ -149,6 +149,30 @@ def test_stages_are_timed_where_no_speed_is_stated():
     assert found.plan == pp.Plan("gpipe", 2, 1, 6, 2) and found.to_dict()["found"]["costs"]
 
 
+def test_what_is_timed_and_tried_is_compiled_where_training_is(monkeypatch):
+    compiled, compile = [], torch.compile
+
+    def translated(module, **given):
+        compiled.append(len([*module.children()]))
+        return compile(module, **given, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", translated)
+    fixed = {"schedule": "one_f_one_b", "depth": 1, "microbatches": 2, "recompute": False}
+    found = pp.plan(LAYERS, STEP, loss=nn.functional.cross_entropy, compile=True, tries=1, **fixed)
+    assert {row["op"] for row in found.to_dict()["found"]["costs"]} == {"F", "B", "U"}
+    timed, tried = [1, 1, 1], [3, 3]
+    assert compiled == timed + tried, "layers of a stage; a plan is tried twice"
+
+
+def test_a_plan_that_cannot_be_compiled_is_refused_before_anything_is_timed(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(pp.UsageError, match="neither exact sums nor"):
+        mlp(ranks=2, compile=True, exact_sums=True)
+    with pytest.raises(pp.UsageError, match="compiler, which is missing"):
+        pp.plan(LAYERS, STEP, compile=True, ranks=2, schedule="gpipe", depth=2, microbatches=2)
+    assert mlp(ranks=2, compile=True).plan.world_size == 2, "at a stated speed nothing is compiled"
+
+
 class SlowSGD(torch.optim.SGD):
     """An optimizer with a known price: an update takes 20 ms, whatever it updates."""
 

@@ -21,6 +21,6 @@ def test_what_a_call_takes_as_train_does_has_the_same_name_and_default(call):
         name: other[name].default for name in train if name in other and name not in ("plan", "loss", "optimizer")
     }
     assert shared == {name: train[name].default for name in shared}
-    others = ("newest", "recompute_attention", "compile")  # of Ravnest, of marked attentions, and of no planner
+    others = ("newest", "recompute_attention")  # of Ravnest, and of marked attentions
     assert {"seed", "transport", *(each.name for each in fields(Numerics) if each.name not in others)} <= shared.keys()
     assert all(other[name].kind is Parameter.KEYWORD_ONLY for name in ("loss", "optimizer"))

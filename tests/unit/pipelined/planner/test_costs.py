@@ -1,10 +1,14 @@
 """Seconds of stages from those of layers."""
 
+from dataclasses import replace
+
 import pytest
 
 from pipelined.measurement.costs import FIRST_INPUT, Measured, kinds_of
+from pipelined.planner import SearchRequest, search
 from pipelined.planner.costs import MIN_SECONDS, Stated, priced
 from pipelined.programs.plan import Plan
+from pipelined.simulation.machine import Machine
 from tests.unit.pipelined.planner.toys import Toy
 
 FIRST, INNER, LAST = kinds_of([1.0] * 4)[0], kinds_of([1.0] * 4)[1], kinds_of([1.0] * 4)[3]
@@ -43,6 +47,16 @@ def test_below_the_smallest_size_it_is_the_smallest():
 def test_on_the_first_stage_all_of_a_split_backward_is_its_weight_half(costs, left):
     assert costs.seconds("I", range(0, 2), 1) == left
     assert costs.seconds("W", range(0, 2), 1) == costs.seconds("B", range(0, 2), 1)
+
+
+def test_the_halves_of_compiled_backwards_are_not_timed_and_are_half_of_it_each():
+    whole = measured(runtime=0.5)
+    found = {key: seconds for key, seconds in whole.found.items() if key[0] in "FBU"}
+    costs, toy = replace(whole, found=found), Toy(fixed={"compile": True})
+    for stage in priced(toy, Plan("gpipe", 2, 1, 1, 4), costs).stages:
+        assert 2 * stage.seconds("I") == 2 * stage.seconds("W") == stage.seconds("B")
+    chosen = search(SearchRequest(toy, costs, Machine(), 4)).chosen
+    assert chosen.step_s == search(SearchRequest(toy, whole, Machine(), 4)).chosen.step_s
 
 
 def test_an_update_does_not_depend_on_the_microbatch():

@@ -100,6 +100,11 @@ def test_where_measuring_cannot_pay_it_is_left(plan, launch, cores, steps, why):
     assert told is None if why is None else why in told
 
 
+def test_where_each_timed_stage_is_compiled_first_it_is_left():
+    told = why_not(Toy(fixed={"compile": True}), MPI, BEST, cores=4, steps=1000, effort=BRIEF)
+    assert "compiling the stages" in told
+
+
 def test_work_is_counted_by_layers_rows_and_rounds():
     effort = Effort(warmup_rounds=1, min_rounds=2, neighbours=False, inner=(1,), whole=0)
     assert measuring_work(Toy(), [1, 2], effort) == 4 * 6 * 3 * (1 + 2) * 10

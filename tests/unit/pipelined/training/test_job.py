@@ -10,7 +10,7 @@ import pipelined as pp
 from pipelined.errors import UsageError
 from pipelined.training.job import Numerics
 
-OTHERS = ("newest", "recompute_attention", "compile")  # of Ravnest, of marked attentions, and of no planner
+OTHERS = ("newest", "recompute_attention")  # of Ravnest, and of marked attentions
 PLAIN = {each.name: each.default for each in fields(Numerics) if each.name not in OTHERS}
 
 
