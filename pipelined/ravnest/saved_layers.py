@@ -2,11 +2,12 @@
 
 So nodes need no file system in common. Clusters begin with a step of which each stage is saved by some node that is
 there (`RavnestView.begun`). A new place asks for its parameters one by one: its own directory first, then the nodes
-that offer this step, and first the one that gave the last parameter, as a stage's parameters lie together. A reply has
-the digest of what was read, and what was read was checked against the hashes saved with it. Imports torch.
+that offer this step, and first the one that gave the last parameter, as a stage's parameters lie together. It comes in
+chunks, each with its hash, and what was read was checked against the hashes saved with it. Imports torch.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,13 +19,15 @@ from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.saving import Saving, fitting
 from pipelined.ravnest.view import RavnestView
-from pipelined.state.manifest import Layout, TransferError, describe
+from pipelined.state.manifest import Download, Layout, Manifest, TransferError, chunk_of, describe
 from pipelined.state.store import StoreError
 from pipelined.state.versions import Version
 from transports import Block, TransportError
 from transports.rpc import Rejected, Request, Response
 
 TOPIC = "saved parameter"
+CHUNK = 64 << 20
+"""Bytes of a reply: for most parameters there is one, and the largest needs no more of a connection's memory."""
 
 
 class SavedLayers:
@@ -39,6 +42,7 @@ class SavedLayers:
         self._node, self._view, self._saving = node, view, saving
         self._damaged = set[Version]()
         self._registration: Registration | None = None
+        self._given: tuple[tuple[Version, str], Mapping[str, Block], Manifest] | None = None
         node.endpoint.handle(TOPIC, self._reply)
 
     async def publish(self, registration: Registration) -> None:
@@ -86,13 +90,37 @@ class SavedLayers:
         if record is None:
             raise NoLongerValid
         async with self._view.while_holds(lambda: self._view.is_here(record)):
-            response = await self._node.endpoint.request(record.address, TOPIC, note=[*version, name])
-        return _received(response)
+            manifest, parts = await self._chunk(record.address, version, name, 0)
+            download = Download(manifest)
+            for index in range(manifest.chunks):
+                if index:
+                    _, parts = await self._chunk(record.address, version, name, index)
+                download.add(index, parts)
+        return download.finish()
+
+    async def _chunk(self, address: str, at: Version, name: str, index: int) -> tuple[Manifest, Sequence[Block]]:
+        """Of what another node saved of a parameter: the manifest, and one chunk. Raises TransferError: malformed."""
+        blocks = (await self._node.endpoint.request(address, TOPIC, note=[*at, name, index])).blocks
+        if not blocks:
+            raise TransferError("a reply without a manifest")
+        return Manifest.unpack(blocks[0].data), blocks[1:]
 
     async def _reply(self, request: Request) -> Response:
-        version, name = _wanted(request.note)
+        version, name, index = _wanted(request.note)
+        state, manifest = await self._described(version, name)
+        last = index + 1 >= manifest.chunks
+        self._given = None if last else ((version, name), state, manifest)
+        try:
+            return Response((Block.of(manifest.pack()), *(chunk_of(state, manifest, index) if state else ())))
+        except TransferError as error:
+            raise Rejected("malformed") from error
+
+    async def _described(self, version: Version, name: str) -> tuple[Mapping[str, Block], Manifest]:
+        """What is saved here, in chunks; it is read once for requests that follow one another."""
+        if self._given is not None and self._given[0] == (version, name):
+            return self._given[1:]
         state = await self._read(version, name)
-        return Response(tuple(state.values()), [[*state], describe(state).root])
+        return state, await asyncio.to_thread(describe, state, CHUNK)
 
     async def _read(self, version: Version, name: str) -> Mapping[str, Block]:
         """What is saved here. Raises Rejected: it is damaged; this version is not offered any more."""
@@ -109,23 +137,7 @@ class SavedLayers:
             raise Rejected("damaged", step=version.step) from error
 
 
-def _wanted(note: Any) -> tuple[Version, str]:
-    if not isinstance(note, list) or [type(each) for each in note] != [int, str, str]:
+def _wanted(note: Any) -> tuple[Version, str, int]:
+    if not isinstance(note, list) or [type(each) for each in note] != [int, str, str, int]:
         raise Rejected("malformed")
-    return Version(note[0], note[1]), note[2]
-
-
-def _received(response: Response) -> Mapping[str, Block]:
-    """Raises TransferError: the reply is malformed, or not what its sender read."""
-    note = response.note
-    if not isinstance(note, list) or len(note) != 2 or not isinstance(note[0], list):
-        raise TransferError(f"a reply without keys and a digest (got: {note!r:.80})")
-    keys, root = note
-    if not all(type(key) is str for key in keys) or len({*keys}) != len(response.blocks):
-        raise TransferError(
-            f"a reply with other keys than tensors (keys: {len(keys)}, tensors: {len(response.blocks)})"
-        )
-    state = dict(zip(keys, response.blocks, strict=True))
-    if (found := describe(state).root) != root:
-        raise TransferError(f"a reply with another digest (of what came: {found.hex()}, sent: {root!r:.80})")
-    return state
+    return Version(note[0], note[1]), note[2], note[3]

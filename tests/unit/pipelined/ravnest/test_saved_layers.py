@@ -20,12 +20,14 @@ from pipelined.state.manifest import describe, layout_of
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage, Version
 from tests.ravnest.story import at_once
+from transports import Block
 from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual
 AT = Version(6, "run-1")
 STATE = {f"{name}/value": np.full(3, at, np.float32) for at, name in enumerate("abc")}
+MANIFEST = describe({"c/value": STATE["c/value"]}).pack()
 
 
 @asynccontextmanager
@@ -73,6 +75,24 @@ async def test_nodes_give_one_another_what_they_lack(tmp_path):
         assert same(await load(found["x"])) and same(await load(found["z"]))
 
 
+async def test_a_parameter_larger_than_a_reply_comes_in_chunks_and_is_read_once(monkeypatch, tmp_path):
+    """By the node that gives it; the other one looks into its own directory first."""
+    monkeypatch.setattr("pipelined.ravnest.saved_layers.CHUNK", 5)
+    async with nodes(tmp_path, x=[0], y=[1, 2]) as found:
+        read, sizes = [], []
+        monkeypatch.setattr(DiskStore, "read", lambda self, *at, own=DiskStore.read: read.append(at) or own(self, *at))
+        reply = found["y"]._reply
+
+        async def counted(request):
+            response = await reply(request)
+            sizes.append(sum(Block.of(part).nbytes for part in response.blocks[1:]))
+            return response
+
+        found["y"]._node.endpoint.handle(TOPIC, counted)
+        assert same(await load(found["x"]))
+        assert sizes == [5, 5, 2, 5, 5, 2] and [at[1] for at in read].count("b") == 2
+
+
 async def test_a_step_of_which_a_stage_is_held_by_no_node_is_not_begun_with(tmp_path):
     async with nodes(tmp_path, x=[0], y=[2]) as found:
         assert found["x"].view.begun == Version(0, "")
@@ -83,10 +103,10 @@ async def test_a_step_of_which_a_stage_is_held_by_no_node_is_not_begun_with(tmp_
 @pytest.mark.parametrize(
     "reply",
     [
-        Response((np.zeros(3, np.float32),), [["c/value"], describe({"c/value": STATE["c/value"]}).root]),
-        Response((), [["c/value"], b""]),
-        Response((), ["c/value"]),
-        Response((), None),
+        Response((MANIFEST, np.zeros(3, np.float32))),
+        Response((MANIFEST,)),
+        Response((np.zeros(3, np.float32),)),
+        Response(()),
         Rejected("failed"),
     ],
 )
@@ -101,7 +121,9 @@ async def test_after_a_wrong_reply_the_next_node_gets_the_request(tmp_path, repl
         assert list(await load(found["x"], {"c/value": STATE["c/value"]})) == ["c/value"]
 
 
-@pytest.mark.parametrize("note", [None, [6, "run-1"], ["6", "run-1", "a"], [6, "run-1", b"a"], [6, "run-1", "a", 0]])
+@pytest.mark.parametrize(
+    "note", [None, [6, "run-1", "a"], ["6", "run-1", "a", 0], [6, "run-1", b"a", 0], [6, "run-1", "a", 1]]
+)
 async def test_a_malformed_request_is_rejected(tmp_path, note):
     async with nodes(tmp_path, x=[0], y=[]) as found:
         with pytest.raises(Rejected, match="malformed"):
