@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from apps.common.run.program import run_program
 from apps.common.run.resume import agree_on_flags, parse_resumed
-from apps.gpt2.config import GPT2Flags, parse
+from apps.gpt2.config import PROGRAM, GPT2Flags, parse
 from apps.gpt2.decide import Seats, decide_job, decide_sums
 from apps.gpt2.job import Job, resolve
 from apps.gpt2.plan_file import is_open
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         from apps.lm.generate import main as generate
 
         return generate("apps.gpt2", words[1:])
-    return run_program(lambda: _flags(words), _run)
+    return run_program(PROGRAM, lambda: _flags(words), _run)
 
 
 def _run(config: GPT2Flags, launch: Launch) -> int:
@@ -52,7 +52,7 @@ def _run(config: GPT2Flags, launch: Launch) -> int:
         _announce(job, launch)
     seats = Seats(job)
     program = partial(_rank, job=job, launch=launch, stop=_stop(), seats=seats)
-    return run(launch, job.plan.world_size, program, seats.stages_of)
+    return run(launch, job.plan.world_size, program, seats.stages_of, PROGRAM)
 
 
 def _flags(arguments: list[str]) -> GPT2Flags:
@@ -91,7 +91,7 @@ def _members(
         return 0
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
-    return run(launch, job.ranks, program, stages_of)
+    return run(launch, job.ranks, program, stages_of, PROGRAM)
 
 
 def _stop() -> StopRequest:

@@ -5,6 +5,7 @@ of its stage, so a model that fits no rank generates, too. Torch is imported aft
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,15 +131,17 @@ class Generate:
 def main(program: str, arguments: list[str]) -> int:
     """Run `generate`; returns the exit code (0 done, 1 failure, 2 usage, 130 interrupted)."""
 
+    name = f"python -m {program} generate"
+
     def parse() -> Generate:
-        flags, _ = parse_words(Generate, arguments, f"python -m {program} generate")
+        flags, _ = parse_words(Generate, arguments, name)
         flags.check()
         return flags
 
-    return run_program(parse, _run)
+    return run_program(name, parse, partial(_run, program=name))
 
 
-def _run(flags: Generate, launch: Launch) -> int:
+def _run(flags: Generate, launch: Launch, program: str) -> int:
     kind, tokenizer, depth = flags.kind(), flags.find_tokenizer(), flags.stages(launch.world_size)
     from apps.lm.generation import SOURCES, generate, saved_gpt2
     from apps.lm.sampling import Picker
@@ -157,4 +160,4 @@ def _run(flags: Generate, launch: Launch) -> int:
             print("\n---\n".join(printable(tokenizer.decode(tokens)) for tokens in found), flush=True)
         return 0
 
-    return run(launch, depth * tensor, rank, lambda number: [number // tensor])
+    return run(launch, depth * tensor, rank, lambda number: [number // tensor], program)

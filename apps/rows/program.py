@@ -30,7 +30,8 @@ def main(program: str, default: RowFlags, arguments: list[str] | None = None) ->
         arguments: None: those of this process.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    return run_program(lambda: _flags(words, default, program), partial(_run, program=program))
+    name = f"python -m {program}"
+    return run_program(name, lambda: _flags(words, default, name), partial(_run, program=name))
 
 
 def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
@@ -40,7 +41,7 @@ def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
         raise SystemExit(0)
 
     def parse(words: list[str], over: RowFlags | None) -> RowFlags:
-        return parse_flags(words, over or default, f"python -m {program}")
+        return parse_flags(words, over or default, program)
 
     return parse_resumed(arguments, parse)
 
@@ -71,9 +72,7 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
     from apps.rows.train import describe_split, model_of, train
 
     if job.config.plan == AUTO_PLAN:
-        job = resolve(
-            job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, f"python -m {program}")
-        )
+        job = resolve(job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, program))
     model, stop = model_of(job), StopRequest(os.getppid() if AGENT in os.environ else None)
     if launch.rank == 0:
         split = describe_split(model)
@@ -84,4 +83,4 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
         stop.listen()
         return await train(transport, job, launch, stop, model)
 
-    return run(launch, job.plan.world_size, rank, job.plan.stages_of)
+    return run(launch, job.plan.world_size, rank, job.plan.stages_of, program)

@@ -28,7 +28,7 @@ def in_time(request):
 
 
 def messages(text):
-    return [line for line in text.splitlines() if line.startswith("error: ")]
+    return [line for line in text.splitlines() if line.startswith("python -m apps.gpt2: error: ")]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,8 @@ def test_under_mpirun_a_wrong_table_is_refused_with_its_grid_before_any_rank_com
     done = launched(command, timeout=60, env=env)
     assert done.returncode == 2 and "step" not in done.stdout
     assert done.stderr == (
-        "error: worker 1 lacks 1B0p0 (backward of stage 1, microbatch 0); each needs one F and one B, or F, I and W\n"
+        "python -m apps.gpt2: error: worker 1 lacks 1B0p0 (backward of stage 1, microbatch 0); "
+        "each needs one F and one B, or F, I and W\n"
         "worker 1 | 1F0p0\n"
         "                 ^ missing: 1B0p0\n"
     )

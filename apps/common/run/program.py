@@ -24,10 +24,11 @@ class LaunchedFlags(Protocol):
 F = TypeVar("F", bound=LaunchedFlags)
 
 
-def run_program(parse: Callable[[], F], work: Callable[[F, Launch], int]) -> int:
+def run_program(name: str, parse: Callable[[], F], work: Callable[[F, Launch], int]) -> int:
     """Parse the flags, detect the launcher, and work; returns the exit code, 2 or 130 where there was none.
 
     Args:
+        name: as a user types the program; its errors begin with it.
         work: runs this process's ranks to their exit code.
     Raises:
         SystemExit: as raised by `parse`.
@@ -40,7 +41,7 @@ def run_program(parse: Callable[[], F], work: Callable[[F, Launch], int]) -> int
         launch = detect(os.environ, flags.transport)
         return work(flags, launch)
     except UsageError as error:
-        return refuse(error, launch)
+        return refuse(error, launch, name)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

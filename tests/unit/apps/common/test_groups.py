@@ -72,7 +72,8 @@ def test_an_error_of_the_parser_is_one_line_with_what_it_knows(program, words, f
     monkeypatch.setattr("tyro._fmtlib._should_use_utf8_drawing_chars", lambda: boxes)
     assert program(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "error: " in line and "--help" in line and not [fact for fact in facts if fact not in line]
+    assert line.startswith(f"python -m {program.__module__.removesuffix('.__main__')}") and "error: " in line
+    assert "--help" in line and not [fact for fact in facts if fact not in line]
     assert not {*line} & {*"╭╮╰╯│─|"} and "---" not in line and "full helptext" not in line
 
 
