@@ -33,8 +33,8 @@ A peer that fetches a total in less than four fifths of a step's time fetches th
 taken meanwhile, before the first of those is dropped. A peer that needs more than a step's time never catches up.
 """
 AT_ONCE = 16 << 20
-"""Upper limit of the bytes of totals in one reply with more than one total. If totals are small, a distant peer gets
-all that it misses in one round trip.
+"""Upper limit of the bytes of totals in one reply. If totals are small, a distant peer gets all that it misses in one
+round trip; a larger total comes in parts.
 """
 
 
@@ -98,21 +98,26 @@ class Donor:
             raise Malformed(str(error)) from error
 
     async def totals(self, request: FetchTotals, sender: Party) -> MissedTotals:
-        """The totals of the steps from a version on, in order, as many as fit, at least one.
+        """The totals of the steps from a version on, in order, as many as fit, or a part of the first.
 
         Raises:
-            Rejected: the first of these totals is not kept.
+            Rejected: the first of these totals is not kept. Malformed: no part of it begins there.
         """
         self._record_request(sender)
-        at, found, nbytes = request.version, list[AppliedStep](), 0
+        at, found = request.version, list[AppliedStep]()
         for taken in self._applied:
-            if taken.before == at and (not found or nbytes + taken.total.nbytes <= AT_ONCE):
+            if taken.before == at:
                 found.append(taken)
-                at, nbytes = taken.after, nbytes + taken.total.nbytes
+                at = taken.after
         if not found:
             raise Rejected(Reason.NOT_KEPT, step=at.step)
+        size, most = found[0].total.size, AT_ONCE // found[0].total.itemsize
+        if request.offset and request.offset >= size:
+            raise Malformed(f"no part of a total begins there (offset: {request.offset}, numbers: {size})")
+        found = found[: max(1, most // max(1, size))]
         scales, lineages = [each.scale for each in found], [each.after.lineage for each in found]
-        return MissedTotals(tuple(scales), tuple(lineages), tuple(Block.of(each.total) for each in found))
+        totals = [Block.of(each.total[request.offset :][:most]) for each in found]
+        return MissedTotals(tuple(scales), tuple(lineages), tuple(totals))
 
     def keep_step(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
         """Note a step with its total, which the caller must not write to any more."""

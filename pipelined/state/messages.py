@@ -80,7 +80,7 @@ class MissedTotals(MemberReply):
     Args:
         scales: of each step, the factor of its total in the update.
         lineages: of each step, the lineage after it.
-        totals: of each step, the sum of the stage's gradients.
+        totals: of each step, the sum of the stage's gradients; of one too large for a reply, the part requested.
     """
 
     scales: Annotated[tuple[Annotated[float, number()], ...], Many(MAX_PARTS, 1)]
@@ -90,10 +90,11 @@ class MissedTotals(MemberReply):
 
 @dataclass(frozen=True, slots=True)
 class FetchTotals(MemberRequest[MissedTotals]):
-    """Reply with the totals of the steps from a version on, in order: as many as fit, at least one.
+    """Reply with the totals of the steps from a version on, in order: as many as fit, or a part of the first.
 
     Args:
         step, lineage: the version.
+        offset: of a total too large for a reply, the number at which the part begins; else 0.
     """
 
     topic, sender, receiver = "totals", MemberRole.READER, MemberRole.PEER
@@ -101,6 +102,7 @@ class FetchTotals(MemberRequest[MissedTotals]):
 
     step: Step
     lineage: Lineage
+    offset: Annotated[int, whole()]
 
     @property
     def version(self) -> Version:

@@ -4,6 +4,7 @@ A step is identified by the version before it, so a peer applies a fetched step 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchTotals, MissedTotals
 from pipelined.state.versions import Version
 from pipelined.swarm.messaging.client import MemberClient
+from transports import Block
 
 
 class AppliedStep(NamedTuple):
@@ -41,8 +43,22 @@ async def fetch_steps(
         NoLongerValid: the donor is gone, or timed out.
         TransferError: the reply is malformed.
     """
-    reply = await client.request(donor, FetchTotals(*version), limit)
-    return list(_steps_of(reply, version, like))
+    reply, total, at = await client.request(donor, FetchTotals(*version, 0), limit), np.empty_like(like), 0
+    if len(reply.totals) != 1:
+        return list(_steps_of(reply, version, like))
+    while (at := _take_part(reply, total, at)) < like.size:
+        reply = await client.request(donor, FetchTotals(*version, at), limit)
+    return list(_steps_of(replace(reply, totals=(Block.of(total),)), version, like))
+
+
+def _take_part(reply: MissedTotals, total: np.ndarray, at: int) -> int:
+    """Copy a part of a total, or all of it, to where it begins; returns where the next part does."""
+    part = reply.totals[0] if len(reply.totals) == 1 else Block.of(b"")
+    size = part.shape[0] if len(part.shape) == 1 else 0
+    if part.dtype != total.dtype.name or not min(1, total.size) <= size <= total.size - at:
+        raise TransferError(f"a total of another stage (shape: {tuple(part.shape)}, here: {total.shape}, from: {at})")
+    total[at : at + size] = part.numpy()
+    return at + size
 
 
 def _steps_of(reply: MissedTotals, version: Version, like: np.ndarray) -> Iterator[AppliedStep]:

@@ -1,16 +1,21 @@
 """What a donor keeps for joiners: a state and the steps after it, but only so many."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
-from pipelined.state.donor import AT_ONCE, MAX_TOTALS, Donor
+from pipelined.state.donor import MAX_TOTALS, Donor
+from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchChunk, FetchTotals
+from pipelined.state.steps import fetch_steps
 from pipelined.state.versions import Version
+from pipelined.swarm.messaging.fields import Malformed
 from tests.swarm.exact import ExactStage
+from transports import Block
 from transports.rpc import Party, Rejected
 
 pytestmark = pytest.mark.virtual
@@ -45,7 +50,11 @@ class Training:
         return await self.donor.manifest(SENDER, lambda: self.version)
 
     async def totals(self, step):
-        return await self.donor.totals(FetchTotals(step, f"at-{step}"), SENDER)
+        return await self.request(None, FetchTotals(step, f"at-{step}", 0))
+
+    async def request(self, donor, message, limit=None):
+        """As `MemberClient.request` would."""
+        return await self.donor.totals(message, SENDER)
 
     def kept(self):
         """The steps with available totals, read without a request: a request would count as a need."""
@@ -125,13 +134,43 @@ async def test_one_answer_brings_all_steps_that_are_missing():
     assert reply.scales == (1.0,) * 3 and reply.lineages == ("at-2", "at-3", "at-4")
 
 
-async def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_least():
+@pytest.mark.parametrize(("most", "shapes"), [(64, [4, 4]), (40, [4]), (32, [4]), (24, [3])])
+async def test_one_answer_brings_no_more_bytes_than_it_may(monkeypatch, most, shapes):
+    """Of numbers of 8 bytes, 4 a step; of a total that is larger the part from the first number on."""
+    monkeypatch.setattr("pipelined.state.donor.AT_ONCE", most)
     training = Training()
     training.donor.update_receivers({LATE}, set())
-    for step, nbytes in enumerate([AT_ONCE // 2, AT_ONCE // 2, 8, 2 * AT_ONCE]):
-        before, after = Version(step, f"at-{step}"), Version(step + 1, f"at-{step + 1}")
-        training.donor.keep_step(before, after, np.empty(nbytes // 8), 1.0)
-    assert [len((await training.totals(step)).totals) for step in range(4)] == [2, 2, 1, 1]
+    training.take(3)
+    assert [len(block.numpy()) for block in (await training.totals(1)).totals] == shapes
+
+
+@pytest.mark.parametrize("most", [8, 24, 32, 1 << 20])
+async def test_a_peer_gets_totals_of_any_size(monkeypatch, most):
+    monkeypatch.setattr("pipelined.state.donor.AT_ONCE", most)
+    training, like = Training(), np.zeros(4)
+    training.donor.update_receivers({LATE}, set())
+    training.donor.keep_step(Version(0, "at-0"), Version(1, "at-1"), np.arange(4.0), 0.5)
+    (step,) = await fetch_steps(training, None, Version(0, "at-0"), like)
+    assert step.total.tolist() == [0, 1, 2, 3] and (step.after, step.scale) == (Version(1, "at-1"), 0.5)
+
+
+@pytest.mark.parametrize("like", [np.zeros(3), np.zeros(5), np.zeros(4, np.float32)])
+async def test_a_total_of_another_stage_is_refused(like):
+    training = Training()
+    training.take(1)
+    with pytest.raises((TransferError, Malformed), match="a total"):
+        await fetch_steps(training, None, Version(0, "at-0"), like)
+
+
+async def test_an_empty_part_of_a_total_is_refused():
+    class Empty(Training):
+        async def request(self, donor, message, limit=None):
+            return replace(await super().request(donor, message), totals=(Block.of(np.zeros(0)),))
+
+    training = Empty()
+    training.take(1)
+    with pytest.raises(TransferError, match=r"shape: \(0,\), here: \(4,\), from: 0"):
+        await fetch_steps(training, None, Version(0, "at-0"), np.zeros(4))
 
 
 async def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_with_it():
