@@ -108,11 +108,11 @@ def parametrised():
     return [*(pytest.param(case, id=str(case)) for case in ALWAYS), *rest]
 
 
-def on_every_rank(case, work):
-    """What a coroutine of each rank's transport returns."""
+def on_every_rank(case, work, ends=()):
+    """What a coroutine of each rank's transport returns; ends: of a local world, if not a plain one."""
 
     async def everyone():
-        return await asyncio.gather(*map(work, world(case.plan.world_size)))
+        return await asyncio.gather(*map(work, ends or world(case.plan.world_size)))
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(everyone())

@@ -156,6 +156,7 @@ def require_equal(done, expected):
         (images, 4, {"layout": "0=2.2.1,3.1=1.2.2,6=4.1.1,8=1.1.4", "recompute": True}),
         (images, 3, {"layout": "data", "width": 2, "microbatches": 1, "shard_optimizer": True}),
         pytest.param(images, 6, {"layout": "0=3.2.1,3.1=2.1.3,6=1.6.1,8=2.3.1"}, marks=pytest.mark.full),
+        (images, 5, {}),
         (words, 2, {"clip": 0.0}),
         (words, 4, {"layout": "1=2.1.2,3=1.4.1", "width": 1}),
         (own, 2, {"schedule": "zb_h1"}),

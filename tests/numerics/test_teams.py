@@ -11,8 +11,9 @@ from pipelined.errors import UsageError
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.model import Past
 from tests.numerics.plain import SEQUENCE, Case, Feed, pipelined, plain
-from tests.numerics.teams import ALWAYS, TeamCase, on_every_rank, parametrised, whole_of
+from tests.numerics.teams import ALWAYS, EACH, TeamCase, on_every_rank, parametrised, whole_of
 from tests.numerics.trained import on_ranks
+from transports.testing import local_world
 
 PROMPTS = [[3, 1], [5], [2, 7, 1, 4, 4, 0, 9]]
 
@@ -29,8 +30,27 @@ def worst(found, expected):
 
 @pytest.mark.parametrize("case", parametrised())
 def test_teams_train_as_the_plain_loop(case):
-    steps = 5 if case in ALWAYS else 3
-    expected, outcomes = plain(case, steps), on_every_rank(case, lambda end: pipelined(case, end, steps))
+    require_plain(case, 5 if case in ALWAYS else 3)
+
+
+@pytest.mark.parametrize(
+    "nodes", [(0, 0, 0, 0, 4, 4, 4, 4), (0, 0, 0, 3, 3, 3, 3, 3), (0, 1, 0, 1, 0, 1, 0, 1)], ids=str
+)
+@pytest.mark.parametrize(
+    "case",
+    [
+        TeamCase("chimera", 2, 2, 2, layers=1, layout="mixed+zero2"),
+        TeamCase("one_f_one_b", 1, 2, 2, layers=1, tensor=4, layout=EACH),
+    ],
+    ids=str,
+)
+def test_teams_within_nodes_and_across_them_do_the_same_through_shared_memory(case, nodes):
+    require_plain(case, 3, local_world(8, nodes, shared_memory=True))
+
+
+def require_plain(case, steps, ends=()):
+    """Losses, norms, the first gradients and the parameters of every rank are those of the plain loop."""
+    expected, outcomes = plain(case, steps), on_every_rank(case, lambda end: pipelined(case, end, steps), ends)
     for outcome in outcomes:
         assert outcome.losses == pytest.approx(expected.losses, rel=1e-12)
         assert outcome.norms == pytest.approx(expected.norms, rel=1e-11)
