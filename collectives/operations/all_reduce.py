@@ -55,7 +55,7 @@ async def all_reduce(
 def _resolve(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Run, Reduction, Signature]:
     """The algorithm to run, its reduction, and the signature that must be equal on all ranks."""
     algorithm = algorithm_for(algorithm, vector.nbytes)
-    run, reduction = _run_auto if algorithm == AUTO else ALL_REDUCE.find(algorithm).run, Reduction(op, vector)
+    run, reduction = _run_auto if algorithm == AUTO else ALL_REDUCE.find(algorithm).run, Reduction(op, vector.elements)
     if widening.check(accumulate, vector):
         run, op = partial(widening.all_reduce, run), f"{op} in {accumulate}"
     return run, reduction, Signature("all_reduce", op, len(vector), vector.dtype, algorithm)

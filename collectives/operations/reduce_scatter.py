@@ -33,7 +33,7 @@ async def reduce_scatter(
     Cost: see each algorithm; each rank sends the array but its own segment, the least that is possible.
     """
     vector = Vector.of(array)
-    reduction = Reduction(op, vector)
+    reduction = Reduction(op, vector.elements)
     spans = segments(len(vector), group.size, lengths)
     REDUCE_SCATTER.check(algorithm)
     given = None if lengths is None else tuple(lengths)

@@ -4,15 +4,11 @@ Pieces are copied into shared memory as they lie, contiguous or not, and each ra
 the moved tensor. So nothing is packed, and there is one way for gathering, exchange and sums.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from collectives import Group, Publication, publish, start_publishing
-from collectives.arrays import Vector
 from collectives.reduction import Reduction
 from pipelined.sharding.shards import Piece, Shards, blocks, common, empty_like, put, shape_of, take, within
 
@@ -94,14 +90,7 @@ def _part(array: Any, piece: Piece) -> Any:
 
 def _reduce(arrays: Sequence[Any], piece: Piece, op: str, into: Any) -> None:
     """Reduce these indices of several arrays, in their order."""
-    Reduction(op, Vector.of(empty_like(into, (0,))))  # refuses what is not defined for the dtype
-    maths = np if isinstance(into, np.ndarray) else sys.modules["torch"]
-    combine = maths.maximum if op == "max" else maths.add
+    reduction = Reduction(op, into)
     for taken, place in blocks(piece):
-        first, second, *rest = [each[taken] for each in arrays]
-        result = into[(*place, ...)]  # a view also where there are no dimensions
-        combine(first, second, out=result)
-        for each in rest:
-            combine(result, each, out=result)
-    if op == "mean":
-        maths.divide(into, len(arrays), out=into)
+        reduction.combine_all([each[taken] for each in arrays], into[(*place, ...)])  # a view also without dimensions
+    reduction.finish(into, len(arrays))

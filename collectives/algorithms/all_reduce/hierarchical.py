@@ -79,7 +79,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
 
 async def _between(leaders: Communicator, vector: Vector, reduction: Reduction, size: int) -> None:
     """All-reduce over a ring of the leaders; a mean is divided at the end by the size of the whole group."""
-    whole = Reduction("max" if reduction.op == "max" else "sum", vector)
+    whole = Reduction("max" if reduction.op == "max" else "sum", vector.elements)
     await RingPass(leaders, vector, segments(len(vector), leaders.size)).all_reduce(whole)
     reduction.finish(vector.elements, size)
 

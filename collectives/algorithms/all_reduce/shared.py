@@ -33,7 +33,6 @@ from collectives.algorithms.parts.windows import (
     LoopYielder,
     SharedMemoryAlgorithm,
     cached_elements,
-    combine,
     in_place,
     open_buffer,
     others,
@@ -98,7 +97,7 @@ def _reduce_whole(buffer: DoubleBuffer, chunk: Vector, reduction: Reduction) -> 
     if buffer.rank < 2:  # `combine` reads the first two before it writes: use this rank's own array
         operands = [*operands]
         operands[buffer.rank] = chunk.elements
-    combine(operands, chunk.elements, reduction)
+    reduction.combine_all(operands, chunk.elements)
     reduction.finish(chunk.elements, buffer.size)
 
 
@@ -129,7 +128,7 @@ def _reduce(buffer: DoubleBuffer, chunk: Vector, reduction: Reduction) -> None:
     own = chunk.slice(*segment(len(chunk), buffer.size, buffer.rank))
     operands = [buffer.elements(rank, buffer.rank, len(own)) for rank in range(buffer.size)]
     result, operands[buffer.rank] = operands[buffer.rank], own.elements
-    combine(operands, result, reduction)
+    reduction.combine_all(operands, result)
     reduction.finish(result, buffer.size)
     buffer.copy_out(buffer.rank, buffer.rank, own.data)
 

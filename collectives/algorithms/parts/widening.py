@@ -50,7 +50,7 @@ async def all_reduce(
     Cost: that of the algorithm on a float32 array, once for each block; one more piece of extra memory.
     """
     float32 = Vector.of(np.empty(0, np.float32))
-    in_float32 = Reduction(reduction.op, float32)
+    in_float32 = Reduction(reduction.op, float32.elements)
     for low, high in blocks(group.workspace.piece, len(vector)):
         block = group.workspace.scratch(float32, high - low, WIDENING_LANE)
         _copy(vector.elements[low:high], block.elements)

@@ -10,7 +10,6 @@ from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
 from collectives.errors import Unsupported
 from collectives.group import Group
-from collectives.reduction import Reduction
 from transports.base import SharedWindows
 
 BYTES = Vector.of(np.empty(0, np.uint8))
@@ -79,14 +78,6 @@ def cached_elements(vector: Vector, arrays: int = 1) -> int:
 def others(rank: int, size: int) -> Iterator[int]:
     """All other ranks, from the next one on, so that no two ranks read one window at once."""
     return ((rank + distance) % size for distance in range(1, size))
-
-
-def combine(operands: Sequence, into: object, reduction: Reduction) -> None:
-    """Reduce two or more pieces in order; the first two are read before `into` is written."""
-    first, second, *rest = operands
-    reduction.combine(first, second, into)
-    for operand in rest:
-        reduction.combine(into, operand, into)
 
 
 class LoopYielder:

@@ -17,7 +17,6 @@ from collectives.algorithms.parts.windows import (
     LoopYielder,
     SharedMemoryAlgorithm,
     cached_elements,
-    combine,
     in_place,
     open_buffer,
     others,
@@ -59,7 +58,7 @@ async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], span: Range,
     for low, high in pieces(*span, cached_elements(own)):
         into = own.elements[low:high]
         rest = [arrays[rank].elements[low:high] for rank in others(buffer.rank, buffer.size)]
-        combine([into, *rest], into, reduction)
+        reduction.combine_all([into, *rest], into)
         reduction.finish(into, buffer.size)
         await yielder.pause()
     await buffer.advance()  # until then others read this rank's array
@@ -85,5 +84,5 @@ def _reduce(buffer: DoubleBuffer, vector: Vector, chunk: Range, reduction: Reduc
     low, high = chunk
     into = vector.elements[low:high]
     rest = [buffer.elements(rank, buffer.rank, high - low) for rank in others(buffer.rank, buffer.size)]
-    combine([into, *rest], into, reduction)
+    reduction.combine_all([into, *rest], into)
     reduction.finish(into, buffer.size)
