@@ -94,7 +94,7 @@ async def _each_reduces(buffer: DoubleBuffer, chunks: Iterable[Vector], reductio
 
 def _reduce_whole(buffer: DoubleBuffer, chunk: Vector, reduction: Reduction) -> None:
     operands = buffer.whole_chunks(len(chunk))
-    if buffer.rank < 2:  # `combine` reads the first two before it writes: use this rank's own array
+    if buffer.rank < 2:  # `combine_all` reads the first two before it writes: use this rank's own array
         operands = [*operands]
         operands[buffer.rank] = chunk.elements
     reduction.combine_all(operands, chunk.elements)
