@@ -75,7 +75,8 @@ def builders() -> Builders:
 
 def digits_model(seed: int) -> UserModel:
     """The network with its loss."""
-    return bind(pp.Sequential(builders(), initial="keyed"), nn.functional.cross_entropy, seed)
+    row, image = pp.Sequential(builders(), initial="keyed"), torch.empty(1, SHAPE[0], SHAPE[1], SHAPE[1])
+    return bind(row, nn.functional.cross_entropy, seed, image)
 
 
 @dataclass(frozen=True)

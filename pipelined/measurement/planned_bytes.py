@@ -21,6 +21,7 @@ from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.path import path
 from pipelined.training.exchange.compression import CHUNK_BYTES, NONE
+from pipelined.training.exchange.skips import Skips
 from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
 from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
@@ -37,13 +38,12 @@ class StageBytes(NamedTuple):
     """What a rank sends for a stage, if it holds it.
 
     Args:
-        activation, gradient: of a microbatch, to the next stage and to the one before.
+        messages: of a microbatch, activations and gradients, by the stage that they go to.
         moved: to the team for a microbatch.
         once: to the team in a step.
     """
 
-    activation: int
-    gradient: int
+    messages: Mapping[int, int]
     moved: int = 0
     once: int = 0
 
@@ -52,12 +52,11 @@ class TeamRecord(NamedTuple):
     """A stage as a member of a team goes through it.
 
     Args:
-        activation, gradient: as of `StageBytes`.
+        messages: as of `StageBytes`.
         first, forward, backward: the moves of the first forward of a step, of any other, and of a backward.
     """
 
-    activation: int
-    gradient: int
+    messages: Mapping[int, int]
     first: Sequence[MoveStep]
     forward: Sequence[MoveStep]
     backward: Sequence[MoveStep]
@@ -84,7 +83,7 @@ async def planned_bytes(
     if plan.tensor == 1:
         device = torch.device(trainer.context.executor.device)
         outputs = _outputs(model, cut, example[0], dtype, device=device, numerics=numerics)
-        stages = list(_stages(outputs, numerics.compress))
+        stages = _stages(list(outputs), trainer.context.skips, numerics.compress)
     else:
         own, held = split_model(model), plan.stages_of(rank)
         records = list(_team_records(own, cut, example, dtype, numerics, member=member, held=held))
@@ -100,7 +99,7 @@ async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompu
         for moves in (record.first, record.forward, record.backward):
             sent.append(sum([move.itemsize * await stage.network.elements(move.path) for move in moves]))
     first, forward, backward = sent or (0, 0, 0)
-    return StageBytes(record.activation, record.gradient, (1 + recompute) * forward + backward, first - forward)
+    return StageBytes(record.messages, (1 + recompute) * forward + backward, first - forward)
 
 
 def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int]:
@@ -111,10 +110,9 @@ def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int
     for pipe, stage in held:
         count = len(plan.layout.microbatches[pipe])
         moved += count * stages[stage].moved
-        if stage + 1 < plan.depth and plan.holder(group, pipe, stage + 1, member) != rank:
-            messages += count * stages[stage].activation
-        if stage and plan.holder(group, pipe, stage - 1, member) != rank:
-            messages += count * stages[stage].gradient
+        for to, nbytes in stages[stage].messages.items():
+            if plan.holder(group, pipe, to, member) != rank:
+                messages += count * nbytes
     return messages, moved
 
 
@@ -129,11 +127,13 @@ def _statistics(trainer: RankTrainer) -> int:
     return total
 
 
-def _stages(outputs: Iterable[Sequence[torch.Tensor]], codec: str) -> Iterator[StageBytes]:
-    came = 0
-    for output in outputs:
-        yield StageBytes(_message(output, codec), came)
-        came = _message([tensor for tensor in output if differentiable(tensor)], codec)
+def _stages(outputs: Sequence[Sequence[torch.Tensor]], skips: Skips, codec: str) -> list[StageBytes]:
+    messages = [dict[int, int]() for _ in outputs]
+    for stage, output in enumerate(outputs[:-1]):
+        for reader, tensors in skips.sent(stage, output).items():
+            messages[stage][reader] = _message(tensors, codec)
+            messages[reader][stage] = _message([tensor for tensor in tensors if differentiable(tensor)], codec)
+    return [*map(StageBytes, messages)]
 
 
 def _outputs(
@@ -224,9 +224,10 @@ def _team_records(
         if last:
             told = path(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
             backward.append(MoveStep(told, output.array.itemsize))
-        sent = 0 if last else _message([output.array], numerics.compress)
-        yield TeamRecord(sent, came, first.forward.moves, found.forward.moves, backward)
+        messages = {stage - 1: came} if stage else {}
         came = _message([output.array], numerics.compress)
+        messages |= {} if last else {stage + 1: came}
+        yield TeamRecord(messages, first.forward.moves, found.forward.moves, backward)
         x = Value(piece(member, output.shards, dtype, trained=False), output.shards)
 
 

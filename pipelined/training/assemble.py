@@ -17,8 +17,10 @@ from pipelined.programs.step_totals import StepTotals
 from pipelined.sharding.groups import MeshGroups
 from pipelined.traces.file import Tracer
 from pipelined.training.exchange.compression import Compression
+from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.graph.compiled import require_compilable
 from pipelined.training.job import JobDescription
+from pipelined.training.model import HandsOn
 from pipelined.training.optimizer import require_elementwise
 from pipelined.training.optimizer.masters import MasterOptimizer
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
@@ -94,6 +96,7 @@ def build_rank(
         job.seed if job.dropout_seed is None else job.dropout_seed,
         Compression(actor, numerics.compress, tracer),
         recompute=numerics.recompute or numerics.newest,
+        skips=_skips(job),
         in_order=shards_weights,
     )
     rank_optimizer = (MasterOptimizer if numerics.has_masters else RankOptimizer)(job, local.updated, executor)
@@ -120,6 +123,14 @@ def build_rank(
         gathered=gathered,
         orders=orders or {},
     )
+
+
+def _skips(job: JobDescription) -> Skips:
+    """What goes past stages: nothing where they are compiled, and take tensors alone, or held by teams, in pieces."""
+    if job.plan.tensor > 1 or job.numerics.compile or not isinstance(job.model, HandsOn):
+        return NO_SKIPS
+    cut = job.cut or partition(job.model.costs(job.sequence), job.plan.depth)
+    return Skips.of([job.model.handed_on(layers, job.numerics.dtype) for layers in cut[1:-1]])
 
 
 def _team_stage(

@@ -84,6 +84,18 @@ class LanguageModel(Model, Protocol):
         ...
 
 
+@runtime_checkable
+class HandsOn(Model, Protocol):
+    """A model that knows which tensors its layers hand on unread: these go straight to the stage that reads them."""
+
+    def handed_on(self, layers: range, dtype: torch.dtype) -> Mapping[int, int]:
+        """What these layers hand on unread in training, the same on all ranks.
+
+        Returns: by the place of a tensor among those that the layers take, its place among those that they give.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class CountedLoss:
     """The loss of one microbatch: a mean, or a sum with its count.

@@ -11,6 +11,7 @@ from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.file import Tracer
 from pipelined.training.exchange.compression import Compression
+from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.exchange.stream import Parcel
 
 
@@ -59,6 +60,7 @@ class RankContext:
         seed: of dropout.
         compression: sends tensors between stages; default: without a codec.
         recompute: whether backwards run the last stage's forward again, and so take the targets.
+        skips: tensors that go past stages.
         in_order: whether weight halves move tensors, so that the members of a team run them in one order, too.
     """
 
@@ -71,6 +73,7 @@ class RankContext:
     seed: int
     compression: Compression | None = None
     recompute: bool = False
+    skips: Skips = NO_SKIPS
     in_order: bool = False
 
     @cached_property

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from pipelined.actors.messages import Activation, Address, Gradient
+from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.programs.gradient_sync import GradientSync
@@ -22,6 +22,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
 from pipelined.schedules.worker import At
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
+from pipelined.training.exchange.skips import key_between
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from transports import Message, TransportError
@@ -81,7 +82,7 @@ class TrainWorker(Worker):
         self.context, self.step, self._sums = context, step, sums
         self.losses, self.count = dict[int, float](), 0.0
         self._due = DueMessages(program)
-        origins = filter(None, map(self.origin, program))
+        origins = [origin for at in program for origin in self.origins(at).values()]
         self._messages = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
         self._instructions = instructions
         self._room, self._local = asyncio.Semaphore(1 + AHEAD), asyncio.Semaphore(1 + LOCAL)
@@ -130,7 +131,7 @@ class TrainWorker(Worker):
 
     def _room_of(self, at: Instruction) -> asyncio.Semaphore:
         """What bounds the queued instructions of this kind."""
-        return self._room if at.op == "W" or self.origin(at) else self._local
+        return self._room if at.op == "W" or self.origins(at) else self._local
 
     def _over(self, at: Instruction) -> None:
         if self._sums is not None:
@@ -148,14 +149,14 @@ class TrainWorker(Worker):
         """
         if self.context.in_order:
             return True
-        return (origin := self.origin(Instruction(*at))) is None or self._messages.arrived(*origin)
+        return all(self._messages.arrived(*origin) for origin in self.origins(Instruction(*at)).values())
 
     async def arrival(self, choices: Sequence[At], patience: float) -> None:
         """Wait for a due message while the device is busy, and then for a share of the last weight half here."""
         if patience == math.inf:
             return await super().arrival(choices, patience)
         due = (one for at in choices if self._due.covers(one := Instruction(*at), self.halves))
-        known = [known for at in due if (origin := self.origin(at)) and (known := self._messages.requested(*origin))]
+        known = [request for at in due for request in self.pending(at)]
         if self._queue:
             self._idle = asyncio.get_running_loop().create_future()
             waits: list[asyncio.Future[Any]] = [*known, self._idle]
@@ -194,9 +195,11 @@ class TrainWorker(Worker):
         if at.op == "F" and at.stage == self.layout.depth - 1:
             self._score(self._number(at), *result.tensors)
         elif at.op == "F":
-            self._send(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), result)
+            for reader, parcel in self.context.skips.split_activations(at.stage, result).items():
+                self._send(at, Activation(self.step, at.pipe, reader, at.microbatch), parcel)
         elif at.op in "BI" and at.stage > 0 and result is not None:
-            self._send(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), result)
+            for giver, parcel in self.context.skips.split_gradients(at.stage, result).items():
+                self._send(at, Gradient(self.step, at.pipe, giver, at.microbatch), parcel)
 
     def _score(self, number: int, total: float, count: float | None = None) -> None:
         """Keep the loss of a microbatch.
@@ -211,11 +214,14 @@ class TrainWorker(Worker):
         self.count += 1.0 if count is None else count
 
     async def _message(self, at: Instruction) -> Message | None:
-        """The message that an instruction needs; None if it needs none."""
-        if (origin := self.origin(at)) is None:
+        """The message that an instruction needs, joined if it comes from several stages; None if it needs none."""
+        if not (origins := self.origins(at)):
             return None
-        with self._name_in_errors(at), self.context.tracer.span("receive", str(origin[1][0]), **self._span_fields(at)):
-            return await self._messages.take(*origin)
+        kind, skips = ACTIVATION if at.op == "F" else GRADIENT, self.context.skips
+        with self._name_in_errors(at), self.context.tracer.span("receive", kind, **self._span_fields(at)):
+            messages = {stage: await self._messages.take(*origin) for stage, origin in origins.items()}
+            join = skips.join_activations if at.op == "F" else skips.join_gradients
+            return join(at.stage, messages)
 
     def _is_awaited(self, at: Instruction) -> bool:
         """Whether another rank waits for the result of an instruction, or a gradient sum may start at its end."""
@@ -227,21 +233,28 @@ class TrainWorker(Worker):
     def _send(self, at: Instruction, address: Address, parcel: Parcel) -> None:
         async def send() -> None:
             with self.context.tracer.span("send", address.kind, **self._span_fields(at)):
-                await self.context.messages.send(peer, address.key, *parcel.tensors, note=parcel.note)
+                await self.context.messages.send(peer, key, *parcel.tensors, note=parcel.note)
 
+        key = key_between(at.stage, address)
         peer = self.context.holder(address.pipe, address.stage)
         sending = self.context.actor.start(send())
         self._sends.add(sending)
         sending.add_done_callback(self._sends.discard)
 
-    def origin(self, at: Instruction) -> Origin | None:
-        """The sender and the key of an instruction's message; None if it needs no message."""
-        holder = self.context.holder
+    def origins(self, at: Instruction) -> dict[int, Origin]:
+        """The sender and the key of each message that an instruction needs, by the stage that it comes from."""
+        address, stages = Address(self.step, at.pipe, at.stage, at.microbatch), list[int]()
         if at.op == "F" and at.stage > 0:
-            return holder(at.pipe, at.stage - 1), Activation(self.step, at.pipe, at.stage, at.microbatch).key
-        if at.op in "BI" and at.stage < self.layout.depth - 1:
-            return holder(at.pipe, at.stage + 1), Gradient(self.step, at.pipe, at.stage, at.microbatch).key
-        return None
+            address, stages = Activation(*address), [at.stage - 1, *self.context.skips.givers(at.stage)]
+        elif at.op in "BI" and at.stage < self.layout.depth - 1:
+            address, stages = Gradient(*address), [at.stage + 1, *self.context.skips.readers(at.stage)]
+        return {stage: (self.context.holder(at.pipe, stage), key_between(stage, address)) for stage in stages}
+
+    def pending(self, at: Instruction) -> list[asyncio.Task[Message]]:
+        """The requests of those messages that an instruction waits for; the caller must not cancel them."""
+        every = (self._messages.requested(*origin) for origin in self.origins(at).values())
+        requests = [request for request in every if request]
+        return [request for request in requests if not request.done()] or requests
 
     def _span_fields(self, at: Instruction) -> dict[str, int]:
         return {"step": self.step, "stage": at.stage, "microbatch": at.microbatch, "pipe": at.pipe}

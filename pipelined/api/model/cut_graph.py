@@ -199,6 +199,16 @@ class PartGraph:
         leaving: Any = list(stop.live) if stop else whole.output.args[0]
         self.graph.output(fx.map_arg(leaving, self._value))
 
+    def handed_on(self) -> dict[int, int]:
+        """What is only handed on: by its place among the values that arrive, its place among those that leave."""
+        output = self.graph.output_node()
+        leaving: Any = output.args[0]
+        return {
+            place: leaving.index(node)
+            for place, node in enumerate(self._arriving.values())
+            if set(node.users) == {output} and leaving.count(node) == 1
+        }
+
     def _value(self, node: fx.Node) -> Argument:
         """A value in this graph; what is free is computed here when it is first used."""
         if node not in self._made:

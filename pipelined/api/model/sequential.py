@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.api.data.batch import converted, rows_of
+from pipelined.api.model.handed_on import HandedOn, along, handed_on
 from pipelined.api.model.layer_builders import (
     RECOMPUTED,
     LayerBuilder,
@@ -143,6 +144,7 @@ class LayeredModel:
         built = row.build_on_meta() if self._first_build is None else self._first_build
         self._aliases = shared_names(row.names, built)
         self._meta = [copy.deepcopy(layer).to("meta") for layer in built]
+        self._handed_on = list[HandedOn]()
         self._costs = self._measured(example)
 
     @property
@@ -157,6 +159,10 @@ class LayeredModel:
     def costs(self, sequence: int) -> list[float]:
         """The weight of each layer when stages are cut: its operations for one row, plus its parameters."""
         return self._costs
+
+    def handed_on(self, layers: range, dtype: torch.dtype) -> HandedOn:
+        """What these layers hand on unread; without an example nothing is known, and nothing goes past a stage."""
+        return along([self._handed_on[number] for number in layers]) if self._handed_on else {}
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """These layers as one module. The seed is the model's own: `seed` None only means that values are loaded."""
@@ -192,11 +198,12 @@ class LayeredModel:
             return sizes
         example, rows = converted(example, torch.get_default_dtype()), rows_of(example, "the example")
         try:
-            operations = _operations(self._meta, names, tree_map_only(torch.Tensor, lambda x: x.to("meta"), example))
+            meta = tree_map_only(torch.Tensor, lambda x: x.to("meta"), example)
+            operations, self._handed_on = _operations(self._meta, names, meta)
         except ModelError:
             if self._first_build is None:
                 raise
-            operations = _operations(self._first_build, names, example)
+            operations, self._handed_on = _operations(self._first_build, names, example)
         return [size + count / rows for size, count in zip(sizes, operations, strict=True)]
 
     def loss(self, output: Tree, targets: Tree) -> Any:
@@ -252,18 +259,20 @@ def shared_names(names: Sequence[str], row: Sequence[nn.Module]) -> dict[str, st
     return aliases
 
 
-def _operations(row: Sequence[nn.Module], names: Sequence[str], x: Tree) -> list[float]:
-    """The floating-point operations of each layer's forward, from the inputs x on.
+def _operations(row: Sequence[nn.Module], names: Sequence[str], x: Tree) -> tuple[list[float], list[HandedOn]]:
+    """The floating-point operations of each layer's forward, from the inputs x on, and what it hands on unread.
 
     Raises:
         ModelError: a layer rejects the output of the previous layer.
     """
-    counts = []
+    counts, handed = [], list[HandedOn]()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for before, name, layer in zip(("", *names), names, row, strict=False):
-            x, operations = _counted(name, layer, x, before)
+            taken = tree_map_only(torch.Tensor, torch.Tensor.detach, x)  # each an object of its own
+            x, operations = _counted(name, layer, taken, before)
             counts.append(operations)
-    return counts
+            handed.append(handed_on(layer, taken, x))
+    return counts, handed
 
 
 def _counted(name: str, layer: nn.Module, x: Tree, before: str) -> tuple[Tree, float]:

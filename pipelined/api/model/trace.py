@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from pipelined.api.model.cut_graph import Boundary, PartGraph
+from pipelined.api.model.handed_on import HandedOn
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.traced_program import TracedProgram, first_names
 from pipelined.random.keyed_random import place_of_layer
@@ -24,6 +25,8 @@ from pipelined.random.torch_random import run_layer
 from pipelined.training.check_model import ModelError
 from pipelined.training.parameters import register_tensor
 from pipelined.training.stage import evaluating
+
+CPU = torch.device("cpu")
 
 
 def trace(module: nn.Module, example: Any) -> "Traced":
@@ -110,6 +113,15 @@ class TracedModel:
         """The operations for one row, plus the parameters, of each piece."""
         return self._traced.program().costs(self._traced.cuts)
 
+    def handed_on(self, layers: range, dtype: torch.dtype) -> HandedOn:
+        """What these pieces hand on unread in training."""
+        program = self._traced.program(dtype)
+        start, stop = ends(self._traced, program, layers)
+        if start is None or stop is None or len(start.live) == 1:
+            return {}
+        part = PartGraph(program.graph, start, stop, device=CPU, draws=lambda draw, place: draw, nested="_training")
+        return part.handed_on()
+
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """These pieces as one module, with copies of the values that the traced module has."""
         return TracedPart(self._traced, layers, dtype, torch.device(device))
@@ -150,7 +162,7 @@ class TracedPart(nn.Module):
         self._codes: dict[bool, Callable[..., Any]] = {}
         program = traced.program(dtype)
         kept = traced.module.state_dict()
-        for name in program.graph.states_in(*self._ends(program)):
+        for name in program.graph.states_in(*ends(traced, program, layers)):
             source, tensor = program.tensor(name), self._copy(program, name)
             is_parameter = isinstance(source, nn.Parameter)
             copied = nn.Parameter(tensor, source.requires_grad) if is_parameter else tensor
@@ -159,7 +171,7 @@ class TracedPart(nn.Module):
     def forward(self, x: Any) -> Any:
         """The tensors that cross the part's end: one, or a tuple. The last part returns what the module returns."""
         program = self._traced.program(self._dtype, self.training)
-        start, stop = self._ends(program)
+        start, stop = ends(self._traced, program, self._layers)
         values = program.leaves(x) if start is None else [x] if len(start.live) == 1 else list(x)
         if self.training not in self._codes:
             self._codes[self.training] = self._compiled(program, start, stop)
@@ -167,11 +179,6 @@ class TracedPart(nn.Module):
         if stop is None:
             return pytree.tree_unflatten(results, program.outputs)
         return results[0] if len(results) == 1 else tuple(results)
-
-    def _ends(self, program: TracedProgram) -> tuple[Boundary | None, Boundary | None]:
-        cuts, start, stop = self._traced.cuts, self._layers.start, self._layers.stop
-        first = program.boundary(cuts[start - 1]) if start else None
-        return first, program.boundary(cuts[stop - 1]) if stop <= len(cuts) else None
 
     def _copy(self, program: TracedProgram, name: str) -> torch.Tensor:
         """A copy of a tensor of the module, in this part's dtype and on its device."""
@@ -206,6 +213,12 @@ class TracedPart(nn.Module):
             return run_layer(partial(draw, *args, **kwargs), place_of_layer(place))
 
         return keyed
+
+
+def ends(traced: Traced, program: TracedProgram, layers: range) -> tuple[Boundary | None, Boundary | None]:
+    """Where some pieces of a traced module begin and end; None: where the module does."""
+    first = program.boundary(traced.cuts[layers.start - 1]) if layers.start else None
+    return first, program.boundary(traced.cuts[layers.stop - 1]) if layers.stop <= len(traced.cuts) else None
 
 
 def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -5,7 +5,7 @@ every transfer on the critical path; requests for all messages at once would nee
 """
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
@@ -77,25 +77,25 @@ class Prefetcher:
 
 
 class MessageQueues:
-    """The messages of a segment: activations in their order and gradients in theirs, with no order between the two.
+    """The messages of a segment: those of each sender and kind in their order, with no order between any two.
 
     Args:
         receive: as for a `Prefetcher`.
     """
 
     def __init__(self, actor: Actor, receive: Receive):
-        self._of = {kind: Prefetcher(actor, receive=receive) for kind in ("activation", "gradient")}
+        self._of = defaultdict[Origin, Prefetcher](lambda: Prefetcher(actor, receive=receive))
 
     def expect(self, origins: Iterable[Origin]) -> None:
         """Request further messages, in the order in which each kind will be taken."""
         for peer, key in origins:
-            self._of[str(key[0])].expect([(peer, key)])
+            self._of[peer, key[:1]].expect([(peer, key)])
 
     async def take(self, peer: int, key: Key) -> Message:
-        return await self._of[str(key[0])].take(peer, key)
+        return await self._of[peer, key[:1]].take(peer, key)
 
     def arrived(self, peer: int, key: Key) -> bool:
-        return self._of[str(key[0])].arrived(peer, key)
+        return self._of[peer, key[:1]].arrived(peer, key)
 
     def requested(self, peer: int, key: Key) -> "asyncio.Task[Message] | None":
-        return self._of[str(key[0])].requested(peer, key)
+        return self._of[peer, key[:1]].requested(peer, key)

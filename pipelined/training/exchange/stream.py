@@ -7,9 +7,10 @@ nest, each part by one of these:
     ["tuple", part, ...]    also ["list", part, ...]
     ["dict", [key, part], ...]
     ["value", value]        None, a bool, a number or a string, which travels as it is
+    ["elsewhere"]           a tensor that is not in this message; see `pipelined.training.exchange.skips`
 
 The gradients of one tensor are a message of one block. Those of several are a message whose note has the place of each
-block's tensor, from 0; tensors without a place have no gradient.
+block's tensor, from 0; tensors without a place have no gradient. A tensor that is elsewhere has a place, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from transports import Block, Message, WireError
 Tree = Any
 """A tensor, or tuples, lists and dicts of tensors and plain values."""
 PLAIN = (bool, int, float, str, type(None))
+ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,28 @@ class Parcel:
     note: Any = None
 
 
+class Elsewhere:
+    """In place of a tensor that a stage hands on unread: the tensor itself does not come to this stage.
+
+    Raises:
+        UsageError: from every use but to hand it on.
+    """
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        fact = "a layer reads a tensor here that it handed on unread for the example"
+        raise UsageError(f"{fact}; let it read the tensor for the inputs of every microbatch, or of none")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.__torch_function__()
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = __getitem__ = __len__ = (
+        __torch_function__
+    )
+
+
 Arrived = Tree | Message
 """An input: a message from another stage, or tensors of this rank."""
 
@@ -49,6 +73,13 @@ def tensors_of(tree: Tree) -> list[torch.Tensor]:
     if isinstance(tree, torch.Tensor):
         return [tree]
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def places_of(tree: Tree) -> list[torch.Tensor | Elsewhere]:
+    """The tensors of a tree in order, with those that are elsewhere."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor | Elsewhere)]
 
 
 def pack_tree(tree: Tree, recompute: bool = False) -> Parcel:
@@ -91,20 +122,22 @@ def pack_gradients(tree: Tree, gradients: Sequence[torch.Tensor | None]) -> Parc
         gradients: of those of its tensors that require one; None: nothing depends on the tensor. Zeros are sent for
             one tensor, and nothing for one of several.
     """
-    inputs = tensors_of(tree)
     if isinstance(tree, torch.Tensor) and tree.requires_grad:
         (gradient,) = gradients
         return Parcel((torch.zeros_like(tree, device="cpu") if gradient is None else gradient.cpu(),))
-    places = [place for place, tensor in enumerate(inputs) if tensor.requires_grad]
+    inputs = enumerate(places_of(tree))
+    places = [place for place, each in inputs if isinstance(each, torch.Tensor) and each.requires_grad]
     known = [(place, g.cpu()) for place, g in zip(places, gradients, strict=True) if g is not None]
     return Parcel(tuple(gradient for _, gradient in known), [place for place, _ in known])
 
 
 def open_gradients(
-    arrived: Arrived, outputs: Sequence[torch.Tensor], device: torch.device
+    arrived: Arrived, outputs: Sequence[torch.Tensor | Elsewhere], device: torch.device
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Each output that requires a gradient and has one, and the gradient.
 
+    Args:
+        outputs: as `places_of` gives them.
     Raises:
         WireError: the gradients are not those of these outputs, or have another shape.
     """
@@ -114,11 +147,13 @@ def open_gradients(
     else:
         given = tensors_of(arrived)
         places = list(range(len(given)))
+    here = {place for place, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
     fits = isinstance(places, list) and len(places) == len(given)
-    if not fits or not all(isinstance(place, int) and 0 <= place < len(outputs) for place in places):
+    if not fits or not all(isinstance(place, int) and place in here for place in places):
         fact = f"gradients of other tensors (outputs: {len(outputs)}, gradients: {len(given)}, places: {places})"
         raise WireError(fact)
-    pairs = [(outputs[place], gradient) for place, gradient in zip(places, given, strict=True)]
+    due = [output for place in places if isinstance(output := outputs[place], torch.Tensor)]
+    pairs = list(zip(due, given, strict=True))
     for output, gradient in pairs:
         if output.shape != gradient.shape:
             fact = f"output: {tuple(output.shape)}, gradient: {tuple(gradient.shape)}"
@@ -128,7 +163,7 @@ def open_gradients(
 
 def describe_tree(tree: Tree, recompute: bool = False) -> Any:
     """The note of a tree, as for `pack_tree`."""
-    if not tensors_of(tree):
+    if not places_of(tree):
         raise UsageError(f"a {type(tree).__name__} without a tensor; let it give at least one tensor")
     return _described(tree, recompute)
 
@@ -143,6 +178,8 @@ def _described(tree: Tree, recompute: bool) -> Any:
         return differentiable(tree) if recompute else tree.requires_grad
     if type(tree) in PLAIN:
         return ["value", tree]
+    if isinstance(tree, Elsewhere):
+        return [ELSEWHERE]
     if type(tree) in (tuple, list):
         return [type(tree).__name__, *(_described(part, recompute) for part in tree)]
     if type(tree) is dict and all(type(key) in PLAIN for key in tree):
@@ -160,6 +197,8 @@ def _restored(note: Any, blocks: Iterator[Block], device: torch.device, gradient
             return _leaf(block.torch().to(device), gradients and note)
         case ["value", value]:
             return value
+        case [str(kind)] if kind == ELSEWHERE:
+            return Elsewhere()
         case ["tuple", *parts]:
             return tuple([_restored(part, blocks, device, gradients) for part in parts])
         case ["list", *parts]:

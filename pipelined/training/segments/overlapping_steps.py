@@ -28,6 +28,7 @@ from pipelined.training.segments.stage_updates import AfterUpdate, StageUpdates,
 from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import TrainWorker
+from transports import Message
 
 
 class OverlappingSteps(Worker, Segment):
@@ -123,12 +124,10 @@ class OverlappingSteps(Worker, Segment):
     async def arrival(self, choices: Sequence[At], patience: float) -> None:
         if patience < math.inf:
             return
-        requests = []
+        requests = list[asyncio.Task[Message]]()
         for op, pipe, stage, microbatch in choices:
             step, inside = divmod(microbatch, self._each)
-            origin = self._open[step].origin(Instruction(op, pipe, stage, inside))
-            if origin and (request := self._messages.requested(*origin)):
-                requests.append(request)
+            requests += self._open[step].pending(Instruction(op, pipe, stage, inside))
         await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
 
     def _begin(self, numbers: range) -> None:
@@ -140,4 +139,4 @@ class OverlappingSteps(Worker, Segment):
             self._open[number] = worker = TrainWorker(context, self._steps[number], messages=self._messages)
             ((pipe, stage),) = worker.layout.held_by(worker.index)
             each = [Instruction(op, pipe, stage, m) for op in "FB" for m in worker.layout.microbatches[pipe]]
-            self._messages.expect(filter(None, map(worker.origin, each)))
+            self._messages.expect(origin for at in each for origin in worker.origins(at).values())

@@ -1,0 +1,183 @@
+"""Tensors that go past stages: from the stage that gives them straight to the one that reads them, and so back.
+
+    stage 0            stage 1             stage 2            stage 3
+    gives (x, skip) ─► reads x,        ─► reads x,        ─► reads (x, skip)
+             │         hands skip on       hands skip on        ▲
+             └──────────────────────────────────────────────────┘
+
+A stage between gets its tree from the stage before it, with an `Elsewhere` in the tensor's place, and hands that on.
+The gradient takes the same way back. A tensor that a stage reads and hands on goes from reader to reader, so that
+gradients are added in the order of the stages. The places of tensors are counted through a tree; see `stream`.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
+
+from pipelined.actors.messages import Address
+from pipelined.training.exchange.stream import ELSEWHERE, Parcel
+from transports import Block, Message, WireError
+
+T = TypeVar("T")
+STRAIGHT = "straight"
+"""Begins the address of a message between two stages that are not neighbours."""
+
+
+class Skip(NamedTuple):
+    """A tensor at a place of what one stage gives, and at a place of what a later stage takes."""
+
+    giver: int
+    given: int
+    reader: int
+    taken: int
+
+
+@dataclass(frozen=True)
+class Skips:
+    """All tensors of a model that go past stages.
+
+    Args:
+        every: in order of the places where they are given.
+        absent: by stage, the places of the tensors that it hands on without having them.
+    """
+
+    every: tuple[Skip, ...] = ()
+    absent: Mapping[int, Collection[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, handed_on: Sequence[Mapping[int, int]]) -> "Skips":
+        """Those of a model.
+
+        Args:
+            handed_on: of each stage between the first and the last, what it hands on unread: by the place where it
+                takes a tensor, the place where it gives that tensor.
+        """
+        found, past = list[Skip](), dict[int, tuple[int, int]]()
+        for stage, handed in enumerate([*handed_on, {}], 1):
+            found += [Skip(*giver, stage, place) for place, giver in past.items() if place not in handed]
+            past = {to: past.get(place, (stage - 1, place)) for place, to in handed.items()}
+        return cls(tuple(sorted(found)), {stage: {*handed.values()} for stage, handed in enumerate(handed_on, 1)})
+
+    def readers(self, stage: int) -> list[int]:
+        """The stages that read what goes straight from a stage."""
+        return sorted({each.reader for each in self.every if each.giver == stage})
+
+    def givers(self, stage: int) -> list[int]:
+        """The stages that send straight to a stage what it reads."""
+        return sorted({each.giver for each in self.every if each.reader == stage})
+
+    def sent(self, stage: int, tensors: Sequence[T]) -> dict[int, list[T]]:
+        """Of all tensors that a stage gives, also those that it does not have, those that it sends, by reader."""
+        readers = {each.given: each.reader for each in self.every if each.giver == stage}
+        found: dict[int, list[T]] = {stage + 1: []}
+        for place, tensor in enumerate(tensors):
+            if place not in self.absent.get(stage, ()):
+                found.setdefault(readers.get(place, stage + 1), []).append(tensor)
+        return found
+
+    def split_activations(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
+        """What a stage gives, by the stage that it is sent to; the next one is always among them."""
+        readers, places = {each.given: each.reader for each in self.every if each.giver == stage}, count()
+        if not readers:
+            return {stage + 1: whole}
+        tensors = iter(whole.tensors)
+        to = {reader: list[tuple[Any, Any]]() for reader in (stage + 1, *readers.values())}
+
+        def part_of(part: Any) -> Any:
+            reader = readers.get(next(places), stage + 1)
+            if part != [ELSEWHERE]:
+                to[reader].append((part, next(tensors)))
+            return part if reader == stage + 1 else [ELSEWHERE]
+
+        notes = {stage + 1: _mapped(whole.note, part_of)}
+        return {
+            reader: Parcel(
+                tuple(tensor for _, tensor in pairs), notes.get(reader, ["tuple", *(part for part, _ in pairs)])
+            )
+            for reader, pairs in to.items()
+        }
+
+    def join_activations(self, stage: int, messages: Mapping[int, Message]) -> Message:
+        """What a stage takes, as one message.
+
+        Args:
+            messages: by the stage that sent them.
+        Raises:
+            WireError: they do not hold these tensors.
+        """
+        near, places, blocks = messages[stage - 1], count(), list[Block | None]()
+        if len(messages) == 1:
+            return near
+        due = {place: part for giver in self.givers(stage) for place, part in self._due(giver, stage, messages[giver])}
+        own = iter(near.blocks)
+
+        def part_of(part: Any) -> Any:
+            straight = due.pop(next(places), None)
+            if straight:
+                blocks.append(straight[1])
+            elif part != [ELSEWHERE]:
+                blocks.append(next(own, None))
+            return straight[0] if straight else part
+
+        note = _mapped(near.note, part_of)
+        found = tuple(block for block in blocks if block is not None)
+        if due or len(found) < len(blocks) or next(own, None) is not None:
+            raise WireError(f"other tensors than the note describes (tensors: {len(near.blocks)}, note: {near.note})")
+        return Message(near.source, near.key, found, note)
+
+    def split_gradients(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
+        """The gradients of what a stage takes, by the stage that they are sent to; the one before is among them."""
+        back = {each.taken: (each.giver, each.given) for each in self.every if each.reader == stage}
+        if not back:
+            return {stage - 1: whole}
+        to = {giver: list[tuple[int, Any]]() for giver in (stage - 1, *self.givers(stage))}
+        for place, gradient in zip([0] if whole.note is None else whole.note, whole.tensors, strict=True):
+            giver, given = back.get(place, (stage - 1, place))
+            to[giver].append((given, gradient))
+        return {giver: Parcel(tuple(each for _, each in pairs), [at for at, _ in pairs]) for giver, pairs in to.items()}
+
+    def join_gradients(self, stage: int, messages: Mapping[int, Message]) -> Message:
+        """The gradients of what a stage gives, as one message in the order of their places.
+
+        Raises:
+            WireError: they are not those of these tensors.
+        """
+        near = messages[stage + 1]
+        if len(messages) == 1:
+            return near
+        if not all(isinstance(each.note, list) and len(each.note) == len(each.blocks) for each in messages.values()):
+            raise WireError(f"gradients without their places (notes: {[each.note for each in messages.values()]})")
+        pairs = sorted(
+            ((place, block) for each in messages.values() for place, block in zip(each.note, each.blocks, strict=True)),
+            key=lambda pair: pair[0],
+        )
+        return Message(near.source, near.key, tuple(block for _, block in pairs), [place for place, _ in pairs])
+
+    def _due(self, giver: int, stage: int, message: Message) -> Iterator[tuple[int, tuple[bool, Block]]]:
+        """What came straight from a stage: by the place where it is taken its part of the note, and the tensor."""
+        taken = [each.taken for each in self.every if (each.giver, each.reader) == (giver, stage)]
+        parts = message.note[1:] if isinstance(message.note, list) else []
+        if not len(taken) == len(parts) == len(message.blocks) or not all(isinstance(part, bool) for part in parts):
+            raise WireError(f"other tensors than go past stages (due: {len(taken)}, came: {message.note!r:.80})")
+        return zip(taken, zip(parts, message.blocks, strict=True), strict=True)
+
+
+NO_SKIPS = Skips()
+
+
+def key_between(stage: int, address: Address) -> tuple[int | str, ...]:
+    """The key of a message from a stage; straight ones name it, as one rank may hold several stages."""
+    return address.key if abs(stage - address.stage) == 1 else (STRAIGHT, stage, *address.key)
+
+
+def _mapped(note: Any, part_of: Callable[[Any], Any]) -> Any:
+    """A note with each part that stands for a tensor replaced, in order."""
+    match note:
+        case bool() | ["elsewhere"]:
+            return part_of(note)
+        case ["tuple" | "list" as kind, *parts]:
+            return [kind, *(_mapped(part, part_of) for part in parts)]
+        case ["dict", *pairs]:
+            return ["dict", *([key, _mapped(part, part_of)] for key, part in pairs)]
+    return note
