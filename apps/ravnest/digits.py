@@ -5,7 +5,7 @@ The stem's output goes to the first block and, past all blocks, to the head: a s
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from apps.images.digits import Images, digits, require_scikit_learn
@@ -35,15 +35,16 @@ class DigitsConfig(ResNetConfig):
         image, stem = self.colours * side**2, width * side**2
         kernel = 9 * self.colours * width
         yield _size(rows, kernel + NORM_NUMBERS * width, image + 2 * stem, image, kernel * side**2)
-        entering = 2 * stem
+        entering = stem
         for block in self.rows:
             side = -(-side // block.stride)
             output = block.outputs * side**2
             kept = (4 + has_projection(block)) * output
             yield _size(rows, _numbers(block), kept, entering, _kernels(block) * side**2)
-            entering = output + stem
+            entering = output
         inputs = self.rows[-1].outputs + width
-        yield _size(rows, (inputs + 1) * self.classes, inputs + self.classes, entering, inputs * self.classes)
+        head = _size(rows, (inputs + 1) * self.classes, inputs + self.classes, entering, inputs * self.classes)
+        yield replace(head, reads=((0, NUMBER_BYTES * rows * stem),))
 
 
 DIGITS_MODEL = DigitsConfig(**vars(PRESETS["digits"]))

@@ -174,9 +174,9 @@ class ClusterFormer:
         left = view.left(clusters)
         held = {(n, s): view.left_at(clusters, n, s) for n in left for s in range(len(clusters.rows[n]))}
         alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
-        places = {(n, s): (clusters.rows[n][s], self._pool_node(view.nodes[name])) for (n, s), name in alone.items()}
+        nodes = {at: self._pool_node(view.nodes[name]) for at, name in alone.items()}
         rules = replace(self.request.rules, rounds=len(left) > 1)
-        return new_backups(places, view.free, StageSizes(self.request.layers, rules))
+        return new_backups(clusters, nodes, view.free, StageSizes(self.request.layers, rules))
 
     def _pool_node(self, node: NodeRecord) -> PoolNode:
         """A node as the plan takes it, as reliable as it was seen to be."""
@@ -190,9 +190,9 @@ class ClusterFormer:
             return []
         rules = replace(self.request.rules, rounds=True)
         sizes = StageSizes(self.request.layers, rules)
-        places = ((place, view.left_at(clusters, n, s)) for n in left for s, place in enumerate(clusters.rows[n]))
-        held = ((place, view.nodes[holder.name].ram) for place, holders in places for holder in holders)
-        if any(sizes.bytes(place.alive)[place.first, place.end] > ram for place, ram in held):
+        places = [(n, s) for n in left for s in range(len(clusters.rows[n]))]
+        held = ((n, s, view.nodes[holder.name].ram) for n, s in places for holder in view.left_at(clusters, n, s))
+        if any(sizes.of_row(clusters.rows[n])[s] > ram for n, s, ram in held):
             return []  # one cluster alone was planned without the copies of a round
         with suppress(UsageError):
             request = replace(self.request, clusters=wanted, rules=rules, backups=0)

@@ -35,20 +35,20 @@ NONE = Newcomers()
 
 
 def new_backups(
-    places: Mapping[tuple[int, int], tuple[StagePlace, PoolNode]], waiting: Sequence[NodeRecord], sizes: StageSizes
+    clusters: Clusters, alone: Mapping[tuple[int, int], PoolNode], waiting: Sequence[NodeRecord], sizes: StageSizes
 ) -> list[BackupPlace]:
     """Backups for places that have none, of nodes that wait; see `assign_backups`.
 
     Args:
-        places: by cluster and stage, with the node that holds each.
+        alone: by cluster and stage, the node that holds the place alone.
         sizes: bytes of every stage.
     """
-    stages = [
-        PlannedStage(node, place.first, place.end, int(sizes.bytes(place.alive)[place.first, place.end]), place.alive)
-        for place, node in places.values()
-    ]
+    stages = list[PlannedStage]()
+    for (cluster, stage), node in alone.items():
+        row, place = clusters.rows[cluster], clusters.rows[cluster][stage]
+        stages.append(PlannedStage(node, place.first, place.end, sizes.of_row(row)[stage], place.alive))
     named, found = {each.name: each for each in waiting}, assign_backups(stages, [each.pool_node for each in waiting])
-    records = {at: named[found[index].name] for index, at in enumerate(places) if index in found}
+    records = {at: named[found[index].name] for index, at in enumerate(alone) if index in found}
     return [BackupPlace(*at, Holder(each.name, each.address, each.incarnation)) for at, each in records.items()]
 
 

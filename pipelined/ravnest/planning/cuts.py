@@ -72,8 +72,9 @@ class Cuts:
         return cut
 
     def _table(self, depth: int) -> dict[int, Costs]:
-        """What is known by the set of nodes; with `ahead` the depth decides on the microbatches alive, too."""
-        return self._tables.setdefault(0 if self._sizes.rules.ahead is None else depth, {})
+        """What is known by the set of nodes; with `ahead`, or with skips, the depth decides on the bytes, too."""
+        by_depth = self._sizes.has_skips or self._sizes.rules.ahead is not None
+        return self._tables.setdefault(depth if by_depth else 0, {})
 
     def _rest(
         self, table: dict[int, Costs], mask: int, depth: int, limit: float, order: Sequence[int] | None = None
@@ -102,7 +103,8 @@ class Cuts:
     def _costs(self, node: int, stage: int, depth: int, limit: float) -> Costs:
         """The cost of every [first, end) on a node: the first one; given its limit, the second one within it."""
         held, sizes = self._nodes[node], self._sizes
-        share = sizes.bytes(sizes.rules.alive(stage, depth)) / held.ram
+        alive = sizes.rules.alive
+        share = sizes.bytes(alive(stage, depth), alive(0, depth)) / held.ram
         seconds = sizes.work / held.flops if held.flops else np.zeros_like(share)
         first, second = (seconds, share) if self._objective == "rate" else (share, seconds)
         return np.where((share <= 1) & (first <= limit), first if limit == np.inf else second, np.inf)

@@ -2,17 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from operator import le
 from typing import Any
 
 from collectives import ProblemSize
 from collectives.algorithms.all_reduce.ring import RingAllReduce
 from collectives.clusters import Ring, Share, rings_of
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.cuts import Cuts, CutStage, Objective
+from pipelined.ravnest.planning.cuts import Cuts, Objective
 from pipelined.ravnest.planning.formation import Formation, Method, Partition, form, method_for
 from pipelined.ravnest.planning.pool import Newcomer, PoolNode
-from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules, StageSizes, law, microbatch_seconds
+from pipelined.ravnest.planning.stage import (
+    NUMBER_BYTES,
+    LayerSize,
+    StageRules,
+    StageSizes,
+    law,
+    line_seconds,
+    microbatch_seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -219,7 +227,8 @@ class _Planner:
             if sizes is None or cut is None:
                 clusters.append(PlannedCluster(nodes, (), None))
             else:
-                clusters.append(_cluster([(self._nodes[stage.node], stage) for stage in cut], sizes))
+                held = [range(stage.first, stage.end) for stage in cut]
+                clusters.append(_cluster([self._nodes[stage.node] for stage in cut], held, sizes))
         request = self._request
         rings = tuple(rings_between(clusters, request.layers)) if request.layers else ()
         return RavnestPlan(tuple(clusters), self._waiting, self._method, self._objective, request.layers, rings)
@@ -252,42 +261,33 @@ def _split(pool: Sequence[PoolNode], sizes: StageSizes) -> tuple[tuple[PoolNode,
     return large, tuple(node for node in pool if node.ram < min(needs))
 
 
-def _cluster(cut: Sequence[tuple[PoolNode, CutStage]], sizes: StageSizes) -> PlannedCluster:
-    alive, seconds = _alive(cut, sizes)
+def _cluster(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) -> PlannedCluster:
+    alive, seconds = _alive(nodes, cut, sizes)
     stages = tuple(
-        PlannedStage(node, stage.first, stage.end, int(sizes.bytes(count)[stage.first, stage.end]), count)
-        for (node, stage), count in zip(cut, alive, strict=True)
+        PlannedStage(node, layers.start, layers.stop, held, count)
+        for node, layers, held, count in zip(nodes, cut, sizes.of_cut(cut, alive), alive, strict=True)
     )
-    return PlannedCluster(tuple(node for node, _ in cut), stages, seconds)
+    return PlannedCluster(tuple(nodes), stages, seconds)
 
 
-def _alive(cut: Sequence[tuple[PoolNode, CutStage]], sizes: StageSizes) -> tuple[list[int], float | None]:
+def _alive(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) -> tuple[list[int], float | None]:
     """Microbatches alive in each stage, and the seconds of one: of the choices that fit the shortest, then the least.
 
     The choices are those that the cut was found with and, with `ahead` open, the law's for all it allows in stage 0.
     """
     usual = [sizes.rules.alive(stage, len(cut)) for stage in range(len(cut))]
-    speeds = [node.flops for node, _ in cut if node.flops]
+    speeds = [node.flops for node in nodes if node.flops]
     if len(speeds) < len(cut):
         return usual, None
-    work = [float(sizes.work[stage.first, stage.end]) for _, stage in cut]
+    work = [float(sizes.work[layers.start, layers.stop]) for layers in cut]
     seconds = [each / speed for each, speed in zip(work, speeds, strict=True)]
-    lines = [
-        sizes.layers[after.first].input_bytes / min(one.bandwidth, other.bandwidth)
-        for (one, _), (other, after) in pairwise(cut)
-    ]
-    choices, full = [usual], law(seconds, lines)
+    lines = line_seconds(sizes.layers, cut, [node.bandwidth for node in nodes])
+    choices, full, rams = [usual], law(seconds, lines), [node.ram for node in nodes]
     if sizes.rules.ahead is None:
         choices += [[-(-count * each // full[0]) for each in full] for count in range(1, full[0] + 1)]
-    fitting = [choice for choice in choices if _fits(cut, sizes, choice)]
+    fitting = [choice for choice in choices if all(map(le, sizes.of_cut(cut, choice), rams))]
     best = min(fitting, key=lambda choice: (microbatch_seconds(seconds, lines, choice), sum(choice)))
     return best, microbatch_seconds(seconds, lines, best)
-
-
-def _fits(cut: Sequence[tuple[PoolNode, CutStage]], sizes: StageSizes, alive: Sequence[int]) -> bool:
-    return all(
-        sizes.bytes(count)[stage.first, stage.end] <= node.ram for (node, stage), count in zip(cut, alive, strict=True)
-    )
 
 
 def rings_between(clusters: Sequence[PlannedCluster], layers: Sequence[LayerSize]) -> list[Ring]:

@@ -2,7 +2,8 @@
 
 A stage of P parameters of 4 bytes holds 4 P (V + 1 + 2 + R) bytes: V versions of its weights, a gradient, two moments,
 and R copies of a round (the snapshot and its sum). Its activations come on top: those of all K microbatches alive, or,
-where they are recomputed (`newest`), the inputs of K and the activations of one.
+where they are recomputed (`newest`), the inputs of K and the activations of one. What it reads of other stages than the
+one before comes straight from there, and waits: as much as K of the first stage.
 """
 
 import math
@@ -13,6 +14,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pipelined.ravnest.planning.places import StagePlace
 
 NUMBER_BYTES = 4
 GRADIENT_AND_MOMENTS = 3
@@ -30,6 +33,8 @@ class LayerSize:
         input_bytes: what it receives from the layer before.
         work: floating-point operations of its forward and backward.
         number_bytes: of a parameter.
+        reads: outputs of earlier layers than the one before, (layer, bytes): from the last layer that read them, or
+            else from the one that made them.
     """
 
     parameters: int
@@ -37,6 +42,7 @@ class LayerSize:
     input_bytes: int
     work: float
     number_bytes: int = NUMBER_BYTES
+    reads: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,25 +86,36 @@ class StageSizes:
         self._activations = _sums([layer.activation_bytes for layer in layers])
         self._inputs = np.array([*(float(layer.input_bytes) for layer in layers), 0.0])[:, None]
         self.work = _sums([layer.work for layer in layers]) * rules.passes
-        self._bytes: dict[int, NDArray[np.float64]] = {}
+        self._straight = _straight(layers)
+        self.has_skips = bool(self._straight.any())
+        self._bytes: dict[tuple[int, int], NDArray[np.float64]] = {}
 
-    def bytes(self, alive: int) -> NDArray[np.float64]:
-        """Bytes of every stage with this many microbatches alive."""
-        if alive not in self._bytes:
+    def bytes(self, alive: int, first: int) -> NDArray[np.float64]:
+        """Bytes of every stage with this many microbatches alive in it, and in the first stage."""
+        if (alive, first) not in self._bytes:
             kept = alive * self._activations
             if self.rules.weights == "newest":
                 kept = alive * self._inputs + self._activations
-            self._bytes[alive] = self.rules.copies(alive) * self._copy + kept
-        return self._bytes[alive]
+            self._bytes[alive, first] = self.rules.copies(alive) * self._copy + kept + first * self._straight
+        return self._bytes[alive, first]
+
+    def of_cut(self, cut: Sequence[range], alive: Sequence[int]) -> list[int]:
+        """Bytes of each stage of a cluster, by its layers and its microbatches alive."""
+        both = zip(cut, alive, strict=True)
+        return [int(self.bytes(count, alive[0])[layers.start, layers.stop]) for layers, count in both]
+
+    def of_row(self, row: Sequence[StagePlace]) -> list[int]:
+        """Bytes of each place of a cluster."""
+        return self.of_cut([range(place.first, place.end) for place in row], [place.alive for place in row])
 
     @property
     def least(self) -> int:
         """Bytes of the whole model on one node with one microbatch alive; no cut holds less in all its stages."""
-        return int(self.bytes(1)[0, len(self.layers)])
+        return int(self.bytes(1, 1)[0, len(self.layers)])
 
     def of_layer(self, index: int) -> int:
         """Bytes of one layer with one microbatch alive."""
-        return int(self.bytes(1)[index, index + 1])
+        return int(self.bytes(1, 1)[index, index + 1])
 
 
 def law(seconds: Sequence[float], lines: Sequence[float]) -> list[int]:
@@ -118,10 +135,41 @@ def round_trips(seconds: Sequence[float], lines: Sequence[float]) -> list[float]
     return [*accumulate(reversed(own))][::-1]
 
 
+def line_seconds(layers: Sequence[LayerSize], cut: Sequence[range], lines: Sequence[float]) -> list[float]:
+    """Seconds of a microbatch's messages from each stage to the next.
+
+    What goes straight to a later stage takes its time on the lines of both its ends, and none between.
+
+    Args:
+        cut: the layers of each stage.
+        lines: bytes a second of each stage's node.
+    """
+    given, taken, stage_of = [0] * len(cut), [0] * len(cut), dict[int, int]()
+    for stage, held in enumerate(cut):
+        stage_of |= dict.fromkeys(held, stage)
+        messages = [(stage - 1, layers[held.start].input_bytes)] if stage else []
+        messages += [(stage_of[layer], nbytes) for index in held for layer, nbytes in layers[index].reads]
+        for giver, nbytes in messages:
+            if giver != stage:
+                given[giver] += nbytes
+                taken[stage] += nbytes
+    seconds = [nbytes / line for nbytes, line in zip(given, lines, strict=True)]
+    return [max(seconds[stage], taken[stage + 1] / lines[stage + 1]) for stage in range(len(cut) - 1)]
+
+
 def microbatch_seconds(seconds: Sequence[float], lines: Sequence[float], alive: Sequence[int]) -> float:
     """Seconds from one microbatch to the next in the steady state: the slowest stage, line, or round trip over K_s."""
     trips = (trip / count for trip, count in zip(round_trips(seconds, lines), alive, strict=True))
     return max(*seconds, *lines, *trips)
+
+
+def _straight(layers: Sequence[LayerSize]) -> NDArray[np.float64]:
+    """Bytes that every stage [first, end) takes straight from others, for one microbatch."""
+    found = np.zeros((len(layers) + 1, len(layers) + 1))
+    for index, layer in enumerate(layers):
+        for source, nbytes in layer.reads:
+            found[source + 1 : index + 1, index + 1 :] += nbytes
+    return found
 
 
 def _sums(values: Sequence[float]) -> NDArray[np.float64]:

@@ -1,13 +1,21 @@
 """Cuts: known answers, and brute force over every cut and order."""
 
 import random
+from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 
 import pytest
 
 from pipelined.ravnest.planning.cuts import Cuts
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes, law, microbatch_seconds
+from pipelined.ravnest.planning.stage import (
+    LayerSize,
+    StageRules,
+    StageSizes,
+    law,
+    line_seconds,
+    microbatch_seconds,
+)
 
 LAYER = LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=3.0)
 
@@ -72,6 +80,8 @@ def brute_force(nodes, layers, rules, objective):
                     kept *= alive
                 else:
                     kept += alive * part[0].input_bytes
+                straight = [b for layer in part for source, b in layer.reads if source < span[0]]
+                kept += rules.alive(0, len(order)) * sum(straight)
                 shares.append((4 * copies * sum(layer.parameters for layer in part) + kept) / node.ram)
                 again = 4 / 3 if rules.weights == "newest" else 1
                 seconds.append(sum(layer.work for layer in part) * again / node.flops)
@@ -85,14 +95,23 @@ def measured(nodes, layers, rules, objective, cut):
     """The same two costs of one cut."""
     sizes = StageSizes(layers, rules)
     alive = [rules.alive(stage, len(cut)) for stage in range(len(cut))]
-    shares = [sizes.bytes(k)[s.first, s.end] / nodes[s.node].ram for k, s in zip(alive, cut, strict=True)]
+    shares = [sizes.bytes(k, alive[0])[s.first, s.end] / nodes[s.node].ram for k, s in zip(alive, cut, strict=True)]
     seconds = [sizes.work[s.first, s.end] / nodes[s.node].flops for s in cut]
     assert [0, *(s.end for s in cut)] == [*(s.first for s in cut), len(layers)]
     assert sorted(s.node for s in cut) == [*range(len(nodes))]
     return (max(seconds), max(shares)) if objective == "rate" else (max(shares), max(seconds))
 
 
-def test_cuts_are_as_good_as_brute_force_on_200_small_cases():
+def with_skips(layers, chance):
+    """Each layer may read outputs of earlier layers than the one before it."""
+    return [
+        replace(layer, reads=tuple((at, chance.randint(1, 9)) for at in range(index - 1) if chance.random() < 0.3))
+        for index, layer in enumerate(layers)
+    ]
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_cuts_are_as_good_as_brute_force_on_200_small_cases(skips):
     chance, fitting = random.Random(0), 0
     for _ in range(200):
         count = chance.randint(1, 4)
@@ -100,6 +119,7 @@ def test_cuts_are_as_good_as_brute_force_on_200_small_cases():
             LayerSize(*(chance.randint(1, 9) for _ in range(3)), float(chance.randint(1, 9)))
             for _ in range(chance.randint(count, 7))
         ]
+        layers = with_skips(layers, chance) if skips else layers
         rules = StageRules(chance.choice(["kept", "newest"]), chance.random() < 0.5, chance.choice([None, None, 2, 5]))
         room = 4 * 7 * sum(layer.parameters for layer in layers) // count
         nodes = [
@@ -113,6 +133,30 @@ def test_cuts_are_as_good_as_brute_force_on_200_small_cases():
         assert found == (expected and pytest.approx(expected, rel=1e-12))
         fitting += cut is not None
     assert 60 < fitting < 190
+
+
+def test_a_skip_costs_memory_where_it_is_read_and_time_on_the_lines_of_both_its_ends():
+    """Four layers, one a node; the last reads what the first gives, too: 5 bytes, on lines of 1, 2, 1 and 4 bytes."""
+    layers = [LAYER, LAYER, LAYER, replace(LAYER, reads=((0, 5),))]
+    cut, lines = [range(n, n + 1) for n in range(4)], [1.0, 2.0, 1.0, 4.0]
+    assert line_seconds(layers, cut, lines) == [9.0, 4.0, 4.0]  # of node 0: its own 4 and the 5; before: 9, 9, 9
+    assert line_seconds(layers, cut, [9.0, 2.0, 1.0, 0.5]) == [2.0, 4.0, 18.0]
+    assert line_seconds(layers, [range(3), range(3, 4)], [1.0, 1.0]) == [9.0]
+    assert line_seconds(layers, [range(4)], [1.0]) == []
+    held, without = StageSizes(layers, StageRules()), StageSizes([LAYER] * 4, StageRules())
+    more = {
+        at: held.bytes(1, 4)[at] - without.bytes(1, 4)[at] for at in ((0, 1), (1, 2), (2, 3), (3, 4), (1, 4), (0, 4))
+    }
+    assert [*more.values()] == [0, 0, 0, 20, 20, 0], "as many wait as are alive in the first stage"
+    assert held.least == without.least
+
+
+def test_cuts_over_some_of_the_nodes_do_not_depend_on_what_was_cut_before():
+    layers = [*[LAYER] * 5, replace(LAYER, reads=((0, 40),))]
+    nodes, every = nodes_of([40, 50, 60, 70], [1.0] * 4), [(0, 1), (0, 1, 2), (1, 2, 3), (0, 1, 2, 3)]
+    shared = Cuts(nodes, StageSizes(layers, StageRules()), "transfer")
+    alone = [Cuts(nodes, StageSizes(layers, StageRules()), "transfer").worst(members) for members in every]
+    assert [shared.worst(members) for members in every] == alone
 
 
 def test_many_nodes_are_cut_by_descent(monkeypatch):
