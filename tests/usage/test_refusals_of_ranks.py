@@ -66,6 +66,42 @@ def test_under_mpirun_a_wrong_table_is_refused_with_its_grid_before_any_rank_com
     assert [Path(tmp_path, f"rank-{rank}").read_text() for rank in range(2)] == ["2", "2"]
 
 
+FAILING = """#!/bin/sh
+case "$*" in *--version*) exec g++ --version;; esac
+echo "fatal error: omp.h: No such file" >&2
+exit 1
+"""
+COMPILED = """
+import os, runpy, sys
+ranks, compiler = sys.argv[1:3]
+del sys.argv[1:3]
+if os.environ["PMI_RANK"] in ranks:
+    os.environ["CXX"] = compiler
+runpy.run_module("apps.gpt2", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "compiler", "fact"),
+    [
+        ("01", "/bin/false", "in one piece (InvalidCxxCompiler: No working C++ compiler found in"),
+        ("1", "g++ without headers", "stage 1 in one piece (CppCompileError: C++ compile error fatal error: omp.h: No"),
+    ],
+    ids=["no compiler", "no headers"],
+)
+def test_a_compiler_that_fails_on_some_ranks_is_reported_once_and_ends_all_with_2(ranks, compiler, fact, tmp_path):
+    if not os.path.isabs(compiler):
+        compiler = tmp_path / "g++"
+        compiler.write_text(FAILING)
+        compiler.chmod(0o700)
+    flags = "--schedule gpipe --depth 2 --layers 2 --d-model 16 --heads 2 --seq 8 --batch 2 --steps 1 --data LICENSE"
+    command, env = mpirun("mpich", 2, "-c", COMPILED, ranks, compiler, "--compile", *flags.split())
+    done = launched(command, timeout=120, env={**env, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")})
+    assert done.returncode == 2, done.stderr
+    assert len(messages(done.stderr)) == 1 and fact in done.stderr
+    assert "; leave compile out" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("flags", ["--depth 3", pytest.param("--data /dev/null", marks=pytest.mark.full)])
 def test_a_launcher_that_ends_all_with_the_first_lets_rank_0_speak(flags, request):
     command, env = mpirun("openmpi", 4, "-m", "apps.gpt2", *flags.split())

@@ -91,6 +91,7 @@ class CompiledModule:
         try:
             yield
         except TorchDynamoException as error:
-            first = " ".join(str(error).partition("\n\n")[0].split())
-            fact = f"torch cannot compile stage {self._stage} in one piece ({first})"
+            text = str(error)
+            told = [part.strip().partition("\n\n")[0] for part in (text, text.partition("\nOutput:\n")[2])]  # of g++
+            fact = f"torch cannot compile stage {self._stage} in one piece ({' '.join(' '.join(told).split())})"
             raise UsageError(f"{fact}; leave compile out") from error
