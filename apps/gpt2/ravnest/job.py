@@ -36,7 +36,7 @@ NOT_IN_RAVNEST = {
     **dict.fromkeys(("lr_schedule", "min_lr", "beta1", "beta2", "eps"), "its optimizer has a cosine rate and its own"),
     "clip": "no node knows the global norm when it is updated",
     **dict.fromkeys(("recompute", "recompute_attention"), "a node keeps the activations of the microbatches alive"),
-    "compile": "a node computes with several versions of its weights",
+    "compile": "a node that takes over layers would compile them while its cluster waits",
     "shard_optimizer": "no two nodes of a cluster hold the same layers",
     **dict.fromkeys(("offload_optimizer", "delayed_update"), "a node updates its layers where it computes"),
     "all_reduce": "clusters are averaged by rings",
