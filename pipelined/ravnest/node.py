@@ -90,11 +90,13 @@ class RavnestNode:
         """Wait until it is known which node of lost clusters left them.
 
         A dead node is listed until its lease ends. This one stays that long, so that `train` names the dead node; but
-        not beside another holder of its place, which goes on, and writes only when this node is not listed any more.
+        not before a backup of its place, which goes on, and writes only when this node is not listed any more.
         """
 
         def is_known() -> bool:
-            return bool(self.view.missing(clusters)) or len(self.view.left_at(clusters, *place)) > 1
+            names = [each.name for each in self.view.left_at(clusters, *place)]
+            has_backup = len(names) > 1 and names[0] == self._node.name
+            return has_backup or bool(self.view.missing(clusters))
 
         with suppress(TimeoutError):
             await with_timeout(self._node.clock, self._lease_s, self.view.wait_for(is_known))

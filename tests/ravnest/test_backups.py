@@ -61,6 +61,21 @@ def test_a_node_that_lost_a_connection_leaves_at_once_what_its_backup_shows(monk
     assert story.stall < 1.0 and len([*story.chain]) == 1
 
 
+def test_train_names_the_node_that_died_not_those_of_a_place_with_a_backup_that_lost_it():
+    """Both lost their connection with it, and left at once, each because the other one was there."""
+    story, died = Backed(3, 1, clusters=1, steps=30), []
+
+    async def lost():
+        await story.view.wait_for(lambda: story.view.progress)
+        died.append(story.view.clusters.rows[0][-1].name)
+        story._end(died[0])
+        await story.view.wait_for(lambda: died[0] not in story.view.nodes)
+        story._start(died[0])
+
+    run_virtual(story.run(lost()))
+    assert any(each.startswith(f"{died[0]} left before the last step") for each in story.told), story.told
+
+
 @pytest.mark.parametrize("overlapped", [True, False])
 def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_all_clusters(tmp_path, overlapped):
     """The other one had, and began to train; it waited for its backup, which trained nothing, for ever."""
