@@ -39,6 +39,7 @@ class Measured:
         runtime: seconds of the runtime per instruction, besides the computing.
         coding: the effect of the codec on messages.
         member: the seconds of a team's member as `found`, of an update those of all members; None: as of a rank alone.
+        hand_over: seconds from the event loop to the device and back, of a computation that the loop awaits.
     """
 
     layer_costs: list[float]
@@ -46,11 +47,17 @@ class Measured:
     runtime: float = 0.0
     coding: CodecCosts = PLAIN
     member: Mapping[tuple[str, int], Seconds] | None = None
+    hand_over: float = 0.0
 
     @property
     def of_member(self) -> "Measured":
-        """Of a member of a team; both halves of its backward compute on the first stage, too."""
-        return self if self.member is None else replace(self, found=self.member)
+        """Of a member of a team; both halves of its backward compute on the first stage, too.
+
+        Its instructions are not queued on the device: each is handed to it twice, to be begun and to run.
+        """
+        if self.member is None:
+            return self
+        return replace(self, found=self.member, runtime=self.runtime + 2 * self.hand_over)
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds, interpolated between measured sizes; above the largest in proportion, below the smallest as there.

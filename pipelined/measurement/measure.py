@@ -26,7 +26,7 @@ from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.member import members
 from pipelined.measurement.moves import measure_moves, memory_costs
-from pipelined.measurement.runtime import measure_call, measure_instruction
+from pipelined.measurement.runtime import measure_call, measure_hand_over, measure_instruction
 from pipelined.measurement.stages import MeasuringRank, found_by, measure_stages
 from pipelined.process.launch import Launch
 from pipelined.simulation.machine import Machine
@@ -80,6 +80,7 @@ async def measure(
             member = model.build_member() if ranks > 1 and not timing.numerics.compile else None
             of_member = await _of_member(timing, member, sizes, progress) if member is not None else {}
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
+            handed = await measure_hand_over(actor, executor, computing(executor)) if member is not None else 0.0
             coding = await measure_coding(actor, RealClock(), model.compress, progress, effort)
             moves = member is not None and may_share_memory(model.all_reduce)
             links = await _links(actor, model.all_reduce, executor, moves=moves, progress=progress, effort=effort)
@@ -91,7 +92,8 @@ async def measure(
     of_team = found_by(of_member, order)
     if member is not None:
         of_team["U", 0] = {kind: members(member) * seconds for kind, seconds in of_team["U", 0].items()}
-    costs = replace(costs, runtime=max(0.0, runtime), coding=coding, member=of_team or None)
+    runtime, handed = max(0.0, runtime), max(0.0, handed)
+    costs = replace(costs, runtime=runtime, coding=coding, member=of_team or None, hand_over=handed)
     shared = cores if executor.device == "cpu" and local > cores else 0
     machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
@@ -104,7 +106,8 @@ async def measure(
             "links": plain,
             "ranks": transport.world_size,
             "hosts": len(set(hosts)),
-            "runtime": costs.runtime,
+            "runtime": runtime,
+            "hand_over": handed,
             "coding": coding.plain(),
         },
     )

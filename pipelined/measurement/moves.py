@@ -52,7 +52,7 @@ async def measure_moves(
         network = MeshGroups(actor.transport, CHANNEL, ranks=ranks)
         if (await moves["all_gather"][0].opened(network))[1] == "shared":
             for name, every in moves.items():
-                mine[name] = [[await _time(network, clock, move) for _ in range(effort.repeats)] for move in every]
+                mine[name] = [await _times(network, clock, move, effort.repeats) for move in every]
     timed = [of_rank for of_rank in await gather(actor.transport, f"moves {ranks}", mine) if of_rank]
     found: dict[str, LinkFit | None] = {}
     for name, every in moves.items() if timed else ():
@@ -80,13 +80,15 @@ def _move(ranks: int, nbytes: int, before: str, after: str) -> CollectiveMove:
     return move
 
 
-async def _time(network: MeshGroups, clock: Clock, move: CollectiveMove) -> float:
-    """Seconds of a move on this rank, from a barrier on."""
-    array = torch.ones(move.source.shape(network.rank))
-    await barrier(network.along(move.source.mesh, move.axes))
-    start = clock.now()
-    await move.run(network, array)
-    return clock.now() - start
+async def _times(network: MeshGroups, clock: Clock, move: CollectiveMove, repeats: int) -> list[float]:
+    """Seconds of repetitions of a move on this rank, each from a barrier on, of arrays that were written before."""
+    taken = []
+    for array in [torch.ones(move.source.shape(network.rank)) for _ in range(repeats)]:
+        await barrier(network.along(move.source.mesh, move.axes))
+        start = clock.now()
+        await move.run(network, array)
+        taken.append(clock.now() - start)
+    return taken
 
 
 def _sample(move: CollectiveMove, of_ranks: Sequence[Sequence[float]]) -> Sample:

@@ -6,6 +6,7 @@ The worker of training runs a schedule over a stage that computes nothing, on al
 
 import asyncio
 import statistics
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pipelined.actors.actor import Actor
@@ -20,6 +21,8 @@ from pipelined.training.rank_context import RankContext
 from pipelined.training.worker import TrainWorker
 
 MICROBATCHES, ROUNDS = 16, 7
+COMPUTED_S = 5e-3
+"""Seconds of a computation, in which the event loop goes to sleep."""
 
 
 class _Nothing:
@@ -68,4 +71,21 @@ async def measure_call(actor: Actor, executor: Executor) -> float:
         _, start, end = await executor.run("forward", lambda: None)
         taken.append(end - start)
     everyone = await gather(actor.transport, "call seconds", statistics.median(taken))
+    return statistics.median(everyone) if everyone else 0.0
+
+
+async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[[float], Awaitable[object]]) -> float:
+    """Seconds beside the computing for which the loop awaits a computation of the executor.
+
+    On rank 0 the median over ranks, on the others 0. All ranks call this together.
+
+    Args:
+        compute: keeps the executor busy for a number of seconds.
+    """
+    taken = []
+    for _ in range(2 * MICROBATCHES):
+        start, busy = executor.clock.now(), executor.busy
+        await compute(COMPUTED_S)
+        taken.append(executor.clock.now() - start - (executor.busy - busy))
+    everyone = await gather(actor.transport, "hand-over seconds", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0

@@ -84,11 +84,21 @@ def priced(model: PlannedModel, plan: Plan, costs: ModelCosts, machine: Machine 
         machine: the links of teams; None: free ones.
     """
     workload, moves = sizes_of(model, plan, machine or Machine())
+    cut, held = partition(model.layer_costs, plan.depth), _held(model, plan, workload)
     stages = [
-        _timed(stage, layers, plan, costs, moved)
-        for stage, layers, moved in zip(workload.stages, partition(model.layer_costs, plan.depth), moves, strict=True)
+        replace(timed, update=held * timed.update + moved.update)
+        for stage, layers, moved in zip(workload.stages, cut, moves, strict=True)
+        for timed in [_timed(stage, layers, plan, costs, moved)]
     ]
     return replace(workload, stages=stages)
+
+
+def _held(model: PlannedModel, plan: Plan, workload: Workload) -> float:
+    """The share of the model's parameters that a rank of a worker holds, and updates."""
+    if plan.tensor == 1:
+        return 1.0
+    whole = model.workload(replace(plan, tensor=1, split=""))
+    return sum(each.elements for each in workload.parameters) / sum(each.elements for each in whole.parameters)
 
 
 def sizes_of(model: PlannedModel, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
@@ -133,7 +143,7 @@ def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, move
         backward=seconds("B", moved.backward),
         backward_input=seconds("I", moved.backward - moved.weights),
         backward_weight=seconds("W", moved.weights),
-        update=computing.seconds("U", layers, rows) / plan.tensor + moved.update,
+        update=computing.seconds("U", layers, rows),
         message_bytes=coding.bytes(sent),
         coding=coding.seconds(sent / parts) * parts,
     )

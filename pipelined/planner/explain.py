@@ -171,7 +171,8 @@ def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
         alpha, beta = link["alpha"], link["beta"]
         yield f"  {name}: {_estimate('alpha', alpha, 1e-6, 'us')}, {_estimate('beta', beta, 1e-9, 'ns/byte')}"
     if "runtime" in found:
-        yield f"  an instruction beside its computing: {found['runtime'] * 1e6:.0f} us"
+        spent = found["runtime"] + (2 * found["hand_over"] if plan.tensor > 1 else 0.0)
+        yield f"  an instruction beside its computing: {spent * 1e6:.0f} us"
     if "coding" in found and found["coding"]["ratio"] != 1.0:
         coding = found["coding"]
         spent = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"

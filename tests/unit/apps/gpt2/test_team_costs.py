@@ -138,3 +138,15 @@ def test_a_teams_computing_is_priced_as_a_member_of_one_takes_it():
     assert priced_.backward - moved.backward == pytest.approx(2 * 3 * share)
     (alone,) = priced(model, Plan("gpipe", 1, 1, 4, 2), costs, machine).stages
     assert alone.forward == pytest.approx(2 * share)
+
+
+@pytest.mark.parametrize(("layout", "least", "most"), [("data", 1.0, 1.0), ("megatron", 0.5, 0.51)])
+def test_an_update_takes_longer_the_more_parameters_a_member_holds(layout, least, most):
+    class Updating(Stated):
+        def seconds(self, op, layers, rows):
+            return 1.0 if op == "U" else 0.0
+
+    model, machine = PlannedGPT2(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
+    plan = Plan("gpipe", 1, 1, 4, 2, tensor=2, split=layout)
+    (moved,), (priced_,) = model.team(plan, machine)[1], priced(model, plan, Updating([], T, 1.0), machine).stages
+    assert least <= priced_.update - moved.update <= most
