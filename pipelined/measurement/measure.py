@@ -19,7 +19,7 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import measure_coding
-from pipelined.measurement.costs import Kind, Measured
+from pipelined.measurement.costs import Kind, Measured, Seconds
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit
 from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_sums
@@ -89,11 +89,9 @@ async def measure(
     if timed is None or coding is None:
         return None
     costs, fits, order = timed
-    of_team = found_by(of_member, order)
-    if member is not None:
-        of_team["U", 0] = {kind: members(member) * seconds for kind, seconds in of_team["U", 0].items()}
+    of_team = _of_team(found_by(of_member, order), members(member)) if member is not None else None
     runtime, handed = max(0.0, runtime), max(0.0, handed)
-    costs = replace(costs, runtime=runtime, coding=coding, member=of_team or None, hand_over=handed)
+    costs = replace(costs, runtime=runtime, coding=coding, member=of_team, hand_over=handed)
     shared = cores if executor.device == "cpu" and local > cores else 0
     machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
@@ -120,6 +118,11 @@ async def _of_member(
     sized = [size for size in sizes if size * members(model) <= max(sizes)] or [min(sizes)]
     timed = await measure_stages(replace(rank, model=model), rank.source.layer_costs, sized, progress)
     return timed[1] if timed else {}
+
+
+def _of_team(found: dict[tuple[str, int], Seconds], ranks: int) -> dict[tuple[str, int], Seconds]:
+    """The seconds of a member, and of all members' updates together."""
+    return {**found, ("U", 0): {kind: ranks * seconds for kind, seconds in found["U", 0].items()}}
 
 
 def gpu_bytes() -> list[int]:
