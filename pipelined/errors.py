@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral, Real
 from pathlib import Path
 
 
@@ -20,15 +21,31 @@ def as_flags(message: str) -> str:
     return re.sub(r"`([a-z_]+)=([^`]*)`", lambda found: f"--{found[1].replace('_', '-')} {found[2]}".rstrip(), message)
 
 
+def require_number(name: str, value: object) -> None:
+    """Raises UsageError: the value of a setting, by its name, is no number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UsageError(f"{name} is {value!r}, which is no number; give one, such as 1.5")
+
+
+def require_whole(name: str, value: object, least: float = -math.inf) -> None:
+    """Raises UsageError: the value of a setting, by its name, is no whole number, or is below `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UsageError(f"{name} is {value!r}, which is no whole number; give one, such as 4")
+    if value < least:
+        raise UsageError(f"{name} must be at least {least} (it is {value})")
+
+
 def refuse_below(least: float, name: str, value: float) -> None:
-    """Raises UsageError: the value of a setting or a flag, by its name, is below `least`, or not finite."""
+    """Raises UsageError: the value of a setting or a flag, by its name, is below `least`, not finite, or no number."""
+    require_number(name, value)
     if not least <= value < math.inf:
         finite = ", and finite" if value >= least else ""
         raise UsageError(f"{name} must be at least {least}{finite} (it is {value})")
 
 
 def refuse_non_positive(name: str, value: float) -> None:
-    """Raises UsageError: the value of a setting or a flag, by its name, is 0 or below, or not finite."""
+    """Raises UsageError: the value of a setting or a flag, by its name, is 0 or below, not finite, or no number."""
+    require_number(name, value)
     if not 0 < value < math.inf:
         raise UsageError(f"{name} must be above 0, and finite (it is {value})")
 

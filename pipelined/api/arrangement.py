@@ -8,7 +8,7 @@ from typing import Any
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.laboratory.planning import Planned
-from pipelined.errors import UsageError, refuse_below
+from pipelined.errors import UsageError, require_whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import default_depth, require_knobs
@@ -33,7 +33,9 @@ class Arrangement:
     tensor: int = 1
 
     def __post_init__(self) -> None:
-        refuse_below(1, "tensor", self.tensor)
+        for name in ("depth", "width", "microbatches", "tensor"):
+            if (value := getattr(self, name)) is not None:
+                require_whole(name, value, 1)
         if self.schedule == AUTO and self.tensor > 1:
             fact = f'schedule="{AUTO}" plans workers of one rank (tensor: {self.tensor})'
             raise PlanError(f"{fact}; name a schedule")
@@ -67,11 +69,9 @@ class Arrangement:
         require_knobs(name, knobs)
         depth, width = self._team_grid(launch) if self.tensor > 1 else (self.depth, self.width)
         width = 1 if width is None else width
-        refuse_below(1, "width", width)
         if depth is None:
             depth, knobs = default_depth(name, max(1, self.ranks(launch) // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
-        refuse_below(1, "microbatches", microbatches)
         plan = Plan(name, depth, width, feed.rows_each(microbatches * width), microbatches, knobs, tensor=self.tensor)
         return feed.with_batch_size(plan)
 

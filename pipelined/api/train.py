@@ -25,7 +25,7 @@ from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, require_whole
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
 from pipelined.process.run import outside_of_a_loop, refuse, run
@@ -140,12 +140,13 @@ def _steps(steps: int | None, batches: Iterable[Batch] | Feed) -> int:
         if not isinstance(batches, Sized):
             raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")
         return len(batches)
-    if steps < 0:
-        raise UsageError(f"steps must be at least 0 (it is {steps})")
+    require_whole("steps", steps, 0)
     return steps
 
 
 def _path(path: "str | os.PathLike[str] | None") -> Path | None:
+    if not isinstance(path, str | os.PathLike | None):
+        raise UsageError(f"{path!r} is no path of a file or directory; give a str or a pathlib.Path")
     return None if path is None else Path(path)
 
 

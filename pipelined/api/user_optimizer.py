@@ -1,7 +1,6 @@
 """Any optimizer of torch, with any scheduler of its learning rate, as the trainer uses one."""
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, refuse_below
 
 OptimizerBuilder = Callable[[Sequence[nn.Parameter]], Optimizer]
 
@@ -33,8 +32,7 @@ class UserOptimizer:
     _scheduled: list["_Scheduled"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clip < math.inf:
-            raise UsageError(f"clip must be a norm from 0 up (it is {self.clip:g}); 0 does not clip")
+        refuse_below(0, "clip", self.clip)
         if not callable(self.make):
             fact = f"`optimizer` is a {type(self.make).__name__}, and every rank needs one of its own parameters"
             raise UsageError(f"{fact}; give a function of a list of parameters that returns an optimizer of torch")

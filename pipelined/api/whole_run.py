@@ -9,7 +9,7 @@ import torch
 
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.rank import RankSession, TrainingJob
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, require_whole
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.step_report import StepReport
 
@@ -68,9 +68,8 @@ class WholeRun:
     report: Callable[[StepReport], object]
 
     def __post_init__(self) -> None:
-        if self.save_every < 0:
-            fact = f"save_every must be at least 0 (it is {self.save_every})"
-            raise UsageError(f"{fact}; 0 saves at the end only")
+        require_whole("save_every", self.save_every, 0)
+        require_whole("keep", self.keep)
         if self.save_every and self.checkpoint is None:
             raise UsageError(f"save_every={self.save_every} saves nothing without a directory; give `checkpoint=`")
         checkpoint.require_kept(self.keep)

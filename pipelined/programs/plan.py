@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, require_whole
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of
@@ -64,8 +64,7 @@ class Plan:
         object.__setattr__(self, "schedule", name_of(self.schedule))
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
         for name in (*SIZES, "tensor"):
-            if getattr(self, name) < 1:
-                raise PlanError(f"{name} must be at least 1 (it is {getattr(self, name)})")
+            require_whole(name, getattr(self, name), 1)
         if self.microbatch % self.layout.parts:
             fact = f"{SCALE.of(self)} cuts each microbatch in {self.layout.parts} (microbatch: {self.microbatch})"
             raise PlanError(f"{fact}; make it a multiple of {self.layout.parts}")

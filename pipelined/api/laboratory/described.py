@@ -3,13 +3,14 @@
 The names are those of the flags of `python -m pipelined simulate`, with a dash or an underscore.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from collectives import Links
-from pipelined.api.laboratory.names import COSTS, LINK, SIZES, require_names
-from pipelined.api.laboratory.proof import shape_of
-from pipelined.errors import UsageError
+from pipelined.api.laboratory.names import COSTS, LINK, SIZES, require_mapping, require_names
+from pipelined.api.laboratory.proof import each_of, shape_of
+from pipelined.errors import UsageError, require_number, require_whole
 from pipelined.programs.plan import Plan
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule, name_of
@@ -47,6 +48,9 @@ def workload_of(costs: Mapping[str, PerStage], memory: Mapping[str, PerStage], d
     seconds, sizes = _spread("costs", costs, COSTS, depth), _spread("memory", memory, SIZES, depth)
     stages, parameters = [], []
     for stage in range(depth):
+        for name, size in sizes[stage].items():
+            if not math.isfinite(size):
+                raise UsageError(f"`memory=`: {name}={size} is no size; give finite bytes from 0 up")
         weights, rest = divmod(int(sizes[stage].pop("parameters", 0)), FLOAT)
         if rest:
             fact = f"`memory=`: parameters={FLOAT * weights + rest} is not a multiple of the bytes of a parameter"
@@ -73,6 +77,9 @@ def machine_of(
         links, far: costs by the names of `LINK`; what is not named is 0.
         unstated: the links where `links` is empty.
     """
+    require_whole("node", node)
+    require_whole("cores", cores)
+    require_number("interference", interference)
     near = link_of("links", links) if links else unstated
     return Machine(near, link_of("far", far) if far else None, node, cores, interference)
 
@@ -83,8 +90,10 @@ def link_of(what: str, costs: Mapping[str, float]) -> Links:
     Raises:
         UsageError: an unknown name, or a number that is no cost.
     """
+    require_mapping(what, costs)
     require_names(what, costs, LINK)
     for name, cost in costs.items():
+        require_number(f"`{what}=`: {name}", cost)
         if not 0 <= cost < float("inf"):
             raise UsageError(f"`{what}={name}={cost:g}` is no cost; give finite seconds from 0 up")
     alpha, beta, gamma = (costs.get(name, 0.0) for name in LINK)
@@ -97,12 +106,12 @@ def _spread(what: str, given: Mapping[str, PerStage], known: Sequence[str], dept
     Raises:
         UsageError: an unknown name, or one with neither one number nor one for every stage.
     """
-    values = {
-        name.replace("_", "-"): list(numbers) if isinstance(numbers, Sequence) else [numbers]
-        for name, numbers in given.items()
-    }
+    require_mapping(what, given)
+    values = {str(name).replace("_", "-"): each_of(numbers) for name, numbers in given.items()}
     require_names(what, values, known)
     for name, numbers in values.items():
+        for number in numbers:
+            require_number(f"`{what}=`: {name}", number)
         if len(numbers) not in (1, depth):
             fact = f"`{what}=` needs one value for {name}, or one for each stage (values: {len(numbers)}"
             raise UsageError(f"{fact}, depth: {depth}); give one number, or {depth}")

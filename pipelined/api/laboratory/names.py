@@ -1,6 +1,6 @@
 """The names of costs, sizes and links in the laboratory's arguments and in the commands' flags; nothing is imported."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pipelined.errors import UsageError
 
@@ -10,6 +10,16 @@ SIZES = ("message", "activation", "pending", "boundary", "parameters")
 """Bytes of a microbatch in a stage, and of the stage's parameters."""
 LINK = ("alpha", "beta", "gamma")
 """Seconds of a message, of a byte in it, and of a byte that is added up."""
+
+
+def require_mapping(what: str, given: object) -> None:
+    """Refuse what has no names and numbers.
+
+    Args:
+        what: the argument, for the message.
+    """
+    if not isinstance(given, Mapping):
+        raise UsageError(f"`{what}=` is {given!r}, without names; give numbers by name, such as {{'forward': 1.5}}")
 
 
 def require_names(what: str, given: Iterable[str], known: Sequence[str], example: str = "1.5") -> None:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from pipelined.errors import UsageError
+from pipelined.api.laboratory.names import require_mapping
+from pipelined.errors import UsageError, refuse_below, require_whole
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.pricing.price import Costs, Seconds, price
@@ -153,6 +154,11 @@ def prove(
     Raises:
         UsageError: the schedule is not correct for this shape, or a setting is impossible.
     """
+    require_whole("steps", steps, 1)
+    if mailbox is not None:
+        require_whole("mailbox", mailbox)
+    if budget is not None:
+        refuse_below(0, "budget", budget)
     name = name_of(schedule)
     found, priced = find(name), costs_of(costs or {})
     shape = replace(shape_of(name, depth, microbatches, knobs), steps=steps)
@@ -176,6 +182,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     for setting, value in (("depth", depth), ("microbatches", microbatches)):
         if value is None:
             raise UsageError(f"{setting} is missing ({name} takes more than one); give `{setting}=` with a number")
+        require_whole(setting, value, 1)
     assert depth is not None and microbatches is not None
     declared = knobs_of(name)
     require_knobs(name, knobs)
@@ -190,14 +197,20 @@ def costs_of(given: Mapping[str, Seconds]) -> Costs:
     """
     names = {field.name.replace("_", "-"): field.name for field in fields(Costs)}
     found: dict[str, Any] = {}
+    require_mapping("costs", given)
     for name, seconds in given.items():
-        field = name.replace("_", "-")
+        field = str(name).replace("_", "-")
         if field not in names:
             raise UsageError(f"unknown cost {name!r}; known: {', '.join(names)}, as in forward=1,backward=2")
-        if field != "p2p" and 0 in (seconds if isinstance(seconds, Sequence) else [seconds]):
+        if field != "p2p" and 0 in each_of(seconds):
             raise UsageError(f"work takes time (the cost {name}=0); give more than 0, only p2p can be free")
         found[names[field]] = seconds
     return Costs(**found)
+
+
+def each_of(numbers: Seconds) -> Sequence[float]:
+    """One number, or one for each stage, as a list."""
+    return numbers if isinstance(numbers, Sequence) and not isinstance(numbers, str) else [numbers]
 
 
 def _plain(timed: Timed) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Sequential:
         if not self._names:
             raise ModelError("a model without layers; give pp.Sequential at least one layer for each stage")
         for name in self._names:
-            if not name or "." in name or hasattr(LayerRow, name) or name in vars(nn.Module()):
+            if not name or "." in name or hasattr(LayerRow, name) or name in vars(LayerRow([], [], {})):
                 raise ModelError(f"{name!r} cannot name a layer, nor a child of an nn.Module; give it another name")
         if self.initial not in (ORDERED, KEYED):
             raise ModelError(f"initial is {self.initial!r}; choose {ORDERED!r} or {KEYED!r}")

@@ -11,7 +11,7 @@ from pipelined.api.model.layer_builders import LayerBuilder
 from pipelined.api.model.sequential import LayeredModel, Loss, Sequential
 from pipelined.api.model.trace import Traced
 from pipelined.api.split.model import SplitRow
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, require_whole
 from pipelined.training.check_model import ModelError
 from pipelined.training.model import Model
 
@@ -65,6 +65,7 @@ def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: Team |
         ModelError: the model cannot be cut, or does not fit the inputs; the loss is no function.
         UsageError: the team cannot split it.
     """
+    require_whole("seed", seed)
     if isinstance(loss, type):
         raise ModelError(f"the loss is the class {loss.__name__}, not a function; give {loss.__name__}()")
     if not callable(loss):

@@ -13,7 +13,7 @@ from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
-from pipelined.errors import UsageError, refuse_below
+from pipelined.errors import UsageError, require_whole
 from pipelined.membership.addresses import check_coordinator, described
 from pipelined.membership.connection import connected, member_node
 from pipelined.membership.node import Node
@@ -64,7 +64,7 @@ class TrainerOptions:
     report: Callable[[StepReport], None] = lambda report: None
 
     def __post_init__(self) -> None:
-        refuse_below(1, "slots", self.slots)
+        require_whole("slots", self.slots, 1)
 
 
 class StepData:
@@ -131,7 +131,7 @@ class SwarmSettings:
     exact_sums: bool = False
 
     def __post_init__(self) -> None:
-        refuse_below(1, "depth", self.depth)
+        require_whole("depth", self.depth, 1)
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> "SwarmSettings":
@@ -145,7 +145,7 @@ class SwarmSettings:
                 raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")
             steps = len(batches)
         microbatches = 2 * self.depth if self.microbatches is None else self.microbatches
-        refuse_below(1, "microbatches", microbatches)
+        require_whole("microbatches", microbatches, 1)
         data = StepData(batches, microbatches, self.dtype)
         x, y = data.first()
         same = {field.name: getattr(self, field.name) for field in fields(self)}

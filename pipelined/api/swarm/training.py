@@ -21,7 +21,7 @@ from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.swarm.optimizer import UserStageOptimizer
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.directory.limits import refuse_lease
-from pipelined.errors import UsageError, refuse_below
+from pipelined.errors import UsageError, refuse_below, require_whole
 from pipelined.programs.exact_grid import require_exact_swarm
 from pipelined.programs.partition import partition
 from pipelined.swarm.config import Rules
@@ -58,7 +58,7 @@ class UserTask:
 
     def __post_init__(self) -> None:
         for name in ("depth", "microbatches", "steps"):
-            refuse_below(1, name, getattr(self, name))
+            require_whole(name, getattr(self, name), 1)
         for name in ("clip", "rebalance"):
             refuse_below(0, name, getattr(self, name))
         refuse_lease("lease", self.lease)

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pipelined.aio.clock import Deadlock, VirtualClock, run_virtual
+from pipelined.errors import require_number
 from pipelined.programs.instructions import OPS, Program, Token
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
@@ -38,7 +39,8 @@ class Costs:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            for seconds in [value] if isinstance(value, float | int) else value:
+            for seconds in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+                require_number(f"the cost {field.name.replace('_', '-')}", seconds)
                 if not 0 <= seconds < math.inf:
                     name = field.name.replace("_", "-")
                     raise ScheduleError(f"the cost {name}={seconds} is no duration; give finite seconds from 0 up")

@@ -1,6 +1,7 @@
 """The laboratory from Python: the answers of the commands, and schedules that are given as classes and functions."""
 
 import json
+import re
 
 import pytest
 
@@ -138,3 +139,28 @@ def test_a_picture_shows_and_saves(tmp_path):
 def test_a_mistake_is_one_exception_with_a_remedy(call, message):
     with pytest.raises(pp.UsageError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "settings", "fact"),
+    [
+        (pp.prove, {"depth": "4"}, "depth is '4', which is no whole number"),
+        (pp.prove, {"microbatches": 4.0}, "microbatches is 4.0, which is no whole number"),
+        (pp.prove, {"steps": "2"}, "steps is '2', which is no whole number"),
+        (pp.prove, {"mailbox": 0.5}, "mailbox is 0.5, which is no whole number"),
+        (pp.prove, {"budget": "x"}, "budget is 'x', which is no number"),
+        (pp.prove, {"costs": {"forward": "x"}}, "the cost forward is 'x', which is no number"),
+        (pp.prove, {"costs": 3}, "`costs=` is 3, without names; give numbers by name"),
+        (pp.simulate, {"width": 2.0}, "width is 2.0, which is no whole number"),
+        (pp.simulate, {"costs": {"forward": ["x"] * 4}}, "`costs=`: forward is 'x', which is no number"),
+        (pp.simulate, {"memory": {"parameters": float("nan")}}, "`memory=`: parameters=nan is no size"),
+        (pp.simulate, {"memory": {"parameters": "x"}}, "`memory=`: parameters is 'x', which is no number"),
+        (pp.simulate, {"links": {"alpha": None}}, "`links=`: alpha is None, which is no number"),
+        (pp.simulate, {"cores": True}, "cores is True, which is no whole number"),
+        (pp.simulate, {"interference": "x"}, "interference is 'x', which is no number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_a_remedy(call, settings, fact):
+    with pytest.raises(pp.UsageError, match=re.escape(fact)) as refused:
+        call("chimera", **{"depth": 4, "microbatches": 4, **settings})
+    assert "give" in str(refused.value) or "must be" in str(refused.value)

@@ -26,8 +26,9 @@ def adam(parameters):
 
 
 def trained(layers, given=None, **more):
-    settings = {"depth": 4, "microbatches": 4, "loss": nn.functional.mse_loss, "optimizer": adam, **more}
-    return pp.train(layers, batches() if given is None else given, dtype=torch.float64, seed=SEED, **settings)
+    settings = {"depth": 4, "microbatches": 4, "loss": nn.functional.mse_loss, "optimizer": adam}
+    settings |= {"dtype": torch.float64, "seed": SEED, **more}
+    return pp.train(layers, batches() if given is None else given, **settings)
 
 
 class NoTensor(nn.Module):
@@ -103,7 +104,7 @@ REFUSED = {
         "loss or gradient norm of step 1 is not finite",
     ),
     "nothing to train": ([lambda: linear()().requires_grad_(False)] * 4, {}, "the model has nothing to train"),
-    "a clip below 0": (four, {"clip": -1.0}, r"clip must be a norm from 0 up \(it is -1\); 0 does not clip"),
+    "a clip below 0": (four, {"clip": -1.0}, r"clip must be at least 0 \(it is -1.0\)"),
     "a negative save_every": (four, {"save_every": -3}, r"save_every must be at least 0 \(it is -3\)"),
     "save_every without a checkpoint": (
         four,
@@ -130,6 +131,17 @@ REFUSED = {
             "steps": 1,
         },
         'schedule="auto" measures a whole batch, and a Feed has none; give batches, or name a schedule',
+    ),
+    "a depth that is a text": (four, {"depth": "4"}, "depth is '4', which is no whole number; give one, such as 4"),
+    "a seed that is a text": (four, {"seed": "x"}, "seed is 'x', which is no whole number"),
+    "a clip that is a text": (four, {"clip": "x"}, "clip is 'x', which is no number"),
+    "steps between saves that are a text": (four, {"save_every": "x"}, "save_every is 'x', which is no whole number"),
+    "a checkpoint that is a number": (four, {"checkpoint": 3}, "3 is no path of a file or directory; give a str"),
+    "a dtype that is a number": (four, {"dtype": 3}, "dtype is 3, which is no dtype of torch; give one, such as torch"),
+    "a layer with a name of the row itself": (
+        pp.Sequential({name: linear() for name in ("a", "b", "c", "_row")}),
+        {},
+        "'_row' cannot name a layer, nor a child of an nn.Module; give it another name",
     ),
     "no microbatches": (four, {"microbatches": 0}, r"microbatches must be at least 1 \(it is 0\)"),
     "no pipelines": (four, {"width": 0}, r"width must be at least 1 \(it is 0\)"),

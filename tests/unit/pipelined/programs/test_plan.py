@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.pricing.price import Costs
 from pipelined.schedules import ScheduleError
@@ -31,7 +32,7 @@ def test_an_odd_depth_for_chimera_is_refused_before_anything_runs():
 
 
 def test_a_count_below_one_is_refused_by_the_flag_s_name():
-    with pytest.raises(PlanError, match=r"width must be at least 1 \(it is 0\)"):
+    with pytest.raises(UsageError, match=r"width must be at least 1 \(it is 0\)"):
         Plan("gpipe", depth=2, width=0, microbatch=1, microbatches=1)
 
 
