@@ -60,8 +60,12 @@ PHASES = {
 CUT = "CUT"
 
 
-def strike_at(phase, times, befall):
-    """Let this befall the process when a phase begins for the n-th time."""
+def strike_at(phase, times, claim, act):
+    """Strike the process when a phase begins for the n-th time.
+
+    Args:
+        claim: whether this process is the one to be struck.
+    """
     owner, method, is_it = PHASES[phase]
     original, left = getattr(owner, method), [times]
 
@@ -69,34 +73,43 @@ def strike_at(phase, times, befall):
         left[0] -= is_it(*args)
         if left[0] == 0:
             left[0] = -1
-            befall()
+            if claim():
+                act()
         return original(*args, **kwargs)
 
-    setattr(owner, method, struck if phase != "one copy" else partial_copy(original, left, befall))
+    setattr(owner, method, struck if phase != "one copy" else one_copy(original, left, claim, act))
 
 
-def partial_copy(original, left, befall):
+def one_copy(original, left, claim, act):
     """As `struck`, when the first holder of a rank has a message, and the backup has not."""
+    over = asyncio.Event()
+    over.set()
 
     async def send_copy(peers, member, *args):
-        if member >= peers.world_size and left[0] == 1:
-            await asyncio.Event().wait()
-        await original(peers, member, *args)
-        left[0] -= member < peers.world_size and len(peers.holders.left(peers.holders.ranks[member])) > 1
-        if left[0] == 0:
-            left[0] = -1
-            befall()
+        is_second, strikes = member >= peers.world_size, False
+        if not is_second and len(peers.holders.left(peers.holders.ranks[member])) > 1:
+            left[0] -= 1
+            if strikes := left[0] == 0 and claim():
+                over.clear()
+        if is_second:
+            await over.wait()
+        try:
+            await original(peers, member, *args)
+        finally:
+            if strikes:
+                act()
+                over.set()
 
     return send_copy
 
 
-def befall(path, act):
-    """Strike this process, unless another one was struck before."""
+def claimed(path):
+    """Whether this process is the first one that asks."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        return
-    act()
+        return False
+    return True
 
 
 async def first_step(url):
@@ -120,7 +133,7 @@ def main(path, fault, *words):
             program.new_event_loop, act = (lambda: loop), links.cut
         else:
             act = partial(os.kill, os.getpid(), getattr(signal, how))
-        strike_at(phase, int(times), partial(befall, path, act))
+        strike_at(phase, int(times), partial(claimed, path), act)
     return command.main([*words])
 
 
