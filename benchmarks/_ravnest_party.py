@@ -19,6 +19,7 @@ from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
+from pipelined.ravnest.planning.pool import Newcomer
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
 from pipelined.ravnest.records import ClusterProgress, Clusters
 from pipelined.ravnest.training import ClusterTraining
@@ -63,6 +64,7 @@ class Party:
         seconds: of each kind of a device's work.
         rate: bytes a second of each node's line, each way; 0: no limit.
         delay_s: of a frame; `directory_s` more to and from the directory.
+        newcomers: see `PoolRequest`.
         ram: bytes of each node, where a layer has 100 numbers and 8 bytes of activations.
         keeps: what else a `ClusterMember` takes: where to save, where to keep orders.
 
@@ -80,6 +82,7 @@ class Party:
     rate: float = 0.0
     delay_s: float = 1e-3
     directory_s: float = 0.0
+    newcomers: Newcomer | None = None
     ram: int = 1 << 20
     keeps: Mapping[str, Any] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
@@ -107,7 +110,8 @@ class Party:
         self._tasks += [asyncio.ensure_future(work) for work in (self.view.follow(), self._watch(), *beside)]
         sizes = LayerSize(100, 8, 8, 1.0)
         layers = (sizes,) * self.training.model.layers
-        request = PoolRequest((), layers, clusters=self.clusters, rules=StageRules(ahead=self.ahead))
+        rules = StageRules(ahead=self.ahead)
+        request = PoolRequest((), layers, clusters=self.clusters, rules=rules, newcomers=self.newcomers)
         former = ClusterFormer(node, len(self.nodes), request, self._show, lambda _: None)
         running = asyncio.ensure_future(former.run())
         try:

@@ -1,11 +1,12 @@
-"""What rounds and late clusters cost those that train: `python -m benchmarks.ravnest_overlap`.
+"""What rounds, late clusters and new backups cost those that train: `python -m benchmarks.ravnest_overlap`.
 
 Two clusters of three nodes train with rounds beside training and without any, over lines on which a round takes at most
-half the time between rounds. Of a larger model, three more nodes come, and form a late cluster. Real actors on the
-virtual clock: devices take given times, and links take turns on a node's line.
+half the time between rounds. Of a larger model, three more nodes come, and form a late cluster; or one, and becomes the
+backup of a place. Real actors on the virtual clock: devices take given times, and links take turns on a node's line.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +22,8 @@ from benchmarks._ravnest_party import Party
 from benchmarks._results import Reported, tell
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.planning.pool import Newcomer
+from pipelined.ravnest.records import StagePlace
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
@@ -46,9 +49,9 @@ class Options(Reported):
     steps: int = 48
     """Steps of four microbatches, of both clusters together, where rounds are measured."""
     late_steps: int = 300
-    """Steps of all clusters together where a cluster comes late."""
+    """Steps of all clusters together where nodes come late."""
     late_width: int = 128
-    """As `width`, where a cluster comes late: its bytes take about four seconds."""
+    """As `width`, where nodes come late: a late cluster's bytes take about four seconds."""
 
 
 def training(width: int, steps: int, every: int) -> ClusterTraining:
@@ -93,29 +96,49 @@ def rounds(options: Options) -> dict[str, Any]:
     return {"shares": shares, "updates_of_a_round": fmean(lags), "updates_between": between}
 
 
-def late(options: Options) -> dict[str, Any]:
-    """When a late cluster trains after it was formed, and what the others lose."""
-    what = training(options.late_width, options.late_steps, LATE_EVERY)
-    comes = party(options, what)
+def joined(options: Options, names: Sequence[str], newcomers: Newcomer) -> Party:
+    """Clusters of a larger model, which more nodes join while they train."""
+    comes = party(options, training(options.late_width, options.late_steps, LATE_EVERY), newcomers=newcomers)
 
     async def join() -> None:
         await asyncio.sleep(JOINED_S)
-        for number in range(3):
-            comes.join(f"late{number}")
+        for name in names:
+            comes.join(name)
 
-    comes.run(join())
+    return comes.run(join())
+
+
+def parameter_bytes(seen: Party, place: StagePlace) -> int:
+    """Bytes of the parameters of a stage."""
+    stage = seen.training.model.build(range(place.first, place.end), torch.float32, "meta", None)
+    return 4 * sum(each.numel() for each in stage.parameters())
+
+
+def late(options: Options) -> dict[str, Any]:
+    """When a late cluster trains after it was formed, and what the others lose."""
+    comes = joined(options, [f"late{number}" for number in range(3)], "cluster")
     formed, clusters = comes.formed[max(comes.formed)]
-    held = [what.model.build(range(p.first, p.end), torch.float32, "meta", None) for p in clusters.rows[-1]]
-    most = 4 * max(sum(each.numel() for each in stage.parameters()) for stage in held)
-    count = len(clusters.rows)
+    count, late = len(clusters.rows), clusters.rows[-1]
+    most = max(parameter_bytes(comes, place) for place in late)
     bound = (3 * most + 2 * (count - 1) / count * most) / options.rate
-    trains = min(comes.executors[place.name].first["forward"] for place in clusters.rows[-1])
+    trains = min(comes.executors[place.name].first["forward"] for place in late)
     lost = [lost_s(comes, cluster, formed, trains) for cluster in range(count - 1)]
     return {"clusters": count, "trains_after_s": trains - formed, "bound_s": bound, "lost_s": lost}
 
 
+def backup(options: Options) -> dict[str, Any]:
+    """When a new backup trains after its place was known, and what the clusters lose."""
+    comes = joined(options, ["backup"], "backup")
+    formed, clusters = comes.formed[max(comes.formed)]
+    (new,) = clusters.backups
+    bound = 3 * parameter_bytes(comes, clusters.rows[new.cluster][new.stage]) / options.rate
+    trains = comes.executors["backup"].first["forward"]
+    lost = [lost_s(comes, cluster, formed, trains) for cluster in range(len(clusters.rows))]
+    return {"trains_after_s": trains - formed, "bound_s": bound, "lost_s": lost}
+
+
 def lost_s(seen: Party, cluster: int, formed: float, trains: float) -> float:
-    """Seconds that a cluster lost from when a late one was formed until that one trains."""
+    """Seconds that a cluster lost from when nodes that came were given places until they train."""
     times = [each.time_s for each in seen.seen if each.cluster == cluster]
     before = sum(time < formed for time in times) - 3  # the last two drain the pipeline
     after = sum(time < trains for time in times)
@@ -124,22 +147,28 @@ def lost_s(seen: Party, cluster: int, formed: float, trains: float) -> float:
 
 def table(found: dict[str, Any]) -> str:
     """The figures as text."""
-    rounds, late = found["rounds"], found["late"]
-    lost = ", ".join(f"{each:.2f}" for each in late["lost_s"])
-    share = max(late["lost_s"]) / late["trains_after_s"]
+    rounds, late, backup = found["rounds"], found["late"], found["backup"]
     return (
         f"a round lasts {rounds['updates_of_a_round']:.1f} of {rounds['updates_between']} updates; throughput of that "
         f"without rounds: {min(rounds['shares']):.1%}\n"
         f"a late cluster trains {late['trains_after_s']:.2f} s after it was formed; its bytes and a round take "
-        f"{late['bound_s']:.2f} s; the others lose {lost} s, at most {share:.1%} of it"
+        f"{late['bound_s']:.2f} s; {lost(late)}\n"
+        f"a new backup trains {backup['trains_after_s']:.2f} s after its place was known; its bytes take "
+        f"{backup['bound_s']:.2f} s; {lost(backup)}"
     )
+
+
+def lost(found: dict[str, Any]) -> str:
+    """What the clusters that trained lost."""
+    each = ", ".join(f"{seconds:.2f}" for seconds in found["lost_s"])
+    return f"the others lose {each} s, at most {max(found['lost_s']) / found['trains_after_s']:.1%} of it"
 
 
 def main() -> None:
     """Run it as the flags say."""
     options = tyro.cli(Options, prog="python -m benchmarks.ravnest_overlap")
     torch.set_num_threads(1)
-    found = {"rounds": rounds(options), "late": late(options)}
+    found = {"rounds": rounds(options), "late": late(options), "backup": backup(options)}
     tell(options, found, lambda: table(found))
 
 
