@@ -4,7 +4,7 @@ What a stage sends is determined by its first state, the messages that it receiv
 elsewhere. On a place with a backup none is left to timing:
 
     the order of forwards and backwards          K forwards, then a backward and a forward by turns
-    when a round's difference is added           half way to the next snapshot
+    when a round's difference is added           half way to the next snapshot, of an opening round there
     the step after which its cluster stops       a fixed number of updates after a round that is not committed
 
 So both nodes send equal messages under equal names, each receiver keeps the first copy, and no node waits for a
@@ -26,6 +26,8 @@ from transports.rpc.world import RankHolder, RpcTransport
 
 CATCH_UP = 16
 """Steps in which a new backup is to come nearer to the other node by one."""
+FILL = 2
+"""Steps that the other node may make while a new backup, which has the state, makes its first one."""
 
 
 def fixed_order(clusters: Clusters, place: tuple[int, int], microbatches: int) -> tuple[str, ...]:
@@ -47,12 +49,17 @@ def fixed_order(clusters: Clusters, place: tuple[int, int], microbatches: int) -
 def fixed_turns(snapshots: Sequence[int], every: int) -> dict[int, int]:
     """By round the updates after which its difference is added: half way to the next snapshot.
 
+    That of an opening round is added at the next snapshot: a late cluster or a new backup gets its state meanwhile.
+
     Args:
         snapshots: by round beside training the updates before its snapshot.
         every: updates from the last of them to where the next one would be.
     """
     ends = [*snapshots[1:], *(last + every for last in snapshots[-1:])]
-    return {n: at + max(1, (end - at) // 2) for n, (at, end) in enumerate(zip(snapshots, ends, strict=True), 1)}
+    return {
+        n: at + max(1, (end - at) // 2) if at else end
+        for n, (at, end) in enumerate(zip(snapshots, ends, strict=True), 1)
+    }
 
 
 class BackedPlace:
@@ -102,7 +109,7 @@ class BackedPlace:
             return
         self._actor.start(self._tell(number))
         if self.copying is not None and not self.copying.done():
-            self._gap = number
+            self._gap = number + FILL
         elif number % CATCH_UP == 0:
             self._gap = max(1, self._gap - 1)
         with suppress(PeerLost):
