@@ -5,9 +5,10 @@ count may exceed what either promises.
 """
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.autograd.graph import Node
 
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.operators.tape import Computed, Tape
-from pipelined.training.exchange.stream import Parcel, tensors_of
+from pipelined.training.exchange.stream import Parcel, Tree, tensors_of
 from pipelined.training.graph.recompute import Ticket
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.stage import MicrobatchKey, Stage
@@ -106,8 +107,7 @@ class CountedStage:
         key = self.stage.index, which
         self.kept.begin(key)
         output = self.stage.forward(which, x, random, targets)
-        kept = tensors_of(self.stage.alive[which])
-        for tensor in (*kept, *saved(kept[-1].grad_fn)):
+        for tensor in with_saved(self.stage.alive[which]):
             self.kept.add(key, tensor)
         return output
 
@@ -142,10 +142,10 @@ class CountedStage:
         """
         revived = self.stage._revived
 
-        def counted(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        def counted(*arguments: Any) -> tuple[Tree, Tree]:
             x, output = revived(*arguments)
             self.kept.look(key)
-            for tensor in (x, output, *saved(output.grad_fn)):
+            for tensor in with_saved((x, output)):
                 self.kept.add(key, tensor)
             return x, output
 
@@ -198,7 +198,7 @@ class CountedTeamStage:
     def _add(self, key: tuple[int, MicrobatchKey], tape: Tape) -> None:
         graphs = (entry.produced for entry in tape._entries if isinstance(entry, Computed))
         values = (value.array for value in tape.values())
-        for tensor in (*values, *(each for graph in graphs for each in saved(graph.grad_fn))):
+        for tensor in (*values, *(each for graph in graphs for each in saved([graph.grad_fn]))):
             self.kept.add(key, tensor)
 
     @contextmanager
@@ -218,9 +218,15 @@ class CountedTeamStage:
             del self.stage._revived
 
 
-def saved(root: Node | None) -> Iterator[torch.Tensor]:
-    """The tensors that a graph keeps for its backward."""
-    seen, waiting = set(), [root]
+def with_saved(tree: Tree) -> Iterator[torch.Tensor]:
+    """The tensors of a tree, and those that their graphs keep for a backward."""
+    tensors = tensors_of(tree)
+    return chain(tensors, saved([tensor.grad_fn for tensor in tensors]))
+
+
+def saved(roots: Sequence[Node | None]) -> Iterator[torch.Tensor]:
+    """The tensors that graphs keep for their backwards."""
+    seen, waiting = set(), [*roots]
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:

@@ -34,7 +34,7 @@ class DigitsConfig(ResNetConfig):
         side, width = self.side, self.channels[0]
         image, stem = self.colours * side**2, width * side**2
         kernel = 9 * self.colours * width
-        yield _size(rows, kernel + NORM_NUMBERS * width, image + 2 * stem, image, kernel * side**2)
+        yield _size(rows, kernel + NORM_NUMBERS * width, 2 * stem, image, kernel * side**2)
         entering = stem
         for block in self.rows:
             side = -(-side // block.stride)
@@ -75,7 +75,8 @@ class Digits:
 
 def _size(rows: int, numbers: int, kept: int, entering: int, products: int) -> LayerSize:
     """A layer, from what it keeps, what enters it and its products for one image; a backward works twice as much."""
-    return LayerSize(numbers, NUMBER_BYTES * rows * kept, NUMBER_BYTES * rows * entering, 6.0 * rows * products)
+    sizes = numbers, NUMBER_BYTES * rows * kept, NUMBER_BYTES * rows * entering
+    return LayerSize(*sizes, 6.0 * rows * products, keeps_input=True)
 
 
 def _kernels(block: Block) -> int:

@@ -35,6 +35,8 @@ class LayerSize:
         number_bytes: of a parameter.
         reads: outputs of earlier layers than the one before, (layer, bytes): from the last layer that read them, or
             else from the one that made them.
+        keeps_input: whether a stage that begins with this layer keeps its input beside `activation_bytes`, because
+            these have the output of each layer instead.
     """
 
     parameters: int
@@ -43,6 +45,7 @@ class LayerSize:
     work: float
     number_bytes: int = NUMBER_BYTES
     reads: tuple[tuple[int, int], ...] = ()
+    keeps_input: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class StageSizes:
         self._copy = _sums([layer.parameters * layer.number_bytes for layer in layers])
         self._activations = _sums([layer.activation_bytes for layer in layers])
         self._inputs = np.array([*(float(layer.input_bytes) for layer in layers), 0.0])[:, None]
+        self._kept_inputs = self._inputs * np.array([*(layer.keeps_input for layer in layers), False])[:, None]
         self.work = _sums([layer.work for layer in layers]) * rules.passes
         self._straight = _straight(layers)
         self.has_skips = bool(self._straight.any())
@@ -93,7 +97,7 @@ class StageSizes:
     def bytes(self, alive: int, first: int) -> NDArray[np.float64]:
         """Bytes of every stage with this many microbatches alive in it, and in the first stage."""
         if (alive, first) not in self._bytes:
-            kept = alive * self._activations
+            kept = alive * (self._activations + self._kept_inputs)
             if self.rules.weights == "newest":
                 kept = alive * self._inputs + self._activations
             self._bytes[alive, first] = self.rules.copies(alive) * self._copy + kept + first * self._straight
