@@ -1,7 +1,7 @@
 """A node that may be struck: `python -m tests.ravnest.struck_node FILE FAULT serve ...`, and the flags of `serve`.
 
 FAULT names a phase, the number of times that it begins first, and a signal that the process then sends itself, or a cut
-of its links: `tensor sent:2:SIGKILL`, `ring:5:SIGSTOP`, `commit:3:CUT`. SIGCONT ends it. All nodes may have the same
+of its links: `chunk sent:2:SIGKILL`, `ring:5:SIGSTOP`, `commit:3:CUT`. SIGCONT ends it. All nodes may have the same
 fault: the first one that it befalls writes FILE, and no other is struck. "": none is.
 
 With "late" before `serve` the node joins when a step is done: a process takes longer to start than a short training.
@@ -18,8 +18,8 @@ from apps.ravnest import __main__ as command
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory
 from pipelined.directory.registration import Registration
+from pipelined.ravnest import late
 from pipelined.ravnest.cluster_log import ClusterLog
-from pipelined.ravnest.late import LateState
 from pipelined.ravnest.records import PROGRESS
 from pipelined.ravnest.rounds import Rounds
 from pipelined.training.worker import TrainWorker
@@ -37,8 +37,8 @@ def does(op, worker, at, *args):
     return at.op == op
 
 
-def is_tensor(holder, key, *args):
-    return key[:2] == ("state", "tensor")
+def is_state(key):
+    return key[0] == "state" and key[1] != "held"
 
 
 PHASES = {
@@ -52,12 +52,18 @@ PHASES = {
     "commit": (ClusterLog, "write", always),
     "difference": (Rounds, "add", always),
     "take-over": (Worlds, "lose", lambda worlds, addresses: bool([*addresses])),
-    "moments sent": (LateState, "_send", always),
-    "moments received": (LateState, "_receive", always),
-    "tensor sent": (RankHolder, "send", is_tensor),
-    "tensor received": (RankHolder, "receive", is_tensor),
+    "moments sent": (RpcTransport, "send", lambda end, peer, key, *args: is_state(key)),
+    "moments received": (
+        RpcTransport,
+        "receive",
+        lambda end, peer, key, *args: is_state(key) and peer != end.world_size,
+    ),
+    "chunk sent": (RankHolder, "send", lambda holder, key, *args: is_state(key)),
+    "chunk received": (RankHolder, "receive", lambda holder, key, *args: is_state(key)),
 }
 CUT = "CUT"
+CHUNK = 1 << 12
+"""Bytes: the state of a small stage has several chunks."""
 
 
 def strike_at(phase, times, claim, act):
@@ -123,6 +129,7 @@ async def first_step(url):
 
 
 def main(path, fault, *words):
+    late.CHUNK = CHUNK
     if words[0] == "late":
         words = words[1:]
         asyncio.run(first_step(words[words.index("--coordinator") + 1]))
