@@ -35,6 +35,11 @@ def require_whole(name: str, value: object, least: float = -math.inf) -> None:
         raise UsageError(f"{name} must be at least {least} (it is {value})")
 
 
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether a device or this machine has no memory left: torch has a type for the first and a text for the other."""
+    return type(error).__name__ in ("OutOfMemoryError", "MemoryError") or "can't allocate memory" in str(error)
+
+
 def refuse_below(least: float, name: str, value: float) -> None:
     """Raises UsageError: the value of a setting or a flag, by its name, is below `least`, not finite, or no number."""
     require_number(name, value)

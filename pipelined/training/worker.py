@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.aio.nursery import Nursery
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, ran_out_of_memory
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.pricing.virtual_worker import DueMessages
@@ -280,4 +280,8 @@ class TrainWorker(Worker):
         except Exception as error:
             where = f"rank {self.context.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
             shard = f", shard {self.context.member} of {shards}" if (shards := self.context.plan.tensor) > 1 else ""
-            raise StageFailed(f"{where} through stage {at.stage} (pipe {at.pipe}{shard}) failed: {error!r}") from error
+            fact = f"{where} through stage {at.stage} (pipe {at.pipe}{shard}) failed: {error!r}"
+            if ran_out_of_memory(error):
+                remedy = "recompute, make microbatches smaller or stages more; a plan counts the bytes of each rank"
+                raise UsageError(f"{fact}; {remedy}") from error
+            raise StageFailed(fact) from error

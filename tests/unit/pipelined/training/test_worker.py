@@ -6,12 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TimedExecutor
 from pipelined.actors.messages import Gradient
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
+from pipelined.errors import UsageError
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
@@ -203,6 +205,14 @@ def test_a_queued_forward_that_fails_ends_the_wait_for_a_message():
         walk(Plan("one_f_one_b", 2, 1, 1, 1), fails=(0, 0, 0, "F"))
     where = r"rank 0, step 0: forward of microbatch 0 through stage 0 \(pipe 0\) failed: .*too large"
     assert caught.group_contains(StageFailed, match=where)
+
+
+def test_where_memory_runs_out_the_stage_and_microbatch_are_told_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(Hollow, "forward", lambda self, *args: torch.empty(1 << 50))
+    with pytest.raises(ExceptionGroup) as caught:
+        walk(Plan("one_f_one_b", 1, 1, 1, 1))
+    told = r"forward of microbatch 0 through stage 0 \(pipe 0\) failed: .*can't allocate memory.*; recompute, make"
+    assert caught.group_contains(UsageError, match=told)
 
 
 @pytest.mark.parametrize("queued", [True, False])
