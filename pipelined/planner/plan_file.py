@@ -13,6 +13,7 @@ from pipelined.errors import UsageError, writing
 from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
+from pipelined.state.whole_file import whole_file
 
 FORMAT, VERSION = "pipelined-plan", 2
 VERSIONS = (1, VERSION)
@@ -106,10 +107,8 @@ def write_plan(path: Path, planned: PlanFile) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    part = path.with_name(path.name + ".part")
-    with writing(path):
+    with writing(path), whole_file(path) as part:
         part.write_text(json.dumps(planned.plain(), indent=2) + "\n")
-        part.replace(path)
 
 
 def read_plan(path: Path, schedule: str | None = None) -> PlanFile:

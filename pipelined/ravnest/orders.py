@@ -20,6 +20,7 @@ from pipelined.aio.events import warn
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.ravnest.records import Clusters
+from pipelined.state.whole_file import whole_file
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.replay import Order
 
@@ -91,10 +92,8 @@ class OrderDirectory:
         text = {"task": self.task, "clusters": clusters.stored(), "cluster": cluster, "stage": stage}
         added = {str(number): updates for number, updates in order.added.items()}
         self.path.mkdir(parents=True, exist_ok=True)
-        path = self.file(clusters, place, second)
-        part = path.with_name(f"{path.name}.part")
-        part.write_text(json.dumps({**text, "order": order.instructions, "added": added}))
-        part.replace(path)
+        with whole_file(self.file(clusters, place, second)) as part:
+            part.write_text(json.dumps({**text, "order": order.instructions, "added": added}))
 
 
 class KeptOrder:

@@ -8,7 +8,6 @@ reduces.
 
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
+from pipelined.state.whole_file import whole_file
 from pipelined.traces.tracer import COMPUTE, MESSAGES, NOWHERE, Events, NullTracer, Tracer
 
 __all__ = ["Events", "NullTracer", "Span", "TraceError", "Tracer", "read", "write"]
@@ -62,13 +62,11 @@ def write(
     lines = chain(
         _names(len(per_rank), processes, members), (_line(lane, span) for mine in lanes for lane, span in mine)
     )
-    part = Path(f"{path}.part")
     opener = gzip.open if str(path).endswith(".gz") else open
-    with opener(part, "wt") as file:
+    with whole_file(path) as part, opener(part, "wt") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         file.write(",\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
         file.write("\n]}\n")
-    os.replace(part, path)
 
 
 def read(path: str | Path) -> list[Span]:

@@ -6,12 +6,13 @@ time.
 
 import logging
 import os
-import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from pipelined.state.whole_file import whole_file
 
 MIN_CHARACTERS = 1 << 20
 """Characters from which on a text is kept; fewer are tokenised in about a second."""
@@ -54,16 +55,9 @@ def keep(key: str, tokens: CachedTokens) -> None:
     try:
         directory = _directory()
         directory.mkdir(parents=True, exist_ok=True)
-        part = directory / f".{secrets.token_hex(4)}.part"
-        try:
-            with part.open("wb") as file:
-                tokenizer = np.frombuffer(tokens.tokenizer.encode(), np.uint8)
-                np.savez(
-                    file, allow_pickle=False, tokenizer=tokenizer, train=tokens.train, validation=tokens.validation
-                )
-            part.replace(directory / f"{key}.npz")
-        finally:
-            part.unlink(missing_ok=True)
+        tokenizer = np.frombuffer(tokens.tokenizer.encode(), np.uint8)
+        with whole_file(directory / f"{key}.npz") as part, part.open("wb") as file:
+            np.savez(file, allow_pickle=False, tokenizer=tokenizer, train=tokens.train, validation=tokens.validation)
         for old in sorted(directory.glob("*.npz"), key=lambda path: path.stat().st_mtime)[:-MAX_FILES]:
             with suppress(FileNotFoundError):  # removed by another run
                 old.unlink()

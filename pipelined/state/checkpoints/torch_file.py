@@ -5,9 +5,7 @@ from placeholders: tensors of the right shapes with storages that were freed.
 """
 
 import io
-import os
 import pickle
-import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 import torch
 
 from pipelined.state.manifest import Layout
+from pipelined.state.whole_file import whole_file
 
 ALIGNMENT = 64
 """Of the bytes of a storage in the file, so that they can be mapped; as `torch.save` aligns them."""
@@ -49,16 +48,8 @@ def write_torch_file(
         OSError: it cannot be written; an earlier file is as it was.
     Cost: memory for one tensor, where it is not contiguous on the host.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("wb") as file:
-            with ZipFile(file, "w", ZIP_STORED) as archive:
-                _write(archive, dict(state), unfilled, tensors)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path, durable=True) as part, ZipFile(part, "w", ZIP_STORED) as archive:
+        _write(archive, dict(state), unfilled, tensors)
 
 
 def _write(

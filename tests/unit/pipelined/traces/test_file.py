@@ -146,10 +146,13 @@ def test_a_missing_trace_is_named(tmp_path):
         read(tmp_path / "gone.json")
 
 
-def test_a_trace_that_cannot_be_written_leaves_the_old_one(tmp_path):
+def test_a_trace_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    def full(*given, **more):
+        raise OSError(28, "No space left on device")
+
     write(tmp_path / "t.json", [recorded(("forward", 0, 1))])
     before = (tmp_path / "t.json").read_bytes()
-    (tmp_path / "t.json.part").mkdir()
+    monkeypatch.setattr("pipelined.traces.file.json.dumps", full)
     with pytest.raises(OSError):
         write(tmp_path / "t.json", [recorded(("forward", 0, 2))])
     assert (tmp_path / "t.json").read_bytes() == before
