@@ -84,13 +84,16 @@ def priced(model: PlannedModel, plan: Plan, costs: ModelCosts, machine: Machine 
         machine: the links of teams; None: free ones.
     """
     workload, moves = sizes_of(model, plan, machine or Machine())
-    cut, held = partition(model.layer_costs, plan.depth), _held(model, plan, workload)
+    cut = partition(model.layer_costs, plan.depth)
     stages = [
-        replace(timed, update=held * timed.update + moved.update)
+        _timed(stage, layers, plan, costs, moved)
         for stage, layers, moved in zip(workload.stages, cut, moves, strict=True)
-        for timed in [_timed(stage, layers, plan, costs, moved)]
     ]
-    return replace(workload, stages=stages)
+    held = (
+        _held(model, plan, workload) if any(stage.update for stage in stages) else 1.0
+    )  # it takes as long as the rest
+    updates = [held * stage.update + moved.update for stage, moved in zip(stages, moves, strict=True)]
+    return replace(workload, stages=[replace(each, update=u) for each, u in zip(stages, updates, strict=True)])
 
 
 def _held(model: PlannedModel, plan: Plan, workload: Workload) -> float:
