@@ -6,6 +6,15 @@ from pipelined.errors import UsageError
 from pipelined.membership.addresses import check_coordinator
 
 
+def listen_url(links: str) -> str:
+    """Where a process of a system on this machine listens.
+
+    Args:
+        links: what makes its links slow, as --links has it; "": nothing.
+    """
+    return f"tcp://127.0.0.1:0?{links}".rstrip("?")
+
+
 @dataclass(frozen=True)
 class DirectoryAddress:
     """Where a process finds its swarm, and where it listens."""

@@ -1,5 +1,6 @@
 """What is trained, as a program reads it from the directory: every field is checked."""
 
+from dataclasses import asdict
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from pipelined.errors import UsageError
@@ -16,6 +17,26 @@ class Checked(Protocol):
 
 
 C = TypeVar("C", bound=Checked)
+
+
+class Task(Protocol):
+    """What a swarm or Ravnest trains on text, as `read_settings` reads it."""
+
+    @property
+    def subject(self) -> Any: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+def differences(mine: Task, other: Task) -> str:
+    """What differs in another task, in words."""
+    pairs = [(name, value, getattr(other.subject, name)) for name, value in asdict(mine.subject).items()]
+    pairs += [("vocabulary", mine.vocabulary, other.vocabulary), ("text", mine.text[:16], other.text[:16])]
+    return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
 
 
 def read_settings(kind: type[C], values: dict[str, Any]) -> C:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from apps.common.flags import flag
 from apps.common.presets import find_preset
-from apps.common.task import UNREADABLE, read_settings, unknown_task
+from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
 from pipelined.directory.limits import refuse_lease
@@ -140,6 +140,4 @@ class RavnestTask:
 
     def differences(self, other: "RavnestTask") -> str:
         """What differs in another task, in words."""
-        pairs = [(name, value, getattr(other.subject, name)) for name, value in asdict(self.subject).items()]
-        pairs += [("vocabulary", self.vocabulary, other.vocabulary), ("text", self.text[:16], other.text[:16])]
-        return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
+        return differences(self, other)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from apps.common.address import listen_url
 from apps.common.arguments import arguments_of
 from apps.common.children import (
     Child,
@@ -34,7 +35,7 @@ async def local(flags: Local, say: Say) -> None:
     """
     pool = read_pool(flags.pool) if flags.pool else ()
     check_clusters(flags.forming, len(pool) or flags.nodes)
-    async with await endpoint_at(_listen_url(flags.links), f"--links {flags.links}"):  # checks the links
+    async with await endpoint_at(listen_url(flags.links), f"--links {flags.links}"):  # checks the links
         pass
     await until_stop_request(_local(flags, pool, say))
 
@@ -47,7 +48,7 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
         kept = [f"--{name}={path}" for name in ("orders", "checkpoint") if (path := getattr(flags, name))]
         kept += [f"--save-every={flags.save_every}", *arguments_of(flags.text)]
         nodes = [[*words, *at, *kept] for words in _nodes(flags, pool)]
-        train = ["train", *at, "--listen", _listen_url(""), "--name", "train", *_training(flags, len(nodes))]
+        train = ["train", *at, "--listen", listen_url(""), "--name", "train", *_training(flags, len(nodes))]
         trainer, *peers = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *nodes]]
         try:
             async with Nursery() as tasks:
@@ -71,14 +72,10 @@ async def _refused(node: Child) -> None:
         raise ChildFailed("a node", code)
 
 
-def _listen_url(links: str) -> str:
-    return f"tcp://127.0.0.1:0?{links}".rstrip("?")
-
-
 def _nodes(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:
     """The words of each node."""
     if not pool:
-        common = ["--listen", _listen_url(flags.links), "--ram", str(free_memory() // flags.nodes)]
+        common = ["--listen", listen_url(flags.links), "--ram", str(free_memory() // flags.nodes)]
         return [["serve", "--name", f"node{n}", *common] for n in range(flags.nodes)]
     return [_pool_node(flags, node) for node in pool]
 
@@ -87,7 +84,7 @@ def _pool_node(flags: Local, node: PoolNode) -> list[str]:
     """A node with the RAM and the line of the pool."""
     rate = f"{node.bandwidth * 8 / 1e6:g}mbit"
     links = "&".join(filter(None, [flags.links, f"rate={rate}"]))
-    words = ["serve", "--name", node.name, "--listen", _listen_url(links), "--ram", str(node.ram), "--bandwidth", rate]
+    words = ["serve", "--name", node.name, "--listen", listen_url(links), "--ram", str(node.ram), "--bandwidth", rate]
     return words if node.flops is None else [*words, "--flops", f"{node.flops:g}"]
 
 

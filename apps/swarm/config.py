@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from apps.common.task import UNREADABLE, read_settings, unknown_task
+from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
 from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.programs.exact_grid import require_exact_swarm
@@ -147,9 +147,7 @@ class SwarmTask:
 
     def differences(self, other: "SwarmTask") -> str:
         """What differs in another task, in words."""
-        pairs = [(name, value, getattr(other.subject, name)) for name, value in asdict(self.subject).items()]
-        pairs += [("vocabulary", self.vocabulary, other.vocabulary), ("text", self.text[:16], other.text[:16])]
-        return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
+        return differences(self, other)
 
 
 def read_goal(data: bytes) -> Goal:

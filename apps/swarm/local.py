@@ -10,6 +10,7 @@ from functools import partial
 from rich.console import Console
 from rich.live import Live
 
+from apps.common.address import listen_url
 from apps.common.arguments import arguments_of
 from apps.common.children import (
     Child,
@@ -47,7 +48,7 @@ async def local(flags: Local, say: Say) -> None:
         ChildFailed: a trainer or the coordinator failed, or a peer was refused; its output says why. Peers may fail.
     """
     cut_of(flags.subject, ANY_VOCABULARY)
-    async with await endpoint_at(_listen_url(flags), f"--links {flags.links}"):  # checks the links
+    async with await endpoint_at(listen_url(flags.links), f"--links {flags.links}"):  # checks the links
         pass
     await until_stop_request(_local(flags, say))
 
@@ -57,7 +58,7 @@ async def _local(flags: Local, say: Say) -> None:
         starting = started_coordinator(PROGRAM, flags.journal, flags.log)
         coordinator, address = await stack.enter_async_context(starting)
         say(f"coordinator at {address}; show it with: python -m apps.swarm status --coordinator {address} --watch")
-        at = ["--coordinator", address, "--listen", _listen_url(flags), "--log", flags.log]
+        at = ["--coordinator", address, "--listen", listen_url(flags.links), "--log", flags.log]
         peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
         trainers = [
             ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
@@ -79,11 +80,6 @@ async def _local(flags: Local, say: Say) -> None:
         finally:
             for child in everyone:  # all at once; each is awaited later
                 terminate(child)
-
-
-def _listen_url(flags: Local) -> str:
-    """Where each process listens."""
-    return f"tcp://127.0.0.1:0?{flags.links}".rstrip("?")
 
 
 def _saving(flags: Local) -> list[str]:

@@ -52,7 +52,7 @@ class ClusterOutcome:
     """What a node has when these clusters end, or have trained their last step.
 
     Args:
-        state: of its stage; None: it is in a late cluster, and heard no round.
+        state: of its stage; None: it is in a late cluster, and has received no committed round.
         stopped: what its cluster had done.
         digest: of all parameters, on the first node of a cluster after the last round; else "".
     """

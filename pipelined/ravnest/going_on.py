@@ -65,7 +65,8 @@ def following(
         number: theirs.
         rounds: of the clusters before that are committed.
         stops: by number, what each of those that are left had done.
-        newcomers: late clusters and new backups. Late ones that are left and heard no round are late again.
+        newcomers: late clusters and new backups. Late ones that are left and have received no committed
+            round are late again.
     """
     late = newcomers.late
     heard = [each for each in sorted(stops) if rounds or each < clusters.kept]

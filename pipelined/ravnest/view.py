@@ -90,7 +90,7 @@ class RavnestView(MembershipView):
         return len(self.digests(clusters)) == len(clusters.rows)
 
     def left(self, clusters: Clusters) -> list[int]:
-        """The numbers of these clusters of which every place is held; none, if only late ones that heard no round."""
+        """The numbers of these clusters of which every place is held; none, if only late ones without a round."""
         whole = [n for n, row in enumerate(clusters.rows) if all(self.left_at(clusters, n, s) for s in range(len(row)))]
         heard = self.rounds_of(clusters) > 0 or any(number < clusters.kept for number in whole)
         return whole if heard else []

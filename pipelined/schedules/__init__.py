@@ -1,7 +1,7 @@
 """The schedules, one per file (the file's name is the schedule's name), and the worker that they command."""
 
 from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE, Knob
-from pipelined.schedules.layout import FLUSH, Layout, ScheduleError, Shape, StageMap, Updates
+from pipelined.schedules.layout import FLUSH, ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.registry import (
     Schedule,
     default_depth,
@@ -20,7 +20,6 @@ __all__ = [
     "PIPES",
     "SCALE",
     "Knob",
-    "Layout",
     "Schedule",
     "ScheduleError",
     "Shape",

@@ -97,7 +97,3 @@ class StageMap:
     def stages_of(self, worker: int) -> list[int]:
         """The distinct stages that a worker holds, ascending."""
         return sorted({stage for _, stage in self.held_by(worker)})
-
-
-Layout = StageMap
-"""The earlier name of `StageMap`; users' own schedules may import it."""

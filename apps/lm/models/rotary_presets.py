@@ -61,7 +61,7 @@ class RotaryConfig(ModelConfig):
                 f"nothing called {self.squeeze!r} makes a stream narrow; choose one of {', '.join(SQUEEZES)}"
             )
         if self.factor not in FACTORS or self.d_model % self.factor:
-            fact = f"the width cannot be parted so (d_model: {self.d_model}, factor: {self.factor})"
+            fact = f"the width cannot be divided so (d_model: {self.d_model}, factor: {self.factor})"
             raise UsageError(f"{fact}; take a factor of {' or '.join(map(str, FACTORS))} that divides the width")
         inner = range(1, self.groups + 2)
         if not all(layer in inner for layer in self.narrow) or (self.narrow and self.squeeze == "none"):
@@ -127,7 +127,7 @@ def cut_for(config: RotaryConfig, stages: int, sequence: int) -> tuple[RotaryCon
     """
     costs = layer_costs(config, sequence)
     if not 1 <= stages <= len(costs):
-        fact = f"the model cannot be cut so (stages: {stages}, layers that can be parted: {len(costs)})"
+        fact = f"the model cannot be cut so (stages: {stages}, layers that can be cut apart: {len(costs)})"
         raise UsageError(f"{fact}; take between 1 and {len(costs)} stages")
     cut = tuple(partition(costs, stages))
     narrow = () if config.squeeze == "none" else tuple(layers.start for layers in cut[1:])

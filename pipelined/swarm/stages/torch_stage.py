@@ -19,7 +19,7 @@ from pipelined.random.torch_random import TorchRandom
 from pipelined.state.manifest import layout_of
 from pipelined.swarm.stages.exact_optimizers import sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
-from pipelined.swarm.stages.training import Layout, StageTraining
+from pipelined.swarm.stages.training import Layout, StageTraining, dtype_name
 from pipelined.training.optimizer.state import GRID
 from pipelined.training.stage import evaluating, seeded
 from pipelined.training.sums.grids import Grids
@@ -161,8 +161,8 @@ class TorchStage:
         Raises:
             ValueError: the total is not of these parameters; nothing was changed.
         """
-        if total.shape != self._sums.shape or total.dtype.name != _name(self._sums.dtype):
-            mine = f"{_name(self._sums.dtype)} {tuple(self._sums.shape)}"
+        if total.shape != self._sums.shape or total.dtype.name != dtype_name(self._sums.dtype):
+            mine = f"{dtype_name(self._sums.dtype)} {tuple(self._sums.shape)}"
             raise ValueError(f"a total of another stage (got: {total.dtype.name} {total.shape}, expected: {mine})")
         self._grids.adopt(self._largest(total))
         if scale:
@@ -267,10 +267,6 @@ def _tensor(array: np.ndarray | Block) -> torch.Tensor:
     if block.data.readonly:
         block = Block(block.dtype, block.shape, memoryview(bytearray(block.data)))
     return block.torch()
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _refuse_other(got: Mapping[str, Any], mine: Mapping[str, Any]) -> None:

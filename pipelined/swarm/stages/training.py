@@ -141,7 +141,7 @@ class Training:
     def inputs(self, stage: int) -> Layout:
         """See `StageTraining`: token ids (B, T) for the first stage, then the residual stream (B, T, C)."""
         shape = self.model.shape_of(self.cut[stage].start, self.rows, self.sequence)
-        return (_name(self.dtype if stage else torch.int64), shape)
+        return (dtype_name(self.dtype if stage else torch.int64), shape)
 
     def targets(self) -> Layout:
         """See `StageTraining`: labels (B, T)."""
@@ -191,7 +191,8 @@ class Training:
                     raise UsageError(f"{fact}, but a swarm ties nothing between stages; untie it, or take one stage")
 
 
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype in messages and records, such as float32."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -66,10 +66,10 @@ def test_a_peer_serves_a_stage_that_there_is():
         ("export --sample 1 --checkpoint saved --context 0", "--context must be at least 1"),
         ("train --coordinator tcp://127.0.0.1:1 --lease 4000", "--lease must be at most 3600 s (it is 4000)"),
         ("local --preset nonsense", "no preset is called 'nonsense'"),
-        ("local --layers 2 --stages 5", "(stages: 5, layers that can be parted: 4)"),
+        ("local --layers 2 --stages 5", "(stages: 5, layers that can be cut apart: 4)"),
         (
             "train --coordinator tcp://127.0.0.1:1 --stages 9",
-            "(stages: 9, layers that can be parted: 6)",
+            "(stages: 9, layers that can be cut apart: 6)",
         ),
         (
             "local --links nonsense",

@@ -37,22 +37,6 @@ def test_it_is_found_by_its_path_and_by_its_bare_name(own):
         check(record(find(name), Shape(3, 1)))
 
 
-EARLIER = """
-from pipelined.schedules import Layout
-
-def layout(shape):
-    return Layout(1, 1, {(0, 0): 0}, (tuple(range(shape.microbatches)),))
-
-async def schedule(worker):
-    await worker.forward(0)
-    await worker.backward(0)
-"""
-
-
-def test_a_schedule_that_returns_the_stage_map_by_its_earlier_name_is_taken(own):
-    check(record(find(own(EARLIER)), Shape(1, 1)))
-
-
 CLASSES = """
 from dataclasses import dataclass
 from pipelined.schedules import StageMap

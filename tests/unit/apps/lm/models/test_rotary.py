@@ -219,5 +219,5 @@ def test_sizes_that_cannot_work_are_refused_with_the_numbers(change: dict, messa
 
 @pytest.mark.parametrize("stages", [0, 5])
 def test_more_stages_than_layers_are_refused(stages: int):
-    with pytest.raises(UsageError, match=rf"stages: {stages}, layers that can be parted: 4"):
+    with pytest.raises(UsageError, match=rf"stages: {stages}, layers that can be cut apart: 4"):
         cut_for(SMALL, stages, 9)
