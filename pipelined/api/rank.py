@@ -28,6 +28,7 @@ from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.torch_file import placeholders, write_torch_file
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
 from pipelined.state.manifest import Layout
+from pipelined.state.whole_file import require_writable
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
@@ -230,6 +231,15 @@ class RankSession:
         """
         tensors = await gather_state(self.trainer)
         return None if tensors is None else self._job.model.state_dict(tensors)
+
+    async def require_writable(self, path: Path) -> None:
+        """Check that rank 0 can write a file there; other ranks may have no such directory.
+
+        Raises:
+            AgreedError: on every rank: it cannot.
+        """
+        writable = asyncio.to_thread(lambda: None if self.transport.rank else require_writable(path))
+        await agree(self.transport, "writable", writable)
 
     async def export(self, path: Path) -> None:
         """Write the state of `state_dict` to a file on rank 0, whole or not at all.

@@ -73,8 +73,6 @@ class WholeRun:
         if self.save_every and self.checkpoint is None:
             raise UsageError(f"save_every={self.save_every} saves nothing without a directory; give `checkpoint=`")
         checkpoint.require_kept(self.keep)
-        if self.export is not None and not self.export.parent.is_dir():
-            raise UsageError(f"there is no directory for export={str(self.export)!r}; make it, or name another file")
 
     async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:
         """Train one rank to the end.
@@ -82,6 +80,8 @@ class WholeRun:
         Args:
             stopping: whether this process received a stop request.
         """
+        if self.export is not None:
+            await rank.require_writable(self.export)
         if self.checkpoint is not None:
             await rank.claim(self.checkpoint, self.resume)
         done, result = await self._load(rank), Trained()

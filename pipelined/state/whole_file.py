@@ -5,6 +5,9 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+
+from pipelined.errors import writing
 
 
 @contextmanager
@@ -29,3 +32,16 @@ def whole_file(path: str | Path, durable: bool = False) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a path that no file can be written to, hours before it is; an unnamed file is made beside it for a moment.
+
+    Raises:
+        UsageError: it is a directory, or its directory is missing or takes no file.
+    """
+    with writing(path):
+        if path.is_dir():
+            raise IsADirectoryError(None, "it is a directory")
+        with TemporaryFile(dir=path.parent):
+            pass

@@ -211,10 +211,21 @@ def test_a_state_is_written_to_a_file_instead_of_held_by_rank_0(tmp_path):
     assert str(tmp_path / "state.pt") in Path("/proc/self/maps").read_text(), f"{len(state)} tensors are in memory"
 
 
-def test_a_file_that_cannot_be_written_at_the_end_is_refused_before_the_first_step(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        trained(schedule="gpipe", depth=2, microbatches=4, export=tmp_path / "none" / "state.pt")
-    assert "there is no directory for export=" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        pytest.param("none/state.pt", "No such file or directory", id="no directory"),
+        pytest.param(".", "it is a directory", id="a directory"),
+        pytest.param("/proc/state.pt", "No such file or directory", id="a directory that takes no file"),
+    ],
+)
+def test_a_file_that_cannot_be_written_at_the_end_is_refused_before_the_first_step(tmp_path, capsys, path, says):
+    steps = []
+    with pytest.raises(SystemExit) as ended:
+        trained(schedule="gpipe", depth=2, microbatches=4, export=tmp_path / path, report=steps.append)
+    said = capsys.readouterr().err
+    assert (ended.value.code, steps) == (2, []), said
+    assert f"cannot write {tmp_path / path} ({says}); name a file" in said
 
 
 def marked(layers):
