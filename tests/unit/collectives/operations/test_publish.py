@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from collectives import BrokenGroup, Group, Mismatch, Unsupported, all_reduce, publish, start_publishing
-from collectives.group.workspace import RECENT
+from collectives.group.workspace import RECENT, Workspace
 from tests.unit.collectives.owned import owned
 from transports.testing import local_world
 
@@ -152,6 +152,15 @@ def test_shapes_that_never_come_again_are_not_kept():
         assert sum(each() is not None for each in seen) == RECENT
 
     on_all(work, 2)
+
+
+def test_a_request_that_comes_again_and_again_is_made_once():
+    """A layer's shapes come in each step, however many others come between."""
+    workspace, made = Workspace(1, ahead=True), []
+    for other in range(3 * RECENT):
+        workspace.cached_recent("layer", lambda: made.append("layer") or object())
+        workspace.cached_recent(other, object)
+    assert made == ["layer"]
 
 
 async def test_what_is_begun_and_abandoned_breaks_the_group():
