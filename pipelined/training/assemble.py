@@ -86,23 +86,10 @@ def build_rank(
         else _stage(job, local, index, executor, accumulation)
         for index in local.modules
     }
-    context = RankContext(
-        actor,
-        plan,
-        stages,
-        executor,
-        job.feed,
-        tracer,
-        job.seed if job.dropout_seed is None else job.dropout_seed,
-        Compression(actor, numerics.compress, tracer),
-        recompute=numerics.recompute or numerics.newest,
-        skips=_skips(job),
-        in_order=shards_weights,
-    )
+    context = _context(job, actor, stages, executor, tracer, in_order=shards_weights)
     rank_optimizer = (MasterOptimizer if numerics.has_masters else RankOptimizer)(job, local.updated, executor)
-    optimizer = rank_optimizer.optimizer
     if plan.tensor > 1 or local.divided:
-        require_elementwise(optimizer)
+        require_elementwise(rank_optimizer.optimizer)
     return RankTrainer(
         job,
         context,
@@ -110,18 +97,54 @@ def build_rank(
         rank_optimizer,
         accumulation=accumulation,
         sums=_gradient_sums(job, local, transport, executor, tracer),
-        agreement=StepAgreement(
-            context,
-            world,
-            StepTotals(local.team.entries(local.names), plan.total_microbatches, 0 if plan.flushes else plan.depth),
-            statistics=StatisticsExchange(context, {index: stage.statistics for index, stage in stages.items()}),
-            optimizer=optimizer,
-            config=job.optimizer_config,
-            loss_scale=_loss_scale(job),
-        ),
-        versions=_versions(job, stages, local, optimizer),
+        agreement=_agreement(job, context, local, stages, world, rank_optimizer.optimizer),
+        versions=_versions(job, stages, local, rank_optimizer.optimizer),
         gathered=gathered,
         orders=orders or {},
+    )
+
+
+def _context(
+    job: JobDescription,
+    actor: Actor,
+    stages: Mapping[int, Stage | TeamStage],
+    executor: Executor,
+    tracer: Tracer,
+    *,
+    in_order: bool,
+) -> RankContext:
+    return RankContext(
+        actor,
+        job.plan,
+        stages,
+        executor,
+        job.feed,
+        tracer,
+        job.seed if job.dropout_seed is None else job.dropout_seed,
+        Compression(actor, job.numerics.compress, tracer),
+        recompute=job.numerics.recompute or job.numerics.newest,
+        skips=_skips(job),
+        in_order=in_order,
+    )
+
+
+def _agreement(
+    job: JobDescription,
+    context: RankContext,
+    local: LocalParameters,
+    stages: Mapping[int, Stage | TeamStage],
+    world: Group,
+    optimizer: torch.optim.Optimizer,
+) -> StepAgreement:
+    plan = job.plan
+    return StepAgreement(
+        context,
+        world,
+        StepTotals(local.team.entries(local.names), plan.total_microbatches, 0 if plan.flushes else plan.depth),
+        statistics=StatisticsExchange(context, {index: stage.statistics for index, stage in stages.items()}),
+        optimizer=optimizer,
+        config=job.optimizer_config,
+        loss_scale=_loss_scale(job),
     )
 
 
