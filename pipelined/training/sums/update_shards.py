@@ -9,6 +9,7 @@ schedule, and those members of a team that hold the same piece.
 Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, 2020, section 5.1.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from pipelined.programs.bucket_names import Stages
 
 Copies = tuple[tuple[int, ...], ...]
 """For each member of a team the members that hold the same piece of a parameter."""
+LANES = 32
+"""The most elements that a vector instruction takes: 64 bytes of 16-bit numbers. Torch's fused updates round the
+elements after the last whole vector otherwise than those before. So parameters are cut at multiples of this, and an
+element is updated by the same instruction as in the whole."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ def shard_update(
 
 
 def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
-    """The elements of each of some parts of neighbouring parameters: as equal as whole rows allow.
+    """The elements of each of some parts of neighbouring parameters: as equal as whole rows and vectors allow.
 
     Args:
         shapes: of the parameters. A row is what one index of the first dimension has; a scalar has one.
@@ -102,7 +107,8 @@ def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
         at = starts[-1] * part // parts
         number = min(bisect_right(starts, at), len(sizes)) - 1
         row = sizes[number] // (shapes[number][0] if shapes[number] else 1) if sizes[number] else 1
-        ends.append(starts[number] + (at - starts[number]) // row * row)
+        rows = math.lcm(row, LANES)
+        ends.append(starts[number] + (at - starts[number]) // rows * rows)
     return [high - low for low, high in pairwise([*ends, starts[-1]])]
 
 
