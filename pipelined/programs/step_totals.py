@@ -18,12 +18,17 @@ STEP_TOTALS = "step totals"
 """The name of their all-reduce in traces and simulations; gradient sums have the names of their stages."""
 
 
+def part_entry(entry: str, part: int) -> str:
+    """The entry of one part of a squared norm: where it has several, each is summed on its own."""
+    return f"{entry} +{part}" if part else entry
+
+
 @dataclass(frozen=True)
 class StepTotals:
     """The layout of the vector of step totals.
 
     Args:
-        names: every parameter of the model, in the same order on all ranks.
+        names: every entry of a squared norm, in the same order on all ranks: a parameter, or one of its parts.
         microbatches: the number of microbatches of the step over all groups.
         stages: the number of stages with a staleness; 0 with a flush.
     """

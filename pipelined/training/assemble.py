@@ -13,7 +13,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Executor
 from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.partition import partition
-from pipelined.programs.step_totals import StepTotals
+from pipelined.programs.step_totals import StepTotals, part_entry
 from pipelined.sharding.groups import MeshGroups
 from pipelined.traces.file import Tracer
 from pipelined.training.exchange.compression import Compression
@@ -97,7 +97,9 @@ def build_rank(
         rank_optimizer,
         accumulation=accumulation,
         sums=_gradient_sums(job, local, transport, executor, tracer),
-        agreement=_agreement(job, context, local, stages, world, rank_optimizer.optimizer),
+        agreement=_agreement(
+            job, context, local, stages, world, rank_optimizer.optimizer, square_parts=accumulation.square_parts
+        ),
         versions=_versions(job, stages, local, rank_optimizer.optimizer),
         gathered=gathered,
         orders=orders or {},
@@ -135,12 +137,15 @@ def _agreement(
     stages: Mapping[int, Stage | TeamStage],
     world: Group,
     optimizer: torch.optim.Optimizer,
+    *,
+    square_parts: int,
 ) -> StepAgreement:
     plan = job.plan
+    entries = [part_entry(entry, part) for part in range(square_parts) for entry in local.team.entries(local.names)]
     return StepAgreement(
         context,
         world,
-        StepTotals(local.team.entries(local.names), plan.total_microbatches, 0 if plan.flushes else plan.depth),
+        StepTotals(entries, plan.total_microbatches, 0 if plan.flushes else plan.depth),
         statistics=StatisticsExchange(context, {index: stage.statistics for index, stage in stages.items()}),
         optimizer=optimizer,
         config=job.optimizer_config,

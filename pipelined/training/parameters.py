@@ -16,6 +16,7 @@ from pipelined.programs.bucket_names import Stages, name_buckets
 from pipelined.programs.channels import Channels
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.programs.step_totals import part_entry
 from pipelined.sharding.shards import TensorPart
 from pipelined.training.check_model import (
     Survey,
@@ -26,6 +27,7 @@ from pipelined.training.check_model import (
     survey,
 )
 from pipelined.training.model import Model
+from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket, fill_bucket
 from pipelined.training.sums.update_shards import shard_update
 from pipelined.training.teams.model import split_model
@@ -113,12 +115,16 @@ class LocalParameters:
         """What this rank writes to a checkpoint, by name; None: the whole of it."""
         return {name: one.part for name, one in self.owned.items() if one.is_counted}
 
-    def squares(self) -> dict[str, float]:
-        """The squared gradient norm of what this rank counts of each parameter, by its entry; in float64."""
+    def squares(self, accumulation: Accumulation) -> dict[str, float]:
+        """The squared gradient norm of what this rank counts of each parameter, by entries of its parts; float64."""
         counted = self.saved.keys()
-        each = [bucket.squares() for bucket in self.buckets if counted & bucket.parameters.keys()]
-        every = {name: square for squares in each for name, square in squares.items()}
-        return {self.team.entry(name): square for name, square in every.items() if name in counted}
+        each = [accumulation.squares(bucket) for bucket in self.buckets if counted & bucket.parameters.keys()]
+        every = {name: parts for squares in each for name, parts in squares.items() if name in counted}
+        return {
+            part_entry(self.team.entry(name), part): square
+            for name, parts in every.items()
+            for part, square in enumerate(parts)
+        }
 
     @property
     def divided(self) -> bool:

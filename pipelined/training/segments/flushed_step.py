@@ -5,6 +5,7 @@ The accumulation may run the schedule again.
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 import numpy as np
 
@@ -88,7 +89,7 @@ class FlushedStep(Segment):
 
     async def complete(self, number: int) -> StepAccount:
         await self._drained.wait()
-        squares, _, _ = await self._context.executor.run("norm", self._local.squares)
+        squares, _, _ = await self._context.executor.run("norm", partial(self._local.squares, self._accumulation))
         if self._context.member:  # all members of a team have the losses, and the first reports them
             return StepAccount(squares=Counter(squares))
         return StepAccount(self._worker.losses, self._worker.count, Counter(squares))

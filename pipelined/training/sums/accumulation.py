@@ -4,10 +4,12 @@ A trainer has one accumulation. Its stages call it around each backward, the ste
 save what it keeps.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
+
+from pipelined.training.sums.bucket import Bucket
 
 
 class Accumulation:
@@ -45,6 +47,15 @@ class Accumulation:
             compute: does all of them once.
         """
         await compute()
+
+    @property
+    def square_parts(self) -> int:
+        """The numbers that together are the squared norm of a parameter's gradient."""
+        return 1
+
+    def squares(self, bucket: Bucket) -> Mapping[str, Sequence[float]]:
+        """The squared gradient norm of what this rank updates of each parameter of a bucket, in its parts."""
+        return {name: (square,) for name, square in bucket.squares().items()}
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """The fields of a checkpoint for one parameter."""

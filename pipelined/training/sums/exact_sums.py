@@ -172,6 +172,17 @@ class ExactSums(Accumulation):
         self.grids.adopt(dict(zip(self._names, map(float, largest), strict=False)))
         self._largest = dict.fromkeys(self._places, 0.0)
 
+    @property
+    def square_parts(self) -> int:
+        return 2
+
+    def squares(self, bucket: Bucket) -> dict[str, tuple[float, float]]:
+        """See `Accumulation`. Both parts add exactly, so the norm is the same where holders divide a parameter."""
+        return {
+            name: self.grids.squares(name, bucket.gradient[low:high], bucket.parameters[name].numel())
+            for name, (low, high) in bucket.spans.items()
+        }
+
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """The fields of a checkpoint: the exponent of the parameter's grid, if it has one."""
         return {GRID: torch.tensor(self.grids[name].exponent)} if name in self.grids else {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from pipelined.programs.exact_grid import Grid
+from pipelined.programs.exact_grid import BITS, Grid
 
 CHUNK = 1 << 16
 """Elements that are rounded at a time, so that they stay in the cache."""
@@ -44,6 +44,31 @@ class Grids(dict[str, Grid]):
                 part.add_(chunk.to(torch.float64).add_(rounding).sub_(rounding))
         return largest
 
+    def squares(self, name: str, sums: torch.Tensor, elements: int) -> tuple[float, float]:
+        """The sum of the squares of some of a parameter's sums, as two numbers that add exactly, in any order.
+
+        The first has the squares rounded to a coarse grid, the second what that left of them, rounded to a fine one.
+        Both grids follow from the parameter's own, so every rank that has some of its sums rounds to the same ones.
+
+        Args:
+            sums: of this step, flat, after `adopt`.
+            elements: of the whole parameter.
+        Returns: both numbers; of a million elements, squares below 2^-40 of the largest are lost.
+        Cost: 5 to 10 ns an element.
+        """
+        if name not in self:
+            return float(sums.double().square().sum()), 0.0  # no rank has had a gradient: zeros, or not finite
+        bound, room = self[name].exponent + BITS, elements.bit_length() - BITS
+        coarse = Grid(room).rounding  # of squares in units of 4^bound, all at most 1
+        fine = Grid(room + room).rounding  # and what is left of each is at most half a coarse spacing
+        first = rest = 0.0
+        for chunk in sums.split(CHUNK):
+            squares = (chunk.to(torch.float64) * math.ldexp(1.0, -bound)).square_()
+            rounded = (squares + coarse).sub_(coarse)
+            first += float(rounded.sum())
+            rest += float(squares.sub_(rounded).add_(fine).sub_(fine).sum())
+        return _scaled(first, 2 * bound), _scaled(rest, 2 * bound)
+
     def holds(self, name: str, largest: float) -> bool:
         """Whether every sum of a step is exact if its summands have at most this magnitude."""
         if not largest:
@@ -58,3 +83,11 @@ class Grids(dict[str, Grid]):
         for name, one in largest.items():
             if name in self._summands and math.isfinite(one) and one:
                 self[name] = Grid.of(one, self._summands[name])
+
+
+def _scaled(number: float, exponent: int) -> float:
+    """The number times 2^exponent; infinite where that is too large."""
+    try:
+        return math.ldexp(number, exponent)
+    except OverflowError:
+        return math.copysign(math.inf, number)
