@@ -118,16 +118,17 @@ def everything(asked):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "limit", "links"),
+    ("ranks", "limit", "links", "fixed"),
     [
-        (2, float("inf"), SLOW.near),
-        (2, 12_000, SLOW.near),
-        (4, float("inf"), Links(alpha=1e-3, beta=1e-6, gamma=1e-6)),
-        (4, 8_000, Links(alpha=1e-3, beta=1e-4, gamma=0.0)),
+        (2, float("inf"), SLOW.near, {"recompute": False}),
+        (2, 12_000, SLOW.near, {"recompute": False}),
+        (2, 12_000, SLOW.near, {}),
+        (4, float("inf"), Links(alpha=1e-3, beta=1e-6, gamma=1e-6), {"recompute": False}),
+        (4, 8_000, Links(alpha=1e-3, beta=1e-4, gamma=0.0), {"recompute": False}),
     ],
 )
-def test_the_best_is_that_of_simulating_every_layout_of_every_plan(ranks, limit, links):
-    asked = request(ranks, replace(SLOW, near=links), limit, recompute=False)
+def test_the_best_is_that_of_simulating_every_layout_of_every_plan(ranks, limit, links, fixed):
+    asked = request(ranks, replace(SLOW, near=links), limit, **fixed)
     result, truth = search(asked), everything(asked)
     assert result.chosen.step_s == pytest.approx(truth[0].step_s, rel=1e-12)
     assert result.simulated < len(truth)
