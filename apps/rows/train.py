@@ -27,7 +27,7 @@ from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.training.evaluate import Window
-from pipelined.training.optimizer import DECAYS
+from pipelined.training.optimizer import OptimizerConfig
 from transports import Transport
 
 
@@ -65,18 +65,9 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
 
 
 def lr_scheduler(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR:
-    """The rate rises during the warm-up, and falls as --lr-schedule says."""
-    warmup, steps, floor = config.warmup, config.steps, config.lr_floor
-
-    def share(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / (warmup + 1)
-        done = min(1.0, (step - warmup) / max(1, steps - warmup))
-        if config.lr_schedule == "cosine":  # in float32, as every loss of these programs has been
-            return (1 + floor) / 2 + (1 - floor) / 2 * float(torch.cos(torch.tensor(torch.pi * done)))
-        return floor + (1 - floor) * DECAYS[config.lr_schedule](done)
-
-    return LambdaLR(optimizer, share)
+    """The share of the rate that `apps.gpt2` has with these flags: it rises, and falls as --lr-schedule says."""
+    floor, decay = config.lr_floor, config.lr_schedule
+    return LambdaLR(optimizer, OptimizerConfig(1.0, config.steps, config.warmup, floor, decay=decay).rate)
 
 
 def describe_split(model: UserModel) -> str | None:

@@ -1,7 +1,6 @@
 """The optimizer of a rank: its settings, its update, and the state that it keeps of each parameter."""
 
 from pipelined.training.optimizer.config import (
-    DECAYS,
     OptimizerConfig,
     OptimizerSettings,
     clip_factor,
@@ -9,4 +8,4 @@ from pipelined.training.optimizer.config import (
     update,
 )
 
-__all__ = ["DECAYS", "OptimizerConfig", "OptimizerSettings", "clip_factor", "require_elementwise", "update"]
+__all__ = ["OptimizerConfig", "OptimizerSettings", "clip_factor", "require_elementwise", "update"]

@@ -17,7 +17,7 @@ class PlainOptimizer:
         """Update by the gradients, and clear them."""
         self._steps += 1
         for group in self._inner.param_groups:
-            group["lr"] = 2e-3 * self._steps / 31
+            group["lr"] = 2e-3 * self._steps / 30
         nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._inner.step()
         self._inner.zero_grad()

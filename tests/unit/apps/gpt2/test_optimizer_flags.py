@@ -34,13 +34,13 @@ def test_the_default_is_half_a_cosine_to_a_tenth():
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (VGG(lr=0.5, min_lr=0.1, lr_schedule="wsd", steps=30, warmup=5), {4: 5 / 6 * 0.5, 25: 0.5, 28: 0.26, 30: 0.1}),
+        (VGG(lr=0.5, min_lr=0.1, lr_schedule="wsd", steps=30, warmup=5), {0: 0.1, 4: 0.5, 25: 0.5, 28: 0.26, 30: 0.1}),
         (VGG(lr=0.5, lr_schedule="constant", steps=30, warmup=5), {5: 0.5, 30: 0.5}),
         (VGG(lr=0.5, min_lr=0.1, steps=30, warmup=10), {10: 0.5, 20: 0.3, 30: 0.1}),
         (VGG(lr=0.5, steps=30, warmup=10), {20: 0.275, 30: 0.05}),
     ],
 )
-def test_a_row_of_layers_has_the_same_rates_after_its_warm_up(flags, expected):
+def test_a_row_of_layers_has_the_same_rates(flags, expected):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=flags.lr)
     schedule, found = lr_scheduler(flags, optimizer), {}
     for step in range(31):
@@ -48,6 +48,9 @@ def test_a_row_of_layers_has_the_same_rates_after_its_warm_up(flags, expected):
         optimizer.step()
         schedule.step()
     assert {step: found[step] for step in expected} == pytest.approx(expected)
+    names = ("lr", "steps", "warmup", "min_lr", "lr_schedule")
+    same = GPT2Flags(**{name: getattr(flags, name) for name in names})
+    assert found == pytest.approx({step: optimizer_of(resolve(same, 1)).rate(step) for step in found}, rel=1e-15)
 
 
 @pytest.mark.parametrize(("name", "value"), [("beta1", 1), ("beta2", -0.1), ("min_lr", nan), ("eps", inf)])
