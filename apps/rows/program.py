@@ -4,7 +4,6 @@ Read the flags, detect the launcher, choose what was left open; then run one cor
 only after every check that does not need it.
 """
 
-import os
 import sys
 from functools import partial
 
@@ -15,7 +14,7 @@ from apps.common.run.resume import parse_resumed
 from apps.rows.config import RowFlags
 from apps.rows.job import Job, resolve
 from pipelined import __version__
-from pipelined.process.launch import AGENT, Launch
+from pipelined.process.launch import Launch
 from pipelined.process.run import run
 from pipelined.process.stop_request import StopRequest
 from transports import Transport
@@ -73,7 +72,7 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
 
     if job.config.plan == AUTO_PLAN:
         job = resolve(job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, program))
-    model, stop = model_of(job), StopRequest(os.getppid() if AGENT in os.environ else None)
+    model, stop = model_of(job), StopRequest.of_rank()
     if launch.rank == 0:
         split = describe_split(model)
         lines = [job.describe(), *([split] if split else []), f"launch: {launch.by}, transport {launch.url}"]

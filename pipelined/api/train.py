@@ -27,7 +27,7 @@ from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import UsageError, require_whole
 from pipelined.process.exit import print_to_stderr
-from pipelined.process.launch import AGENT, ALONE, Launch, detect
+from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.run import outside_of_a_loop, refuse, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.staleness import steps_to_fill
@@ -154,7 +154,7 @@ def _run(launch: Launch, work: WholeRun) -> Trained:
     """Run this process's ranks; in a thread of its own where a loop is running already, as in a notebook."""
     if isinstance(work.job.model, SplitRow) and launch.rank == 0:
         print_to_stderr(work.job.model.described())
-    stop, results = StopRequest(os.getppid() if AGENT in os.environ else None), dict[int, Trained]()
+    stop, results = StopRequest.of_rank(), dict[int, Trained]()
 
     async def rank(transport: Transport) -> int:
         async with RankSession.opened(transport, launch, work.job) as opened:

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+from pipelined.process.launch import AGENT
+
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 POLL_S = 0.1
 """Seconds between two checks for a stop request."""
@@ -53,6 +55,13 @@ def on_stop_request(act: Callable[[], Any]) -> None:
         loop.add_signal_handler(number, partial(_on_signal, number, act))
 
 
+def stop_event() -> asyncio.Event:
+    """An event that a stop request sets from now on, instead of what the request did before; see `on_stop_request`."""
+    event = asyncio.Event()
+    on_stop_request(event.set)
+    return event
+
+
 def _on_signal(number: signal.Signals, act: Callable[[], Any]) -> None:
     if number == signal.SIGHUP:
         hang_up()
@@ -69,6 +78,11 @@ class StopRequest:
     def __init__(self, parent: int | None = None) -> None:
         self._parent, self._signalled = parent, False
 
+    @classmethod
+    def of_rank(cls) -> "StopRequest":
+        """That of a rank, which can outlive torchrun's agent and no other launcher."""
+        return cls(os.getppid() if AGENT in os.environ else None)
+
     @property
     def requested(self) -> bool:
         return self._signalled or self._parent not in (None, os.getppid())
@@ -80,6 +94,11 @@ class StopRequest:
         """
         while not self.requested:  # noqa: ASYNC110 (a signal handler sets it, in the main thread)
             await asyncio.sleep(POLL_S)
+
+    async def set(self, event: asyncio.Event) -> None:
+        """Set the event after a stop request."""
+        await self.wait()
+        event.set()
 
     def listen(self) -> None:
         """Install the signal handlers; only the main thread may call this."""

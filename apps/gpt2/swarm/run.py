@@ -55,7 +55,7 @@ async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
         active_time, stop = ActiveTime(rank.transport, rank.executor), asyncio.Event()
         async with Nursery() as tasks:
             serving = tasks.create_task(run_peer(peer, asyncio.Event()))
-            stopping = tasks.create_task(_set_on_request(stop, request))
+            stopping = tasks.create_task(request.set(stop))
             if rank.transport.rank == 0 and trainer is not None:
                 await RankZero(rank, trainer, active_time, url, stop).run()
             else:
@@ -79,12 +79,6 @@ async def _follow(
         await transport.send(0, STOPPED)
         await requested
     await transport.receive(0, DONE)
-
-
-async def _set_on_request(stop: asyncio.Event, request: StopRequest) -> None:
-    """Set the event when this process receives a stop request."""
-    await request.wait()
-    stop.set()
 
 
 async def _set_on_message(stop: asyncio.Event, transport: Transport) -> None:

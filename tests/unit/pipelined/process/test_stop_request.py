@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from pipelined.process.launch import AGENT
 from pipelined.process.stop_request import POLL_S, StopRequest, stop_signals
 from tests.terminal import closed_over
 from tests.virtual_time import virtual_seconds
@@ -70,6 +71,27 @@ def test_a_dead_launcher_is_a_stop_request():
     assert not StopRequest().requested
     assert not StopRequest(os.getppid()).requested
     assert StopRequest(os.getppid() + 1).requested
+
+
+def test_only_a_rank_under_torchruns_agent_stops_when_its_parent_ends(monkeypatch):
+    for name, requested in ((AGENT, True), ("SLURM_JOB_ID", False)):
+        with monkeypatch.context() as patch:
+            patch.delenv(AGENT, raising=False)
+            patch.setenv(name, "1")
+            stop = StopRequest.of_rank()
+            patch.setattr(os, "getppid", lambda: -1)
+            assert stop.requested is requested
+
+
+@pytest.mark.virtual
+async def test_a_request_sets_an_event():
+    stop, event = StopRequest(), asyncio.Event()
+    setting = asyncio.ensure_future(stop.set(event))
+    await virtual_seconds(1.5 * POLL_S)
+    assert not event.is_set()
+    stop._receive(signal.SIGUSR1, None)
+    await setting
+    assert event.is_set()
 
 
 @pytest.mark.virtual
