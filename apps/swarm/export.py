@@ -14,13 +14,12 @@ from apps.swarm.flags import Export
 from apps.swarm.training import ModelSession, session_of
 from pipelined.aio.clock import RealClock
 from pipelined.aio.progress import reported_wait
-from pipelined.directory import CutOff, Directory
+from pipelined.directory import CutOff
 from pipelined.errors import UsageError
 from pipelined.membership.connection import connected
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import read_task
 from pipelined.swarm.process.session import snapshot
-from transports.rpc import Endpoint
 
 
 async def export(flags: Export, say: Say) -> None:
@@ -47,19 +46,19 @@ async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
         session = await asyncio.to_thread(session_of, trained)
         if flags.output.to is not None:
             check_destination("--to", flags.output.to, session.model)
-        return await fetch("export", session, endpoint, directory, say)
+        node = Node(f"export-{secrets.token_hex(4)}", endpoint, directory, RealClock())
+        return await fetch(node, session, say)
 
 
-async def fetch(name: str, session: ModelSession, endpoint: Endpoint, directory: Directory, say: Say) -> Weights:
+async def fetch(node: Node, session: ModelSession, say: Say) -> Weights:
     """Fetch the parameters of every stage; waits while a stage has no peer.
 
     Args:
-        name: of this process.
+        node: takes no part in training.
     Raises:
         UsageError: the directory does not reply.
     Cost: as `SwarmObserver.snapshot`.
     """
-    node = Node(f"{name}-{secrets.token_hex(4)}", endpoint, directory, RealClock())
     try:
         async with reported_wait(f"the state of every stage (stages: {session.rules.stages})", say):
             stages = await snapshot(node, session)

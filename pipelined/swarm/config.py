@@ -95,6 +95,21 @@ class Rules:
 
 
 @dataclass(frozen=True)
+class SwarmAddress:
+    """Where a process finds its swarm, and where it listens.
+
+    Args:
+        url: of the directory.
+        listen: URL of this process's endpoint; None: where this machine reaches the directory from.
+        name: unique name of this process; "": HOST-PID.
+    """
+
+    url: str
+    listen: str | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
 class PeerConfig:
     """The settings of one peer.
 

@@ -1,58 +1,30 @@
 """A peer and a trainer of a user's model, from joining the swarm to their end."""
 
 import asyncio
-import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from pipelined.aio.progress import Say, reported_wait
+from pipelined.aio.progress import Say
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, require_whole
-from pipelined.membership.addresses import check_coordinator, described
-from pipelined.membership.connection import connected, member_node
 from pipelined.membership.node import Node
-from pipelined.membership.task_record import publish_task, read_task
-from pipelined.swarm.process.processes import TrainerProcess
-from pipelined.swarm.process.session import (
-    PeerOptions,
-    Session,
-    check_device,
-    opened_peer,
-    run_peer,
-    run_trainer,
-    snapshot,
-)
+from pipelined.swarm.config import SwarmAddress
+from pipelined.swarm.process.roles import TrainerJob, serve, train
+from pipelined.swarm.process.session import PeerOptions, Session, snapshot
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.trainer import StepReport
 from transports import Block
 
-T = TypeVar("T")
 KEPT_STEPS = 4
 """Batches kept in memory: the current step's, and those of recent steps that may be computed again."""
-
-
-class Stopped(Exception):
-    """A stop request arrived before the process had joined the swarm."""
-
-
-@dataclass(frozen=True)
-class SwarmAddress:
-    """Where a process finds its swarm, and where it listens; each field as in `train`."""
-
-    coordinator: str
-    listen: str | None = None
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        check_coordinator(self.coordinator, "coordinator")
 
 
 @dataclass(frozen=True)
@@ -164,15 +136,14 @@ async def run_user_peer(
     say: Say,
 ) -> None:
     """Serve a stage until `stop` is set; see `serve`."""
-    await asyncio.to_thread(check_device, options.device)
-    async with connected(address.coordinator, address.listen) as (endpoint, directory):
-        task = UserTask.unpack(await _unless(stop, read_task(directory, address.coordinator, say)))
+
+    def session_of(record: bytes) -> Session:
+        task = UserTask.unpack(record)
         if options.stage is not None and not 0 <= options.stage < task.depth:
             raise UsageError(f"there is no stage {options.stage} (depth: {task.depth}); take one below the depth")
-        session = _session_of(await asyncio.to_thread(training_of, task))
-        async with member_node(address.coordinator, endpoint, address.name, session.rules.lease_s) as node:
-            async with opened_peer(node, session, options, say) as process:
-                await run_peer(process, stop, say)
+        return _session_of(training_of(task))
+
+    await serve(address, session_of, options, stop=stop, say=say)
 
 
 async def run_user_trainer(
@@ -185,23 +156,23 @@ async def run_user_trainer(
     say: Say,
 ) -> Trained:
     """Train until the last step, or until `stop` is set, then fetch the model; see `train`."""
-    task, session = training.task, _session_of(training)
-    async with connected(address.coordinator, address.listen) as (endpoint, directory):
-        async with reported_wait(described(address.coordinator), say):
-            await _unless(stop, publish_task(directory, task, settings="arguments"))
-        async with member_node(address.coordinator, endpoint, address.name, session.rules.lease_s) as node:
-            process = TrainerProcess(
-                node, data, session.rules, slots=options.slots, steps=task.steps, resume=options.resume
-            )
-            say(f"{node.name}: trainer at {endpoint.address}, model {session.rules.digest}")
-            result = StepResults(options.report)
-            done = await run_trainer(process, stop, result.add, say)
-            trained = Trained(result.losses, process.view.head.step if process.view.head else 0, stopped=not done)
-            if done:
-                observer = Node(f"{node.name}-{secrets.token_hex(4)}", endpoint, directory, node.clock)
-                stages = await snapshot(observer, session)
-                trained.state = await asyncio.to_thread(training.whole_state, [_tensors(state) for _, state in stages])
-            return trained
+    session, steps, results = _session_of(training), training.task.steps, StepResults(options.report)
+
+    async def whole_state(node: Node) -> dict[str, torch.Tensor]:
+        stages = await snapshot(node, session)
+        return await asyncio.to_thread(training.whole_state, [_tensors(state) for _, state in stages])
+
+    job = TrainerJob(
+        task=training.task,
+        session=session,
+        data=data,
+        steps=steps,
+        slots=options.slots,
+        resume=options.resume,
+        settings="arguments",
+    )
+    state = await train(address, job, whole_state, stop=stop, on_step=results.add, say=say)
+    return Trained(results.losses, results.step, stopped=state is None, state=state)
 
 
 def _session_of(training: UserTraining) -> Session:
@@ -213,35 +184,27 @@ class StepResults:
 
     Args:
         report: called with the report of each step.
+
+    Attributes:
+        step: steps done, those of earlier runs included.
     """
 
     def __init__(self, report: Callable[[StepReport], None]):
         self.losses: list[float] = []
+        self.step = 0
         self._report, self._first = report, 0
 
     def add(self, event: StepEvent) -> None:
         """Take a commit or a rollback."""
         match event:
             case StepsBegan(head):
+                self.step = head.step
                 self._first = min(self._first, head.step) if self.losses else head.step
                 del self.losses[head.step - self._first :]
             case StepCommitted(head, seconds):
+                self.step = head.step
                 self.losses.append(head.loss)
                 self._report(StepReport(head.step - 1, head.loss, head.norm, float("nan"), seconds, 0.0, False))
-
-
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """The result of this work. Raises Stopped: the event was set before."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise Stopped
-        return working.result()
-    finally:
-        for task in (working, stopping):
-            task.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 def _tensor(tree: Any, what: str) -> torch.Tensor:

@@ -18,25 +18,21 @@ from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers
-from pipelined.api.swarm.parties import (
-    Stopped,
-    SwarmAddress,
-    SwarmSettings,
-    TrainerOptions,
-    run_user_peer,
-    run_user_trainer,
-)
+from pipelined.api.swarm.parties import SwarmSettings, TrainerOptions, run_user_peer, run_user_trainer
 from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.train import OptimizerBuilder
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.api.whole_run import Trained
 from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.errors import UsageError
+from pipelined.membership.addresses import check_coordinator
 from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.run import complaint, loop_is_running
 from pipelined.process.stop_request import StopRequest
+from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
+from pipelined.swarm.process.roles import Stopped
 from pipelined.swarm.process.session import PeerOptions
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.trainer import StepReport
@@ -84,8 +80,9 @@ def serve(
     """
     given, path = _given(model, loss, optimizer, lr_scheduler), None if checkpoint is None else Path(checkpoint)
     with _refusals():
-        address = SwarmAddress(coordinator, listen, name)
+        check_coordinator(coordinator, "coordinator")
         options = PeerOptions(stage, device, path, save_every, grace)
+    address = SwarmAddress(coordinator, listen, name)
     _run(lambda stop: run_user_peer(partial(UserTraining, given), address, options, stop=stop, say=say))
 
 
@@ -144,6 +141,7 @@ def train(
     """
     settings, given = locals(), _given(model, loss, optimizer, lr_scheduler)
     with _refusals():
+        check_coordinator(coordinator, "coordinator")
         address, options = SwarmAddress(coordinator, listen, name), TrainerOptions(slots, resume, report)
         data, training = SwarmSettings.of(settings).prepare(batches, given)
     return _run(lambda stop: run_user_trainer(training, data, address, options, stop=stop, say=say)) or Trained(
@@ -245,12 +243,8 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:
     async def main() -> T | None:
         stop, result = asyncio.Event(), None
 
-        async def set_stop() -> None:
-            await request.wait()
-            stop.set()
-
         async with Nursery() as tasks:
-            stopping = tasks.create_task(set_stop())
+            stopping = tasks.create_task(request.set(stop))
             with suppress(Stopped):
                 result = await work(stop)
             stopping.cancel()

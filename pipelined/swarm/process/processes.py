@@ -34,8 +34,9 @@ class PeerProcess:
 
     def __init__(self, node: Node, build: Build, rules: Rules, device: Executor, config: PeerConfig | None = None):
         self.view = SwarmView(node.directory, node.clock, stages=frozenset())
-        self.peer = StagePeer(node, self.view, build, rules, device=device, config=config or PeerConfig())
-        self.name, self._endpoint = node.name, node.endpoint
+        config = config or PeerConfig()
+        self.peer = StagePeer(node, self.view, build, rules, device=device, config=config)
+        self.name, self.grace_s, self._endpoint = node.name, config.grace_s, node.endpoint
 
     @property
     def address(self) -> str:

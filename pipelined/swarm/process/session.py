@@ -145,12 +145,15 @@ async def run_peer(process: PeerProcess, stop: asyncio.Event, say: Say | None = 
     """Run a peer until `stop` is set: then it hands its state over, and leaves.
 
     Args:
-        say: prints a line whenever the state of the peer changes, and when it left; None: nothing is printed.
+        say: prints the request to leave, a line whenever the state of the peer changes, and that it left; None: nothing
+            is printed.
     Raises: as `PeerProcess.run`.
     """
 
     async def leave() -> None:
         await stop.wait()
+        if say is not None:
+            say(f"{process.name}: received a request to leave (grace period: {process.grace_s:g} s)")
         process.peer.leave()
 
     async with Nursery() as tasks:

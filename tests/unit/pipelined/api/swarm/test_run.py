@@ -12,7 +12,7 @@ import pipelined as pp
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.api.swarm import run
-from pipelined.api.swarm.parties import SwarmAddress, SwarmSettings, run_user_peer
+from pipelined.api.swarm.parties import SwarmSettings, run_user_peer
 from pipelined.api.swarm.run import serve, train
 from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
@@ -21,6 +21,7 @@ from pipelined.membership.connection import connected
 from pipelined.membership.task_record import publish_task
 from pipelined.state.store import save
 from pipelined.state.versions import SavedStage
+from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.session import PeerOptions
 from transports import new_event_loop

@@ -1,0 +1,117 @@
+"""The two roles of a process that joins a swarm, from its address to its end: a peer serves, a trainer trains.
+
+The programs and the public interface call these functions; flags and signals stay with them. Imports torch.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any, TypeVar
+
+from pipelined.aio.progress import Say, reported_wait
+from pipelined.membership.addresses import described
+from pipelined.membership.connection import connected, member_node
+from pipelined.membership.node import Node
+from pipelined.membership.task_record import TaskRecord, publish_task, read_task
+from pipelined.swarm.config import SwarmAddress
+from pipelined.swarm.process.processes import TrainerProcess
+from pipelined.swarm.process.session import PeerOptions, Session, check_device, opened_peer, run_peer, run_trainer
+from pipelined.swarm.records.committed_steps import StepEvent
+from pipelined.swarm.trainer.trainer import Data
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """A stop request arrived before the process had joined the swarm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerJob:
+    """What a trainer trains.
+
+    Args:
+        task: the directory's record; another one there is refused.
+        settings: what the user gave, for that refusal: flags or arguments.
+        steps: the step at which the run is over.
+        slots, resume: as in `TrainerProcess`.
+    """
+
+    task: TaskRecord
+    session: Session
+    data: Data
+    steps: int
+    slots: int = 4
+    resume: bool = False
+    settings: str = "flags"
+
+
+async def serve(
+    address: SwarmAddress,
+    session_of: Callable[[bytes], Session],
+    options: PeerOptions,
+    *,
+    stop: asyncio.Event,
+    say: Say,
+) -> None:
+    """Join a swarm as a peer, and serve until `stop` is set.
+
+    Args:
+        session_of: builds the session from the directory's record of what is trained; runs in a thread.
+    Raises:
+        Stopped: `stop` was set before the directory had a record.
+        UsageError: no such device, or the session or the directory of checkpoints does not fit. Else as `run_peer`.
+    """
+    await asyncio.to_thread(check_device, options.device)
+    async with connected(address.url, address.listen) as (endpoint, directory):
+        record = await _unless(stop, read_task(directory, address.url, say))
+        session = await asyncio.to_thread(session_of, record)
+        async with member_node(address.url, endpoint, address.name, session.rules.lease_s) as node:
+            async with opened_peer(node, session, options, say) as process:
+                await run_peer(process, stop, say)
+
+
+async def train(
+    address: SwarmAddress,
+    job: TrainerJob,
+    finish: Callable[[Node], Awaitable[T]],
+    *,
+    stop: asyncio.Event,
+    on_step: Callable[[StepEvent], None],
+    say: Say,
+) -> T | None:
+    """Join a swarm as a trainer, train until the last step or until `stop` is set, then finish.
+
+    Args:
+        finish: called after the last step with an observer of the swarm, which can fetch the model.
+        on_step: as in `run_trainer`.
+    Returns: the result of `finish`; None: the training was stopped.
+    Raises:
+        Stopped: `stop` was set before the directory replied.
+        UsageError: the directory has another training. Else as `run_trainer`.
+    """
+    rules = job.session.rules
+    async with connected(address.url, address.listen) as (endpoint, directory):
+        async with reported_wait(described(address.url), say):
+            await _unless(stop, publish_task(directory, job.task, settings=job.settings))
+        async with member_node(address.url, endpoint, address.name, rules.lease_s) as node:
+            process = TrainerProcess(node, job.data, rules, slots=job.slots, steps=job.steps, resume=job.resume)
+            say(f"{node.name}: trainer at {endpoint.address}, model {rules.digest}")
+            if not await run_trainer(process, stop, on_step, say):
+                return None
+            return await finish(Node(f"{node.name}-{token_hex(4)}", endpoint, directory, node.clock))
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """The result of this work. Raises Stopped: the event was set before."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Stopped
+        return working.result()
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
