@@ -5,7 +5,6 @@ only after every check that does not need it.
 """
 
 import asyncio
-import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,7 @@ from apps.gpt2.swarm.job import SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.actors.agree import agree
 from pipelined.process.exit import end_process, print_to_stderr
-from pipelined.process.launch import AGENT, Launch
+from pipelined.process.launch import Launch
 from pipelined.process.run import Program, StagesOf, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.claim import claimed
@@ -51,7 +50,7 @@ def _run(config: GPT2Flags, launch: Launch) -> int:
     if not is_open(config):
         _announce(job, launch)
     seats = Seats(job)
-    program = partial(_rank, job=job, launch=launch, stop=_stop(), seats=seats)
+    program = partial(_rank, job=job, launch=launch, stop=StopRequest.of_rank(), seats=seats)
     return run(launch, job.plan.world_size, program, seats.stages_of, PROGRAM)
 
 
@@ -66,15 +65,14 @@ def _flags(arguments: list[str]) -> GPT2Flags:
 def _swarm(config: GPT2Flags, launch: Launch) -> int:
     """Run a swarm's job: every rank is a peer."""
     job = resolve_swarm(config, launch.world_size)
-    return _members(
-        job, launch, partial(_peer, job=job, launch=launch, stop=_stop()), lambda rank: [job.stage_of(rank)]
-    )
+    program = partial(_peer, job=job, launch=launch, stop=StopRequest.of_rank())
+    return _members(job, launch, program, lambda rank: [job.stage_of(rank)])
 
 
 def _ravnest(config: GPT2Flags, launch: Launch) -> int:
     """Run a job of Ravnest's clusters: every rank is a node."""
     job = resolve_ravnest(config, launch.world_size)
-    return _members(job, launch, partial(_node, job=job, launch=launch, stop=_stop()))
+    return _members(job, launch, partial(_node, job=job, launch=launch, stop=StopRequest.of_rank()))
 
 
 SYSTEMS = {swarm.SCHEDULE: _swarm, ravnest.SCHEDULE: _ravnest}
@@ -92,10 +90,6 @@ def _members(
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
     return run(launch, job.ranks, program, stages_of, PROGRAM)
-
-
-def _stop() -> StopRequest:
-    return StopRequest(os.getppid() if AGENT in os.environ else None)
 
 
 def subject(flags: list[str], batch: int | None = None) -> PlannedGPT2:
@@ -143,11 +137,10 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
 async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
     """One rank of a swarm. Job and text are checked before torch is imported, as above."""
     stop.listen()
-    from apps.gpt2.swarm.checks import check_swarm_job, read_swarm_text
     from apps.lm.data.text import share_text
 
-    await agree(transport, "job", asyncio.to_thread(check_swarm_job, job) if transport.rank == 0 else asyncio.sleep(0))
-    text = await share_text(transport, partial(read_swarm_text, job))
+    await agree(transport, "job", asyncio.to_thread(job.check) if transport.rank == 0 else asyncio.sleep(0))
+    text = await share_text(transport, job.read_text)
     from apps.gpt2.swarm.run import train_swarm
 
     return await train_swarm(transport, job, launch, text, stop)

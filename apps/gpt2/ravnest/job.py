@@ -5,12 +5,10 @@ A flag that means nothing to clusters is refused. Every other flag means what it
 
 from dataclasses import dataclass, replace
 
-from apps.common.arguments import check_directories, check_files
-from apps.common.flags import config_json, flag, refuse_meaningless, refuse_other_start
-from apps.common.paths import check_export
-from apps.common.trackers import check_trackers
+from apps.common.flags import config_json, flag, refuse_meaningless
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, model_of, sequence_of
+from apps.gpt2.members import check_paths, check_saved_text, refuse_flags
 from apps.gpt2.text import text_of
 from apps.lm.data.batches import Batches
 from apps.lm.data.text import Text
@@ -101,15 +99,7 @@ class RavnestJob:
         Raises:
             UsageError: the first mistake found, with its remedy.
         """
-        config = self.config
-        check_files(metrics=config.metrics)
-        check_trackers(config)
-        check_directories(checkpoint=config.checkpoint)
-        if config.export is not None:
-            check_export(config.export)
-        from apps.gpt2.swarm.checks import check_saved_stages
-
-        check_saved_stages(config, self.model)
+        check_paths(self.config, self.model)
 
     def read_text(self) -> Text:
         """Read the text.
@@ -120,8 +110,6 @@ class RavnestJob:
         """
         text, subject = text_of(self.config, self.model), self.subject
         text.require_running("Ravnest")
-        from apps.gpt2.swarm.checks import check_saved_text
-
         check_saved_text(self.config, self.model, text)
         Batches(text.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
         return text
@@ -137,13 +125,7 @@ def resolve_ravnest(config: GPT2Flags, world_size: int | None) -> RavnestJob:
     """
     forming = FormingFlags(clusters=config.clusters, ahead=_ahead(config))
     refuse_meaningless(config, NOT_IN_RAVNEST, "Ravnest's clusters")
-    refuse_other_start(config, "a job of clusters")
-    if config.dtype in ("float16", "bfloat16-parameters"):
-        needed = "a loss scale" if config.dtype == "float16" else "float32 copies of the parameters"
-        raise UsageError(f"--dtype {config.dtype} needs {needed}, and clusters have none; give --dtype bfloat16")
-    if config.steps == 0:
-        fact = "clusters that take no step have nothing to do (--steps 0)"
-        raise UsageError(f"{fact}; leave --schedule ravnest out to evaluate or export")
+    refuse_flags(config, "a job of clusters")
     model = replace(model_of(config), tied=False)
     batch, rows = batch_of(config, 1)
     subject = RavnestConfig(

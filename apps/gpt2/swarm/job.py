@@ -7,14 +7,19 @@ another schedule train the same model on the same sequences.
 from dataclasses import dataclass, replace
 
 from apps.common.choose import CLIP
-from apps.common.flags import config_json, flag, refuse_meaningless, refuse_other_start
+from apps.common.flags import config_json, flag, refuse_meaningless
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, model_of, published, sequence_of
+from apps.gpt2.members import check_paths, check_saved_text, refuse_flags
+from apps.gpt2.text import text_of
+from apps.lm.data.text import Text
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
 from apps.swarm.config import TrainingConfig
+from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.families import gpt2_name
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition
+from pipelined.training.exchange.compression import check_codec
 
 SCHEDULE = "swarm"
 STAGES, PEERS_A_STAGE = 3, 2
@@ -108,6 +113,32 @@ class SwarmJob:
             )
         return "\n".join(lines)
 
+    def check(self) -> None:
+        """Refuse a job that would fail later, or overwrite files of another.
+
+        Raises:
+            UsageError: the first mistake found, with its remedy.
+        """
+        check_codec(self.config.compress, "--compress")
+        check_paths(self.config, self.model)
+
+    def read_text(self) -> Text:
+        """Read the text.
+
+        Raises:
+            UsageError: it cannot be read, is too short, has more symbols than the model, or differs from the text of
+                the saved stages.
+        """
+        text = text_of(self.config, self.model)
+        check_saved_text(self.config, self.model, text)
+        self.feed(text)
+        return text
+
+    def feed(self, text: Text) -> MicrobatchFeed:
+        """The microbatches of this text. Raises UsageError: it is too short."""
+        subject = self.subject
+        return feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
+
 
 def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
     """Choose what the flags left open.
@@ -120,11 +151,7 @@ def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
     for name, value in config.knobs.items():
         raise UsageError(f"{flag(name)} {value} means nothing to a swarm: a peer holds one stage; leave it out")
     refuse_meaningless(config, NOT_IN_SWARM, "a swarm")
-    _check_extent(config)
-    if config.dtype == "bfloat16-parameters":
-        raise UsageError("--dtype bfloat16-parameters needs float32 copies of the parameters; give --dtype bfloat16")
-    if config.dtype == "float16":
-        raise UsageError("--dtype float16 needs a loss scale, and a swarm has none; give --dtype bfloat16")
+    refuse_flags(config, "a swarm")
     whole = model_of(config)
     sequence = sequence_of(config, whole)
     stages, ranks = _arrangement(config, world_size)
@@ -145,13 +172,6 @@ def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
     )
     subject.check()
     return SwarmJob(config, model, subject, ranks, whole.tied and not tied)
-
-
-def _check_extent(config: GPT2Flags) -> None:
-    if config.steps == 0:
-        fact = "a swarm that takes no step has nothing to do (--steps 0)"
-        raise UsageError(f"{fact}; leave --schedule swarm out to evaluate or export")
-    refuse_other_start(config, "a swarm")
 
 
 def _arrangement(config: GPT2Flags, world_size: int | None) -> tuple[int, int]:

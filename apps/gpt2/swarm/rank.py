@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from apps.gpt2.swarm.job import SwarmJob
 from apps.lm.data.text import Text
 from apps.swarm.config import SwarmTask
-from apps.swarm.data import MicrobatchFeed, feed_of
+from apps.swarm.data import MicrobatchFeed
 from apps.swarm.training import ModelSession, session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchExecutor
@@ -91,9 +91,8 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     Raises:
         UsageError: the text is too short, the model cannot be cut so, or the weights to begin with cannot be read.
     """
-    subject = job.subject
-    feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
-    task = SwarmTask(subject, job.model.vocab, text.digest, feed.held_out)
+    feed = job.feed(text)
+    task = SwarmTask(job.subject, job.model.vocab, text.digest, feed.held_out)
     session, store = session_of(task), _store(job, text)
     executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
     start = None if store is None else common_step(store.saved_stages())

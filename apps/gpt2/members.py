@@ -1,54 +1,51 @@
-"""Checks of a swarm's job before torch is imported, as `apps.gpt2.checks` has them for other jobs.
+"""Jobs in which the ranks are members of a system that is no pipeline: refused flags, and checks of saved stages.
 
-Those of saved stages serve Ravnest's clusters, too.
+Swarms and Ravnest's clusters share them. No torch.
 """
 
-from apps.common.paths import check_directory, check_export, check_file
+from apps.common.arguments import check_directories, check_files
+from apps.common.flags import refuse_other_start
+from apps.common.paths import check_export
 from apps.common.trackers import check_trackers
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.swarm.job import SwarmJob
-from apps.gpt2.text import text_of
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.swarm.data import feed_of
 from pipelined.errors import UsageError
-from pipelined.ravnest.records import UPDATES
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.saved import other_text, saved_of
 from pipelined.state.store import fields_of
 from pipelined.state.versions import common_step, saved_steps
-from pipelined.training.exchange.compression import check_codec
+
+MISSING = {"float16": "a loss scale", "bfloat16-parameters": "float32 copies of the parameters"}
+"""What the members of a system lack for these values of --dtype."""
 
 
-def check_swarm_job(job: SwarmJob) -> None:
-    """Refuse a job that would fail later, or overwrite files of another.
+def refuse_flags(config: GPT2Flags, system: str) -> None:
+    """Refuse another start than saved stages, a training without a step, and a dtype that members cannot train in.
+
+    Args:
+        system: what trains, for the message.
+    """
+    refuse_other_start(config, system)
+    if config.steps == 0:
+        fact = f"{system} that takes no step has nothing to do (--steps 0)"
+        raise UsageError(f"{fact}; leave --schedule {config.schedule} out to evaluate or export")
+    if (needed := MISSING.get(config.dtype)) is not None:
+        raise UsageError(f"--dtype {config.dtype} needs {needed}, and {system} has none; give --dtype bfloat16")
+
+
+def check_paths(config: GPT2Flags, model: ModelConfig) -> None:
+    """Refuse paths that cannot be written, or that hold what the job would overwrite or cannot go on from.
 
     Raises:
         UsageError: the first mistake found, with its remedy.
     """
-    config = job.config
-    check_codec(config.compress, "--compress")
-    if config.metrics is not None:
-        check_file("--metrics", config.metrics)
+    check_files(metrics=config.metrics)
     check_trackers(config)
     if config.export is not None:
         check_export(config.export)
-    if config.checkpoint is not None:
-        check_directory("--checkpoint", config.checkpoint)
-    check_saved_stages(config, job.model)
-
-
-def read_swarm_text(job: SwarmJob) -> Text:
-    """Read the text of a job.
-
-    Raises:
-        UsageError: the text cannot be read, is too short, has more symbols than the model, or differs from the text of
-            the saved stages.
-    """
-    text, subject = text_of(job.config, job.model), job.subject
-    check_saved_text(job.config, job.model, text)
-    feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
-    return text
+    check_directories(checkpoint=config.checkpoint)
+    check_saved_stages(config, model)
 
 
 def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
@@ -72,6 +69,8 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
         raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
     if latest is None:
         return
+    from pipelined.ravnest.records import UPDATES  # it imports numpy.random
+
     if (saved_by := "ravnest" if UPDATES in fields_of(path, latest) else "swarm") != config.schedule:
         fact = f"{path} holds stages of --schedule {saved_by} (the latest: step {latest.step})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or go on from it with --schedule {saved_by}")

@@ -7,7 +7,7 @@ import pytest
 
 from apps.gpt2.config import parse
 from apps.gpt2.job import model_of
-from apps.gpt2.swarm.checks import check_saved_stages, check_swarm_job, read_swarm_text
+from apps.gpt2.members import check_saved_stages
 from apps.gpt2.swarm.job import resolve_swarm
 from pipelined.errors import UsageError
 from pipelined.state.saved import other_text
@@ -19,12 +19,12 @@ from tests.launching import ROOT
 @pytest.mark.parametrize("resume", ["", " --resume auto"])
 def test_a_directory_in_which_a_stage_lacks_every_step_is_refused_with_the_steps_of_each_stage(tmp_path, resume):
     job = resolve_swarm(parse(f"--schedule swarm --stages 2 --checkpoint {tmp_path}{resume}".split()), None)
-    check_swarm_job(job)
+    job.check()
     state = {"weight/value": np.zeros(3, np.float32)}
     for step in (5, 10):
         save(tmp_path, SavedStage(step, 0, 2, "run"), state, job.model.identity())
     with pytest.raises(UsageError, match=r"no step that all stages saved.*\(steps 5, 10: stage 0; no step: stage 1\)"):
-        check_swarm_job(job)
+        job.check()
 
 
 @pytest.mark.parametrize("resume", ["", " --resume auto"])
@@ -44,15 +44,15 @@ def test_stages_of_a_swarm_and_of_clusters_are_refused_to_one_another(tmp_path, 
 def test_another_text_than_was_saved_is_refused_with_both_digests_unless_it_is_meant(tmp_path):
     flags = f"--schedule swarm --stages 1 --checkpoint {tmp_path} --resume auto --data {ROOT / 'LICENSE'}"
     job = resolve_swarm(parse(flags.split()), None)
-    digest = read_swarm_text(job).digest
+    digest = job.read_text().digest
     state = {"weight/value": np.zeros(3, np.float32)}
     save(tmp_path, SavedStage(5, 0, 1, "run"), state, job.model.identity(), text=digest)
-    read_swarm_text(job)
+    job.read_text()
     save(tmp_path, SavedStage(6, 0, 1, "run"), state, job.model.identity(), text="1234")
     told = rf"trained on other data \(step 6; digest: 1234 saved, {digest[:16]} here\); .*--new-data"
     with pytest.raises(UsageError, match=told):
-        read_swarm_text(job)
-    read_swarm_text(resolve_swarm(parse([*flags.split(), "--new-data"]), None))
+        job.read_text()
+    resolve_swarm(parse([*flags.split(), "--new-data"]), None).read_text()
 
 
 def test_stages_that_do_not_say_what_they_were_trained_on_are_gone_on_with(tmp_path):
