@@ -3,12 +3,25 @@
 Nothing is measured here, and no tensor is made. Float32, no dropout, no recomputation.
 """
 
+from collections.abc import Sequence
+from math import prod
+
 from apps.common.plan_table import planned_memory
-from apps.gpt2.memory import activation_bytes, state_bytes
+from apps.gpt2.memory import activation_bytes
 from apps.gpt2.workload import workload
-from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
+from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.simulation.memory import optimizer_bytes, weight_bytes
+from pipelined.simulation.workload import Parameters
+
+
+def state_bytes(config: ModelConfig, stages: Sequence[range]) -> int:
+    """Parameters, gradients and optimizer state of these stages; a tied embedding on both ends is held once."""
+    layers = layer_shapes(config)
+    shapes = {name: shape for stage in stages for layer in stage for name, shape in layers[layer].items()}
+    held = [Parameters((), prod(shape)) for shape in shapes.values()]
+    return 2 * weight_bytes(held) + optimizer_bytes(held)
 
 
 def bound_bytes(config: ModelConfig, plan: Plan, rank: int, sequence: int) -> int:

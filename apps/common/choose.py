@@ -6,8 +6,10 @@ runs on one process and on sixty-four give the same losses.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from apps.common.flags import RunFlags
+from apps.common.flags import RunFlags, flag
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find, own_shape
@@ -209,3 +211,25 @@ def _cut(wanted: RequestedShape, depth: int, width: int) -> tuple[int, int]:
     divisors = [n for n in range(1, share + 1) if share % n == 0]
     microbatches = next((n for n in divisors if n >= depth), divisors[-1])
     return share // microbatches, microbatches
+
+
+def rows_of(batch: int, microbatches: int) -> int:
+    """Rows of a microbatch. Raises UsageError: the microbatches do not divide the batch."""
+    if batch % microbatches:
+        fact = f"the microbatches do not divide the batch (batch: {batch}, microbatches: {microbatches})"
+        raise UsageError(f"{fact}; take --microbatches that divides it")
+    return batch // microbatches
+
+
+def refuse_other_plan(file: Path | None, says: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse flags that change what a plan's file says; they may repeat it.
+
+    Args:
+        file: the plan; None: --plan auto.
+        says: the flags that the plan sets, by field.
+        given: the flags that the user gave.
+    """
+    for name, value in given.items():
+        if value != says[name]:
+            fact = f"{flag(name)} {value} is not what {file} says ({says[name]})"
+            raise UsageError(f"{fact}; leave the flag out, or plan again with it")

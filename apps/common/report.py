@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 from rich import progress
 from rich.console import Console
@@ -52,12 +52,21 @@ class Report:
         unit: str = "tokens",
         trackers: Sequence[Tracker] = (),
     ):
-        self._unit, self._first, self._steps, self._tokens, self._metrics = unit, first, steps, tokens, metrics
+        self._unit, self._first, self._steps, self._tokens = unit, first, steps, tokens
+        self._metrics = metrics if shown else None
         self._predicted, self._taken, self._trackers = predicted, list[float](), trackers
         self.planned_bytes: int | None = None
         self._console = Console(quiet=not shown)
         self._bar = bar(self._console)
         self._task = self._bar.add_task("starting", total=steps, completed=first)
+
+    def __enter__(self) -> Self:
+        self._write()
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
 
     def step(self, report: StepReport, evaluated: float | None, digest: str = "") -> None:
         """Report a finished step.
@@ -165,36 +174,3 @@ def compare_with_prediction(predicted: float, taken: Sequence[float]) -> str:
     if abs(drift) <= DRIFT:
         return text
     return f"{text}; the plan's costs are not those of this run: plan again where it runs, with nothing else running"
-
-
-@contextmanager
-def reporting(
-    shown: bool,
-    *,
-    first: int,
-    steps: int,
-    tokens: int,
-    metrics: Path | None,
-    predicted: float | None = None,
-    unit: str = "tokens",
-    trackers: Sequence[Tracker] = (),
-) -> Iterator[Report]:
-    """A report. Its bar is closed at the end; on all ranks but 0 nothing is shown.
-
-    Raises:
-        UsageError: the metrics file cannot be written.
-    """
-    metrics = metrics if shown else None
-    report = Report(
-        shown,
-        first=first,
-        steps=steps,
-        tokens=tokens,
-        metrics=metrics,
-        predicted=predicted,
-        unit=unit,
-        trackers=trackers,
-    )
-    report._write()
-    with report._bar:
-        yield report

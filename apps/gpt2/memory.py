@@ -1,25 +1,12 @@
-"""The bytes a stage of GPT-2 takes, in closed form: its state, and what it keeps of a live microbatch.
+"""The bytes that a stage of GPT-2 keeps of a live microbatch, in closed form.
 
 Nothing is measured, and no tensor is created. The forms hold for float32; a test compares them with counted bytes.
 """
 
-from collections.abc import Sequence
-from math import prod
-
-from apps.lm.models.gpt2_presets import ModelConfig, layer_shapes
-from pipelined.simulation.memory import optimizer_bytes, weight_bytes
-from pipelined.simulation.workload import Parameters
+from apps.lm.models.gpt2_presets import ModelConfig
 
 FLOAT, LONG, FACTOR = 4, 8, 8
 """Bytes of a number, of a token id, and of a scalar by which a tensor is divided."""
-
-
-def state_bytes(config: ModelConfig, stages: Sequence[range]) -> int:
-    """Parameters, gradients and optimizer state of these stages; a tied embedding on both ends is held once."""
-    layers = layer_shapes(config)
-    shapes = {name: shape for stage in stages for layer in stage for name, shape in layers[layer].items()}
-    held = [Parameters((), prod(shape)) for shape in shapes.values()]
-    return 2 * weight_bytes(held) + optimizer_bytes(held)
 
 
 def activation_bytes(config: ModelConfig, stage: range, rows: int, sequence: int, *, again: bool = False) -> int:

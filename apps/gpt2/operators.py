@@ -6,9 +6,9 @@ attention; the loss's statistics, a few numbers a token, are not priced.
 
 from math import prod
 
+from apps.common.choose import rows_of
 from apps.gpt2.memory import FLOAT, activation_bytes
 from apps.lm.models.gpt2_presets import ModelConfig, block_multiplications, shapes
-from pipelined.errors import UsageError
 from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import STATE_NUMBERS, Matmul
 
@@ -23,10 +23,7 @@ def chain(config: ModelConfig, batch: int, sequence: int, microbatches: int, ite
     Raises:
         UsageError: the microbatches do not divide the batch.
     """
-    if batch % microbatches:
-        fact = f"the microbatches do not divide the batch (batch: {batch}, microbatches: {microbatches})"
-        raise UsageError(f"{fact}; take --microbatches that divides it")
-    rows, tokens, width = batch // microbatches, batch * sequence, config.d_model
+    rows, tokens, width = rows_of(batch, microbatches), batch * sequence, config.d_model
     block = blocks(config, tokens, sequences=rows)
     head = Operator(
         name="wte" if config.tied else "lm_head",

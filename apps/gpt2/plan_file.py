@@ -8,12 +8,12 @@ from dataclasses import replace
 from re import sub
 from typing import Any
 
+from apps.common.choose import refuse_other_plan
 from apps.common.flags import AUTO_PLAN
 from apps.gpt2.config import AUTO as OPEN
-from apps.gpt2.config import GPT2Flags, flag
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.team import split_text
 from apps.lm.models.gpt2_presets import ModelConfig
-from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import SIZES, Plan
 
@@ -61,15 +61,11 @@ def follow_plan(
     planned = read_plan(config.plan, config.schedule)
     planned.require(config.plan, model, world_size)
     plan = planned.plan
-    says = {"layout": None, **plan.plain(), "tensor": plan.tensor, "recompute": planned.recompute}
+    says = {"layout": None, **plan.plain(), "tensor": plan.tensor, "recompute": planned.recompute, "batch": plan.batch}
     flags = given(config) | ({} if config.batch is None else {"batch": config.batch})
     if config.layout is not None:
         text = split_text(config.layout, plan.tensor)
         flags["layout"] = text if "+" in plan.split else sub(r"\+\w+", "", text)  # plans once left states to the flag
-    for name, value in flags.items():
-        planned_value = planned.plan.batch if name == "batch" else says[name]
-        if value != planned_value:
-            fact = f"{flag(name)} {value} is not what {config.plan} says ({planned_value})"
-            raise UsageError(f"{fact}; leave the flag out, or plan again with it")
+    refuse_other_plan(config.plan, says, flags)
     named = {} if config.layout is None else {"layout": config.layout}  # it may say more than the plan's factors
     return replace(config, **arrangement(planned.plan, planned.recompute) | named), planned

@@ -12,7 +12,7 @@ import torch
 from apps.common.choose import clip_of
 from apps.common.flags import start_of
 from apps.common.numerics import numerics
-from apps.common.report import Report, reporting
+from apps.common.report import Report
 from apps.common.run.loop import Loop
 from apps.common.trackers import Tracker, opened_trackers
 from apps.gpt2.job import Job
@@ -194,7 +194,7 @@ async def _run(session: Session) -> None:
     job, config = session.job, session.job.config
     done = await _restore(session)
     tokens = job.plan.batch * job.sequence
-    with reporting(
+    with Report(
         session.first_rank,
         first=done,
         steps=config.steps,

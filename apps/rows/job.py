@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from apps.common.choose import choose_plan, clip_of
+from apps.common.choose import choose_plan, clip_of, refuse_other_plan
 from apps.common.config_file import LEFT_OPEN
 from apps.common.flags import AUTO_PLAN, config_json
 from apps.rows.config import RowFlags, RowTask
-from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import Plan
 
@@ -80,10 +79,7 @@ def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
     """
     plan = planned.plan
     says = {name: getattr(plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches", "batch")}
-    for name, value in says.items():
-        given = getattr(config, name)
-        if given not in (None, value):
-            fact = f"--{name} {given} is not what {config.plan} says ({value})"
-            raise UsageError(f"{fact}; leave the flag out, or plan again with it")
+    given = {name: value for name in says if (value := getattr(config, name)) is not None}
+    refuse_other_plan(config.plan, says, given)
     sizes = {**says, "tensor": plan.tensor, "knobs": plan.knobs, "recompute": planned.recompute}
     return replace(config, **sizes)

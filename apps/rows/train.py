@@ -11,7 +11,7 @@ import pipelined as pp
 from apps.common.choose import clip_of
 from apps.common.flags import RunFlags, start_of
 from apps.common.numerics import DTYPES, numerics
-from apps.common.report import reporting
+from apps.common.report import Report
 from apps.common.run.loop import Loop
 from apps.common.run.resume import agree_on_flags
 from apps.common.trackers import opened_trackers
@@ -93,7 +93,7 @@ async def train(transport: Transport, job: Job, launch: Launch, stop: StopReques
             await training.begin(rank)
         done = 0 if path is None else await rank.load(path)
         step_s = job.planned.step_s if job.planned else None
-        with reporting(
+        with Report(
             not transport.rank,
             first=done,
             steps=config.steps,

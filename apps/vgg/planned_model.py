@@ -1,10 +1,10 @@
 """VGG for the planner, and for the search over shardings. Needs torch, and no images."""
 
+from apps.common.choose import rows_of
 from apps.common.flags import parse_flags
 from apps.rows.planned import PlannedRow, planned_row
 from apps.vgg.config import VGGFlags, VGGTask
 from apps.vgg.presets import KERNEL, VGGConfig
-from pipelined.errors import UsageError
 from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import STATE_NUMBERS, Matmul
 
@@ -38,9 +38,7 @@ def chain(config: VGGConfig, batch: int, microbatches: int, itemsize: int = 4) -
     Raises:
         UsageError: the microbatches do not divide the batch.
     """
-    if batch % microbatches:
-        fact = f"the microbatches do not divide the batch (batch: {batch}, microbatches: {microbatches})"
-        raise UsageError(f"{fact}; take --microbatches that divides it")
+    rows = rows_of(batch, microbatches)
     sizes = [
         (each.name, Matmul(batch * each.side**2, each.inputs, each.outputs, taps=KERNEL**2))
         for each in config.convolutions
@@ -54,7 +52,7 @@ def chain(config: VGGConfig, batch: int, microbatches: int, itemsize: int = 4) -
             output_columns=matmul.outputs,
             input_stream=before,
             output_stream=after,
-            sequences=batch // microbatches,
+            sequences=rows,
             heads=matmul.outputs if matmul.taps > 1 else None,
         )
         for (name, matmul), before, after in zip(sizes, names, [*names[1:], None], strict=True)

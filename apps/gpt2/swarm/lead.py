@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from apps.common.report import Report, reporting
+from apps.common.report import Report
 from apps.common.trackers import Tracker, opened_trackers
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm.job import SwarmJob
@@ -53,7 +53,7 @@ class RankZero:
         job, transport, start = self.rank.job, self.rank.transport, self.rank.start
         others = range(1, transport.world_size)
         first, steps = start.step if start else 0, job.subject.steps
-        with reporting(
+        with Report(
             True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics, trackers=trackers
         ) as report:
             async with connected(self.url) as (endpoint, directory), Nursery() as tasks:

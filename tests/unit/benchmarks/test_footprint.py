@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apps.gpt2.memory import activation_bytes, boundary_bytes, pending_bytes, state_bytes
+from apps.gpt2.memory import activation_bytes, boundary_bytes, pending_bytes
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from apps.lm.sharded.layouts import factors_of
+from benchmarks._bound import state_bytes
 from benchmarks._footprint import CountedStage, CountedTeamStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
 from benchmarks._team_replay import recorded

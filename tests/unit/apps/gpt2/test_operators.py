@@ -5,9 +5,10 @@ from math import prod
 
 import pytest
 
-from apps.gpt2.memory import activation_bytes, state_bytes
+from apps.gpt2.memory import activation_bytes
 from apps.gpt2.operators import chain
 from apps.lm.models.gpt2_presets import PRESETS, shapes
+from benchmarks._bound import state_bytes
 from collectives import Links
 from pipelined.sharding.search.build_problem import build_problem
 from pipelined.sharding.search.matmul import Factors

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from apps.common.report import reporting
+from apps.common.report import Report
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepsBegan
 from pipelined.swarm.records.steps import Commit
@@ -30,7 +30,7 @@ class OneRank:
 
 def follow(path, *events, steps=3):
     """The result of the reporter, and its rows."""
-    with reporting(True, first=0, steps=steps, tokens=64, metrics=path) as report:
+    with Report(True, first=0, steps=steps, tokens=64, metrics=path) as report:
         active_time, optimizer_config = ActiveTime(OneRank(), Device()), OptimizerConfig(1e-2, steps)
         reporter = StepReporter(optimizer_config, active_time=active_time, report=report)
         for event in events:
