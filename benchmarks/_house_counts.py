@@ -91,6 +91,18 @@ def parameters(tree: Tree) -> Iterator[Count]:
     yield Count(f"functions with over {MAX_POSITIONAL} parameters not keyword-only", len(over), 0, _worst(over))
 
 
+def constructions(tree: Tree) -> Iterator[Count]:
+    """Calls that make a dataclass of the tree from more than five positional arguments; a splat counts as one."""
+    made = {node.name for module in tree for node in module.nodes(ast.ClassDef) if _is_dataclass(node)}
+    over = {
+        f"{module.path}:{node.lineno} {name}": len(node.args)
+        for module in tree
+        for node in module.nodes(ast.Call)
+        if (name := ast.unparse(node.func).rpartition(".")[2]) in made and len(node.args) > MAX_POSITIONAL
+    }
+    yield Count(f"dataclasses made from over {MAX_POSITIONAL} positional arguments", len(over), 0, _worst(over))
+
+
 def lengths(tree: Tree) -> Iterator[Count]:
     """The longest file and the longest function, in lines, and all lines."""
     yield _most("longest file, lines", MAX_FILE, {str(module.path): module.lines for module in tree})
@@ -165,6 +177,7 @@ COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
     circles,
     constructors,
     parameters,
+    constructions,
     lengths,
     namesakes,
     language,
@@ -231,8 +244,12 @@ def _made_of(node: ast.ClassDef) -> Iterator[ast.expr | None]:
     for statement in node.body:
         if isinstance(statement, FUNCTIONS) and statement.name == "__init__":
             yield from (each.annotation for each in [*_positional(statement), *statement.args.kwonlyargs])
-        if isinstance(statement, ast.AnnAssign) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
+        if isinstance(statement, ast.AnnAssign) and _is_dataclass(node):
             yield statement.annotation
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _callable_names(tree: Tree) -> frozenset[str]:

@@ -19,7 +19,7 @@ CLIP = 1.0
 UNCLIPPED = "gradients are not clipped, as no stage knows the global norm when it is updated"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RequestedShape:
     """What the flags request; None leaves it open.
 
@@ -53,16 +53,16 @@ def choose_plan(config: RunFlags, world_size: int | None, *, tensor: int, layers
         UsageError: as `choose`; T does not divide the ranks, or the schedule knows no norm to clip.
     """
     requested = RequestedShape(
-        _workers(tensor, world_size),
-        layers,
-        config.batch or batch,
-        config.batch is not None,
-        config.schedule,
-        1 if config.depth is None and tensor > 1 else config.depth,
-        config.width,
-        config.knobs,
-        config.microbatch,
-        config.microbatches,
+        world_size=_workers(tensor, world_size),
+        layers=layers,
+        batch=config.batch or batch,
+        batch_given=config.batch is not None,
+        schedule=config.schedule,
+        depth=1 if config.depth is None and tensor > 1 else config.depth,
+        width=config.width,
+        knobs=config.knobs,
+        microbatch=config.microbatch,
+        microbatches=config.microbatches,
     )
     plan, reason = choose(_as_its_table(requested))
     if config.clip and not plan.flushes:
@@ -110,7 +110,7 @@ def choose(wanted: RequestedShape) -> tuple[Plan, str]:
         raise UsageError(f"{fact}; lower --depth to {wanted.layers} or less, or raise --layers")
     schedule = wanted.schedule or ("chimera" if depth % 2 == 0 else "one_f_one_b")
     microbatch, microbatches = _cut(wanted, depth, width)
-    plan = Plan(schedule, depth, width, microbatch, microbatches, wanted.knobs)
+    plan = Plan(schedule, depth, width, microbatch, microbatches, knobs=wanted.knobs)
     if wanted.world_size is not None and plan.world_size != wanted.world_size:
         fact = f"the plan needs another number of ranks (ranks: {wanted.world_size}, workers a group: "
         raise UsageError(f"{fact}{plan.layout.workers}, groups: {width}); start {plan.world_size} ranks or set --width")

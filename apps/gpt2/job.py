@@ -124,7 +124,7 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
     if planned:
         plan = replace(plan, costs=planned.plan.costs)
         why = f"{config.plan}: {planned.why}"
-        return Job(config, model, sequence, plan, why, planned.step_s, planned.moves)
+        return Job(config, model, sequence, plan, why, expected_s=planned.step_s, moves=planned.moves)
     return Job(config, model, sequence, plan, reason)
 
 

@@ -45,7 +45,9 @@ def team_chain(
     """The multiplications of a microbatch on a team. Embedding and head have one layout, tied or not."""
     whole = chain(replace(config, tied=True), rows, sequence, 1, itemsize)
     network = Network(machine.sum_links, itemsize)
-    return TeamChain(whole, ranks, network, machine.node, (*[BLOCK] * 4, HEAD), states)
+    return TeamChain(
+        chain=whole, ranks=ranks, network=network, node=machine.node, kinds=(*[BLOCK] * 4, HEAD), states=states
+    )
 
 
 def text_of(layout: TeamLayout, states: Mapping[str, str]) -> str:

@@ -122,7 +122,7 @@ async def train(
                 print(described(job, text, executor.device), flush=True)
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
             async with CheckpointSaver(trainer) as saver, opened_trackers(config, actor.rank == 0) as trackers:
-                await _run(Session(job, text, trainer, stop, claimed, saver, trackers))
+                await _run(Session(job, text, trainer, stop, claimed=claimed, saver=saver, trackers=trackers))
                 await trainer.rank_optimizer.settled()  # an error of the last update is one of the job
             if config.trace:
                 await write_trace(transport, tracer, config.trace, job.plan.tensor)
@@ -210,7 +210,8 @@ async def _run(session: Session) -> None:
         async def evaluate(done: int) -> float:
             return await session.evaluate(done, report)
 
-        loss = await Loop(config, job.plan, session, report, session.stop, evaluate).run(done)
+        loop = Loop(config, job.plan, session, report, session.stop, evaluate=evaluate)
+        loss = await loop.run(done)
         for line in await _drift_of_moves(session):
             report.say(line)
         if loss is not None:

@@ -31,7 +31,7 @@ class Block(NamedTuple):
     stride: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ResNetConfig:
     """The sizes of a ResNet.
 
@@ -106,8 +106,8 @@ def has_projection(block: Block) -> bool:
 
 
 PRESETS = {
-    "digits": ResNetConfig((1, 1, 1), (16, 32, 64), False, 16, 1, 10),
-    "resnet18": ResNetConfig((2, 2, 2, 2), (64, 128, 256, 512), False),
-    "resnet34": ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512), False),
-    "resnet50": ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512), True),
+    "digits": ResNetConfig(blocks=(1, 1, 1), channels=(16, 32, 64), bottleneck=False, side=16, colours=1, classes=10),
+    "resnet18": ResNetConfig(blocks=(2, 2, 2, 2), channels=(64, 128, 256, 512), bottleneck=False),
+    "resnet34": ResNetConfig(blocks=(3, 4, 6, 3), channels=(64, 128, 256, 512), bottleneck=False),
+    "resnet50": ResNetConfig(blocks=(3, 4, 6, 3), channels=(64, 128, 256, 512), bottleneck=True),
 }

@@ -61,7 +61,7 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
     feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
     feed.configure(job.plan.rows, DTYPES[config.dtype], cached_steps=2)
     notes = {**job.plain(), **training.notes()}
-    return TrainingJob(model, feed, job.plan, optimizers, numerics(config), config.seed, notes)
+    return TrainingJob(model, feed, job.plan, optimizers, numerics(config), seed=config.seed, notes=notes)
 
 
 def lr_scheduler(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR:
@@ -114,7 +114,7 @@ async def train(transport: Transport, job: Job, launch: Launch, stop: StopReques
             async def evaluate(done: int) -> float:
                 return await rank.evaluate(held_out())
 
-            loss = await Loop(config, job.plan, rank, report, stop, evaluate).run(done)
+            loss = await Loop(config, job.plan, rank, report, stop, evaluate=evaluate).run(done)
             if loss is not None:
                 await training.finish(rank, report, loss)
     return 0

@@ -39,7 +39,7 @@ class Dense(NamedTuple):
     outputs: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VGGConfig:
     """The sizes of a VGG with two convolutions a block.
 
@@ -99,6 +99,8 @@ class VGGConfig:
 
 
 PRESETS = {
-    "digits": VGGConfig(32, 1, (16, 32, 64, 64, 64), (128, 128), 10, 0.1),
-    "vgg13": VGGConfig(224, 3, (64, 128, 256, 512, 512), (4096, 4096), 1000, 0.5),
+    "digits": VGGConfig(side=32, colours=1, channels=(16, 32, 64, 64, 64), dense=(128, 128), classes=10, dropout=0.1),
+    "vgg13": VGGConfig(
+        side=224, colours=3, channels=(64, 128, 256, 512, 512), dense=(4096, 4096), classes=1000, dropout=0.5
+    ),
 }

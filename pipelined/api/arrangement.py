@@ -1,7 +1,7 @@
 """The arrangement that a call asks for; what it leaves open follows from ranks and batches, or from a plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,16 @@ AUTO = "auto"
 """The schedule of a call that trains by the fastest plan."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Arrangement:
     """The arguments of a call that say how its job is arranged; None: open."""
 
-    schedule: SomeSchedule | None
-    depth: int | None
-    width: int | None
-    microbatches: int | None
-    recompute: bool | None
-    knobs: Mapping[str, Value]
+    schedule: SomeSchedule | None = None
+    depth: int | None = None
+    width: int | None = None
+    microbatches: int | None = None
+    recompute: bool | None = None
+    knobs: Mapping[str, Value] = field(default_factory=dict)
     tensor: int = 1
 
     def __post_init__(self) -> None:
@@ -39,6 +39,11 @@ class Arrangement:
         if self.schedule == AUTO and self.tensor > 1:
             fact = f'schedule="{AUTO}" plans workers of one rank (tensor: {self.tensor})'
             raise PlanError(f"{fact}; name a schedule")
+
+    @classmethod
+    def of_call(cls, arguments: Mapping[str, Any]) -> "Arrangement":
+        """Those among the arguments of a public call, by name."""
+        return cls(**{each.name: arguments[each.name] for each in fields(cls)})
 
     @property
     def given(self) -> dict[str, Any]:
@@ -72,7 +77,8 @@ class Arrangement:
         if depth is None:
             depth, knobs = default_depth(name, max(1, self.ranks(launch) // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
-        plan = Plan(name, depth, width, feed.rows_each(microbatches * width), microbatches, knobs, tensor=self.tensor)
+        rows = feed.rows_each(microbatches * width)
+        plan = Plan(name, depth, width, rows, microbatches, knobs=knobs, tensor=self.tensor)
         return feed.with_batch_size(plan)
 
     def _team_grid(self, launch: Launch) -> tuple[int, int]:

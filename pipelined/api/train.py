@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sized
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -113,7 +112,7 @@ def train(
         numerics = Numerics.of_call(locals())
         launch = detect(os.environ, transport)
         feed = job_feed(batches)
-        wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs, tensor)
+        wanted = Arrangement.of_call(locals())
         if plan is not None:
             wanted.require_open()
         elif schedule == AUTO:
@@ -127,9 +126,9 @@ def train(
             recompute = plan.recompute
             require(plan, bound.identity(), feed, launch)
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
-        job = TrainingJob(bound, feed, arranged, optimizers, replace(numerics, recompute=bool(recompute)), seed)
-        where = _path(checkpoint), _path(resume), save_every, async_save, keep, _path(export)
-        work = WholeRun(job, feed, _steps(steps, batches), *where, report)
+        numerics = replace(numerics, recompute=bool(recompute))
+        job = TrainingJob(model=bound, feed=feed, plan=arranged, optimizer=optimizers, numerics=numerics, seed=seed)
+        work = WholeRun.of_call(locals(), steps=_steps(steps, batches))
     except UsageError as error:
         raise SystemExit(refuse(error, launch, "pipelined.train")) from error
     return _run(launch, work)
@@ -142,12 +141,6 @@ def _steps(steps: int | None, batches: Iterable[Batch] | Feed) -> int:
         return len(batches)
     require_whole("steps", steps, 0)
     return steps
-
-
-def _path(path: "str | os.PathLike[str] | None") -> Path | None:
-    if not isinstance(path, str | os.PathLike | None):
-        raise UsageError(f"{path!r} is no path of a file or directory; give a str or a pathlib.Path")
-    return None if path is None else Path(path)
 
 
 def _run(launch: Launch, work: WholeRun) -> Trained:

@@ -95,7 +95,7 @@ class LoopTrainer:
             recompute = planned.recompute if recompute is None else recompute
         numerics = replace(Numerics.of_call(locals()), recompute=bool(recompute))
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
-        self._job = TrainingJob(self._model, self._feed, self.plan, optimizers, numerics, seed)
+        self._job = TrainingJob(self._model, self._feed, self.plan, optimizers, numerics, seed=seed)
         self._ranks: BackgroundRanks | None = None
         self._done = 0
         self._begin()

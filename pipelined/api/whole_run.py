@@ -1,9 +1,11 @@
 """One rank of `pipelined.train`, from its first step to its last: load, train, save, and export or gather the state."""
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -39,7 +41,7 @@ class Trained:
         return self.state if self.exported is None else torch.load(self.exported, mmap=True, weights_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WholeRun:
     """The steps of a job, and the directories where they begin and end.
 
@@ -73,6 +75,14 @@ class WholeRun:
         if self.save_every and self.checkpoint is None:
             raise UsageError(f"save_every={self.save_every} saves nothing without a directory; give `checkpoint=`")
         checkpoint.require_kept(self.keep)
+
+    @classmethod
+    def of_call(cls, arguments: Mapping[str, Any], *, steps: int) -> "WholeRun":
+        """The run that the arguments of a public call describe, its `job` and its `feed` among them."""
+        same = ("job", "feed", "save_every", "async_save", "keep", "report")
+        named: dict[str, Any] = {name: arguments[name] for name in same}
+        named |= {name: _path(arguments[name]) for name in ("checkpoint", "resume", "export")}
+        return cls(steps=steps, **named)
 
     async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:
         """Train one rank to the end.
@@ -128,3 +138,9 @@ class WholeRun:
             raise UsageError(f"{fact}; train more steps")
         await asyncio.to_thread(self.feed.skip, done)
         return done
+
+
+def _path(path: "str | os.PathLike[str] | None") -> Path | None:
+    if not isinstance(path, str | os.PathLike | None):
+        raise UsageError(f"{path!r} is no path of a file or directory; give a str or a pathlib.Path")
+    return None if path is None else Path(path)

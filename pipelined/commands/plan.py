@@ -97,12 +97,12 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
         given = single("--costs", pairs("--costs", arguments.costs, SPEED))
         costs = stated_costs(given, model.layer_costs, model.sequence, model.compress)
     request = PlanRequest(
-        launch.world_size or 1 if arguments.ranks is None else arguments.ranks,
-        costs,
-        machine_of(**machine(arguments), unstated=Links()),
-        memory_limit(arguments.memory_limit),
-        arguments.stale,
-        arguments.tries,
+        ranks=launch.world_size or 1 if arguments.ranks is None else arguments.ranks,
+        costs=costs,
+        machine=machine_of(**machine(arguments), unstated=Links()),
+        memory_limit=memory_limit(arguments.memory_limit),
+        stale=arguments.stale,
+        tries=arguments.tries,
     )
     if costs is not None and launch.rank:
         return 0

@@ -102,7 +102,7 @@ def _page(
 
     until = max(span.end for span in (*measured, *expected))
     above, below = (
-        Scene(spans, rows, title, "time (ms)", 1e3, until)
+        Scene(spans=spans, rows=rows, title=title, axis="time (ms)", per_second=1e3, until=until)
         for spans, title in zip((measured, expected), titles, strict=True)
     )
     return draw_comparison(above, below, passes)

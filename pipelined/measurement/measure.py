@@ -70,14 +70,14 @@ async def measure(
     """
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
     local = launch.ranks_here(transport.world_size) if transport.world_size > 1 else ranks
-    cores, threads = len(os.sched_getaffinity(0)), model.numerics().threads
-    executor = TorchExecutor.of_rank(launch.local_rank, local, transport, threads)
+    cores, numerics = len(os.sched_getaffinity(0)), model.numerics()
+    executor = TorchExecutor.of_rank(launch.local_rank, local, transport, numerics.threads)
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
         async with Actor(transport) as actor:
-            timing = MeasuringRank(actor, model.build(), model.numerics(), executor, model, measuring, effort)
+            timing = MeasuringRank(actor, model.build(), numerics, executor, model, measuring=measuring, effort=effort)
             timed = await measure_stages(timing, model.layer_costs, sizes, progress)
-            member = model.build_member() if ranks > 1 and not timing.numerics.compile else None
+            member = model.build_member() if ranks > 1 and not numerics.compile else None
             of_member = await _of_member(timing, member, sizes, progress) if member is not None else {}
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             handed = await measure_hand_over(actor, executor, computing(executor)) if member is not None else 0.0

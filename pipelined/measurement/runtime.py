@@ -49,7 +49,7 @@ async def measure_instruction(actor: Actor, executor: Executor) -> float:
     """
     plan, nothing = Plan("gpipe", 1, actor.transport.world_size, 1, MICROBATCHES), _Nothing()
     prepared = await asyncio.to_thread(prepare, plan, 0)
-    context, taken = RankContext(actor, plan, {0: nothing}, executor, nothing, NullTracer(), seed=0), []
+    context, taken = RankContext(actor, plan, {0: nothing}, executor, nothing, tracer=NullTracer(), seed=0), []
     for number in range(ROUNDS):
         await gather(actor.transport, f"instruction round {number}", None)
         start = executor.clock.now()

@@ -124,7 +124,8 @@ def _stage(rank: MeasuringRank, layers: range, device: torch.device) -> Stage | 
     depth = index + (1 if layers.stop == model.layers else 2)
     module, again = model.build(layers, numerics.dtype, device, seed=0), numerics.recompute_attention
     compile = numerics.compile
-    return Stage(model, module, index, depth, device, numerics.autocast, recompute_attention=again, compile=compile)
+    autocast = numerics.autocast
+    return Stage(model, module, index, depth, device, autocast=autocast, recompute_attention=again, compile=compile)
 
 
 class _Probe:

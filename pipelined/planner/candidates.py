@@ -116,7 +116,7 @@ def _try(
 ) -> Plan | None:
     """The plan, or None if the schedule refuses the shape or the microbatch cannot be cut."""
     try:
-        plan = Plan(name, depth, width, microbatch, microbatches, knobs)
+        plan = Plan(name, depth, width, microbatch, microbatches, knobs=knobs)
         return plan if plan.layout else None
     except UsageError:
         return None

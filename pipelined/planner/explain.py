@@ -68,14 +68,14 @@ def planned(result: SearchResult, found: dict[str, Any]) -> PlanFile:
     why = reason(result)
     plan = best.candidate.plan
     return PlanFile(
-        plan,
-        best.candidate.recompute,
-        dict(model.identity),
-        best.expected_s,
-        memory,
-        why,
-        found,
-        planned_moves(model, plan, result.request.machine),
+        plan=plan,
+        recompute=best.candidate.recompute,
+        model=dict(model.identity),
+        step_s=best.expected_s,
+        memory=memory,
+        why=why,
+        found=found,
+        moves=planned_moves(model, plan, result.request.machine),
     )
 
 

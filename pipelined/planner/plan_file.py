@@ -22,7 +22,7 @@ MAX_BYTES = 16 << 20
 """The most bytes of a plan file."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanFile:
     """The content of a plan file.
 
@@ -59,14 +59,14 @@ class PlanFile:
         predicted = plain["predicted"]
         require_known(_value(plain["plan"], "schedule", str), schedule)
         return cls(
-            Plan.of(plain["plan"]),
-            _value(plain, "recompute", bool),
-            dict(_value(plain, "model", dict)),
-            _seconds(predicted["step_s"]),
-            tuple(float(nbytes) for nbytes in _value(predicted, "memory", list)),
-            _value(plain, "why", str),
-            _value(plain, "found", dict),
-            tuple(map(PlannedMoves.of, _value({"moves": [], **predicted}, "moves", list))),
+            plan=Plan.of(plain["plan"]),
+            recompute=_value(plain, "recompute", bool),
+            model=dict(_value(plain, "model", dict)),
+            step_s=_seconds(predicted["step_s"]),
+            memory=tuple(float(nbytes) for nbytes in _value(predicted, "memory", list)),
+            why=_value(plain, "why", str),
+            found=_value(plain, "found", dict),
+            moves=tuple(map(PlannedMoves.of, _value({"moves": [], **predicted}, "moves", list))),
         )
 
     def require(self, path: Path, model: Mapping[str, Any], ranks: int | None) -> None:

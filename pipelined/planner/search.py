@@ -92,7 +92,7 @@ class SearchRequest:
         return priced(self.model, plan, self.costs, self.machine)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchResult:
     """The result of a search.
 
@@ -187,7 +187,14 @@ def search(
     if not found.best:
         raise _too_big(request, queue.least)
     considered, too_big = queue.considered, queue.too_big + found.too_big
-    return SearchResult(request, found.best, _baseline(request), considered, too_big, found.simulated)
+    return SearchResult(
+        request=request,
+        best=found.best,
+        baseline=_baseline(request),
+        considered=considered,
+        too_big=too_big,
+        simulated=found.simulated,
+    )
 
 
 class _Queue:

@@ -53,7 +53,14 @@ def run(
     keep_freed()
     try:
         with frozen_objects(), Deadline() as deadline, asyncio.Runner(loop_factory=new_event_loop) as runner:
-            job = _Job(launch, world_size, program, stages_of, deadline, command)
+            job = _Job(
+                launch=launch,
+                world_size=world_size,
+                program=program,
+                stages_of=stages_of,
+                deadline=deadline,
+                command=command,
+            )
             return hold_exit_code(runner.run(job.run()), launch)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -110,7 +117,7 @@ def parsed(launch: Launch, parse: Callable[[], T]) -> T:
             raise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Job:
     """The arguments of `run`, and the state of the run."""
 

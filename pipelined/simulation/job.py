@@ -110,4 +110,6 @@ class Job:
 
 def with_costs(plan: Plan, workload: Workload, machine: Machine, recompute: bool = False) -> Plan:
     """The plan with the costs of this workload on this machine, by which it then places its gradient sums."""
-    return replace(plan, costs=Job(plan, workload, machine, "gap", recompute, "auto").costs) if plan.flushes else plan
+    if not plan.flushes:
+        return plan
+    return replace(plan, costs=Job(plan, workload, machine, "gap", recompute, all_reduce="auto").costs)

@@ -116,7 +116,8 @@ def simulate(
     Cost: about 40 µs per instruction of every worker; without a flush twice the instructions of the steps that fill the
         pipe.
     """
-    job, prepared = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), prepare_group(plan, sync)
+    job = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce=all_reduce)
+    prepared = prepare_group(plan, sync)
     if plan.flushes:
         ran, steps = run_virtual(_run(job, prepared, 1)), 1
         seconds = ran.seconds
@@ -127,7 +128,13 @@ def simulate(
     held = [each for each in _memory(job, ran.groups[0]) for _ in range(plan.tensor)]
     traffic = link_bytes(plan, workload, all_reduce)
     return Simulated(
-        plan, ran.groups, ran.sums if plan.flushes else (), seconds, tuple(held * plan.width), traffic, steps
+        plan=plan,
+        groups=ran.groups,
+        sums=ran.sums if plan.flushes else (),
+        step_seconds=seconds,
+        memory=tuple(held * plan.width),
+        traffic=traffic,
+        steps=steps,
     )
 
 

@@ -116,7 +116,7 @@ def _idle(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[S
     free = 0.0
     for span in busy:
         if span.start - free >= MIN_IDLE:
-            yield Span(rank, "idle", "idle", free, span.start, span.step)
+            yield Span(rank, "idle", "idle", free, span.start, step=span.step)
         free = max(free, span.end)
     end = max((span.end for spans in everyone for span in spans), default=0.0)
     if end - free >= MIN_IDLE:

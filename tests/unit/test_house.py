@@ -66,8 +66,9 @@ def test_a_plug_in_has_the_name_of_its_file(table):
 NOT_YET = {
     "entries of a folder": (21, 1),  # `pipelined`: twenty, and `pipelined/apps`, another name of `apps`
     "lines": (84_166, 4),  # 78,000 before states by layer, digits, late clusters; 80,020 before prompts in a batch
-    "longest function, lines": (94, 3),  # `train`, `plan`, `swarm.train`: a line for every argument of the user
+    "longest function, lines": (94, 2),  # `train` and `plan` have a line for every argument of the user
     "constructors with over 2 callables": (1, 1),  # `Trainer`: optimizer, loss and scheduler are a user's functions
+    "dataclasses made from over 5 positional arguments": (14, 14),  # Ravnest, training, handshakes, spans of a file
     "sleeps of tests": (10, 8),  # slow peers, cut links, work with a known price, and `virtual_seconds` itself
 }
 """Counts of `benchmarks.house` that are beyond their goal: (the number, the places), which may only fall."""

@@ -74,7 +74,15 @@ def test_training_reads_and_writes_at_every_path(place):
     scored = ["--val-data", place / "tëxt mit Blank.txt"]
     trained(used, "--init", place / "modéll 1", *text, *scored, "--seq", 8, "--batch", 2, "--depth", 2, "--steps", 1)
     identity = {**checkpoint.open(runs).meta.identity, "seq": 8}
-    plan = PlanFile(Plan("gpipe", 2, 1, 1, 2), False, identity, 0.5, (1.0,) * 2, "so", {})
+    plan = PlanFile(
+        plan=Plan("gpipe", 2, 1, 1, 2),
+        recompute=False,
+        model=identity,
+        step_s=0.5,
+        memory=(1.0,) * 2,
+        why="so",
+        found={},
+    )
     write_plan(place / "plän 2.json", plan)
     trained(used, "--checkpoint", runs, "--resume", "auto", "--steps", 5, "--plan", place / "plän 2.json")
     assert path_flags() == used

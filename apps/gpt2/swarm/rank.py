@@ -28,7 +28,7 @@ STOP, STOPPED, DONE = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
 """Tags: rank 0 requests that training stops; a rank confirms; rank 0 has fetched the model."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rank:
     """One rank, prepared.
 
@@ -96,7 +96,17 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     session, store = session_of(task), _store(job, text)
     executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
     start = None if store is None else common_step(store.saved_stages())
-    return Rank(transport, job, text, feed, task, session, store, start, executor)
+    return Rank(
+        transport=transport,
+        job=job,
+        text=text,
+        feed=feed,
+        task=task,
+        session=session,
+        store=store,
+        start=start,
+        executor=executor,
+    )
 
 
 def _store(job: SwarmJob, text: Text) -> CheckpointStore | None:

@@ -94,4 +94,5 @@ class StepReporter:
 
     def _report_of(self, head: Commit, seconds: float) -> StepReport:
         step, idle = head.step - 1, self._active_time.idle(seconds)
-        return StepReport(step, head.loss, head.norm, self._optimizer_config.rate(step), seconds, idle, False)
+        rate = self._optimizer_config.rate(step)
+        return StepReport(step, head.loss, head.norm, rate, seconds, idle_fraction=idle, stop=False)

@@ -188,7 +188,7 @@ def _read(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:
     corpus = read_corpus(paths)
     documents = tuple(map("".join, zip(corpus.train, corpus.validation, strict=True))) if whole else corpus.train
     found, train, validation = _tokenised(documents, corpus.validation, tokenizer)
-    return Text(corpus.name, found, train, validation, corpus.digest, tokenizer)
+    return Text(corpus.name, found, train, validation, corpus.digest, called=tokenizer)
 
 
 def _tokenised(
@@ -219,7 +219,7 @@ def _prepared(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:
     cut = len(tokens) - (0 if whole else min(round(len(tokens) * VALIDATION_SHARE), HELD_BACK))
     cut -= cut % (tokens.row or 1)
     name = ", ".join(map(str, paths))
-    return Text(name, found, tokens.part(0, cut), tokens.part(cut, len(tokens)), source, called)
+    return Text(name, found, tokens.part(0, cut), tokens.part(cut, len(tokens)), source, called=called)
 
 
 def _open(paths: Sequence[Path], given: Tokenizer | None) -> tuple[Tokenizer, MappedTokens, str]:

@@ -15,7 +15,7 @@ KINDS = ("llama", "qwen2", "qwen3")
 """What Hugging Face calls them. In qwen2 queries, keys and values have biases; in qwen3 queries and keys have norms."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LlamaConfig:
     """What a Llama-like model is made of.
 
@@ -81,21 +81,46 @@ class LlamaConfig:
         return asdict(self)
 
 
-_SMOL = LlamaConfig(30, 576, 9, 3, 1536, 49152, positions=8192, theta=1e5, tied=True)
-_LLAMA2 = LlamaConfig(32, 4096, 32, 32, 11008, 32000, positions=4096)
+_SMOL = LlamaConfig(
+    layers=30, d_model=576, heads=9, kv_heads=3, hidden=1536, vocab=49152, positions=8192, theta=1e5, tied=True
+)
+_LLAMA2 = LlamaConfig(layers=32, d_model=4096, heads=32, kv_heads=32, hidden=11008, vocab=32000, positions=4096)
 
 LLAMA_PRESETS: Mapping[str, LlamaConfig] = {
-    "tiny": LlamaConfig(4, 128, 4, 2, 352, 256, positions=256, tied=True, deviation=0.06),
+    "tiny": LlamaConfig(
+        layers=4, d_model=128, heads=4, kv_heads=2, hidden=352, vocab=256, positions=256, tied=True, deviation=0.06
+    ),
     "smollm2-135m": _SMOL,
     "smollm2-360m": replace(_SMOL, layers=32, d_model=960, heads=15, kv_heads=5, hidden=2560),
-    "tinyllama-1.1b": LlamaConfig(22, 2048, 32, 4, 5632, 32000),
+    "tinyllama-1.1b": LlamaConfig(layers=22, d_model=2048, heads=32, kv_heads=4, hidden=5632, vocab=32000),
     "llama2-7b": _LLAMA2,
     "llama3-8b": replace(_LLAMA2, kv_heads=8, hidden=14336, vocab=128256, positions=8192, theta=5e5),
     "qwen2.5-0.5b": LlamaConfig(
-        24, 896, 14, 2, 4864, 151936, positions=32768, theta=1e6, epsilon=1e-6, tied=True, kind="qwen2"
+        layers=24,
+        d_model=896,
+        heads=14,
+        kv_heads=2,
+        hidden=4864,
+        vocab=151936,
+        positions=32768,
+        theta=1e6,
+        epsilon=1e-6,
+        tied=True,
+        kind="qwen2",
     ),
     "qwen3-0.6b": LlamaConfig(
-        28, 1024, 16, 8, 3072, 151936, 128, positions=40960, theta=1e6, epsilon=1e-6, tied=True, kind="qwen3"
+        layers=28,
+        d_model=1024,
+        heads=16,
+        kv_heads=8,
+        hidden=3072,
+        vocab=151936,
+        head_width=128,
+        positions=40960,
+        theta=1e6,
+        epsilon=1e-6,
+        tied=True,
+        kind="qwen3",
     ),
 }
 """Known models: `tiny` learns on a laptop in minutes, the others are the published ones."""

@@ -35,7 +35,7 @@ def plan_of(
     """The arrangement. The microbatch's size does not matter here; it is 2 so that it can be halved."""
     name = name_of(schedule)
     shape = shape_of(name, depth, microbatches, knobs)
-    return Plan(name, shape.depth, width, 2, shape.microbatches, shape.knobs, tensor=tensor)
+    return Plan(name, shape.depth, width, 2, shape.microbatches, knobs=shape.knobs, tensor=tensor)
 
 
 def workload_of(costs: Mapping[str, PerStage], memory: Mapping[str, PerStage], depth: int) -> Workload:

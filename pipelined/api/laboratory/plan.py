@@ -88,16 +88,18 @@ def plan(
     """
     launch = detect(os.environ, transport)
     numerics = Numerics.of_call(locals())
-    wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs)
+    wanted = Arrangement(
+        schedule=schedule, depth=depth, width=width, microbatches=microbatches, recompute=recompute, knobs=knobs
+    )
     bound = bind(model, loss or _mean, seed, batch[0])
     layers = PlannedLayers(bound, batch, optimizer, numerics, wanted.fixed(numerics))
     request = PlanRequest(
-        launch.world_size or 1 if ranks is None else ranks,
-        None if costs is None else stated_costs(costs, layers.operations, layers.sequence, compress),
-        machine_of(links, far, node=node, cores=cores, unstated=Links()),
-        memory_limit,
-        stale,
-        tries,
+        ranks=launch.world_size or 1 if ranks is None else ranks,
+        costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, compress),
+        machine=machine_of(links, far, node=node, cores=cores, unstated=Links()),
+        memory_limit=memory_limit,
+        stale=stale,
+        tries=tries,
     )
     return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, "pipelined.plan"))
 

@@ -178,7 +178,12 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
     tries, request = request.tries_on(launch), replace(request, stale=request.stale and not model.has_masters)
     if request.costs is not None:
         wanted = SearchRequest(
-            model, request.costs, request.machine, request.ranks, request.limit_on(launch), request.stale
+            model=model,
+            costs=request.costs,
+            machine=request.machine,
+            ranks=request.ranks,
+            memory_limit=request.limit_on(launch),
+            asynchronous=request.stale,
         )
         answer = search(wanted, progress)
         return Planned(planned(answer, request.costs.plain()), answer)

@@ -56,7 +56,7 @@ class Simulation(Simulated):
             yield from spans_of(timeline, self.plan.rank(number, 0), self.plan.tensor)
         for done in self.sums:
             for rank in done.ranks:
-                yield Span(rank, "all_reduce", done.name, done.start, done.end, 0)
+                yield Span(rank=rank, category="all_reduce", name=done.name, start=done.start, end=done.end, step=0)
 
     def picture(self) -> Picture:
         """The timeline of every rank as a picture."""

@@ -204,7 +204,8 @@ class StepResults:
             case StepCommitted(head, seconds):
                 self.step = head.step
                 self.losses.append(head.loss)
-                self._report(StepReport(head.step - 1, head.loss, head.norm, float("nan"), seconds, 0.0, False))
+                step, rate = head.step - 1, float("nan")
+                self._report(StepReport(step, head.loss, head.norm, rate, seconds, idle_fraction=0.0, stop=False))
 
 
 def _tensor(tree: Any, what: str) -> torch.Tensor:

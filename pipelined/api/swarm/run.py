@@ -80,9 +80,8 @@ def serve(
     """
     given, path = _given(model, loss, optimizer, lr_scheduler), None if checkpoint is None else Path(checkpoint)
     with _refusals():
-        check_coordinator(coordinator, "coordinator")
+        address = _address(coordinator, listen, name)
         options = PeerOptions(stage, device, path, save_every, grace)
-    address = SwarmAddress(coordinator, listen, name)
     _run(lambda stop: run_user_peer(partial(UserTraining, given), address, options, stop=stop, say=say))
 
 
@@ -141,8 +140,7 @@ def train(
     """
     settings, given = locals(), _given(model, loss, optimizer, lr_scheduler)
     with _refusals():
-        check_coordinator(coordinator, "coordinator")
-        address, options = SwarmAddress(coordinator, listen, name), TrainerOptions(slots, resume, report)
+        address, options = _address(coordinator, listen, name), TrainerOptions(slots, resume, report)
         data, training = SwarmSettings.of(settings).prepare(batches, given)
     return _run(lambda stop: run_user_trainer(training, data, address, options, stop=stop, say=say)) or Trained(
         stopped=True
@@ -215,6 +213,11 @@ def _given(
     lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
 ) -> UserProgram:
     return UserProgram(model, loss, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
+
+
+def _address(coordinator: str, listen: str | None, name: str) -> SwarmAddress:
+    check_coordinator(coordinator, "coordinator")
+    return SwarmAddress(coordinator, listen, name)
 
 
 @contextmanager

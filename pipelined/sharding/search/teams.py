@@ -29,7 +29,7 @@ Cuts = tuple[tuple[str, int], ...]
 """Streams, each with the parts that it is cut into by tokens."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TeamChain:
     """A chain of one microbatch on a team.
 

@@ -124,7 +124,14 @@ class Presence:
     def record(self, registration: Registration, phase: Phase, stage: int, successor: str = "") -> Peer:
         """The record that `announce` puts."""
         return Peer(
-            self._name, self._address, registration.incarnation, stage, phase, self._model, successor, self._saves_every
+            name=self._name,
+            address=self._address,
+            incarnation=registration.incarnation,
+            stage=stage,
+            phase=phase,
+            model=self._model,
+            successor=successor,
+            saves_every=self._saves_every,
         )
 
     @property

@@ -35,4 +35,5 @@ def _span(rank: int, timed: Timed) -> Span:
     """The span of an instruction; both halves of a backward are of category backward."""
     i = timed.instruction
     name = OPS[i.op]
-    return Span(rank, name.partition("_")[0], name, timed.start, timed.end, 0, i.stage, i.microbatch, i.pipe)
+    category, where = name.partition("_")[0], {"stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
+    return Span(rank, category, name, timed.start, timed.end, step=0, **where)

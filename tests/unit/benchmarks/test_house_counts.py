@@ -114,6 +114,22 @@ def test_functions_with_more_than_five_parameters_not_keyword_only_are_counted(c
     assert found.places == ["apps/a.py:5 seven (7)", "apps/a.py:2 six (6)"] and found.number == 2
 
 
+def test_dataclasses_made_from_more_than_five_positional_arguments_are_counted(count):
+    files = {
+        "pipelined/a.py": "@dataclass(frozen=True)\nclass Six: ...\nclass Plain: ...\n",
+        "apps/b.py": """
+            import pipelined.a
+            a.Six(1, 2, 3, 4, 5, 6)
+            a.Six(1, 2, 3, 4, 5, f=6)
+            a.Six(1, 2, 3, *rest)
+            a.Plain(1, 2, 3, 4, 5, 6)
+        """,
+        "transports/c.py": "Six(1, 2, 3, 4, 5, 6, 7)\n",
+    }
+    found = count(files)["dataclasses made from over 5 positional arguments"]
+    assert found.places == ["transports/c.py:1 Six (7)", "apps/b.py:3 Six (6)"] and found.number == 2
+
+
 def test_lines_of_files_functions_and_all_are_counted(count):
     long = "def long():\n" + "    x = 1\n" * 61
     found = count({"apps/a.py": "x = 1\n" * 301, "transports/b.py": f"class A:\n    x = 1\n\n{long}"})

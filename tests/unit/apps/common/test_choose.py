@@ -25,31 +25,31 @@ from pipelined.schedules import known
     ],
 )
 def test_every_world_size_gets_a_plan_and_a_reason(ranks, schedule, depth, width, batch):
-    plan, reason = choose(RequestedShape(ranks, layers=6, batch=32))
+    plan, reason = choose(RequestedShape(world_size=ranks, layers=6, batch=32))
     assert (plan.schedule, plan.depth, plan.width, plan.batch) == (schedule, depth, width, batch)
     assert reason
 
 
 @given(st.integers(1, 128), st.integers(1, 40), st.integers(1, 64))
 def test_a_chosen_plan_uses_every_rank(ranks, layers, batch):
-    plan, _ = choose(RequestedShape(ranks, layers, batch))
+    plan, _ = choose(RequestedShape(world_size=ranks, layers=layers, batch=batch))
     assert plan.world_size == ranks
     assert plan.depth <= layers
 
 
 def test_ranks_that_are_no_multiple_of_the_depth_are_refused_with_the_nearest_numbers():
     with pytest.raises(UsageError, match=r"ranks: 6, depth: 4\); start 4 or 8 ranks"):
-        choose(RequestedShape(6, 6, 32, depth=4))
+        choose(RequestedShape(world_size=6, layers=6, batch=32, depth=4))
 
 
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(UsageError, match="--batch 32"):
-        choose(RequestedShape(4, 6, 32, batch_given=True, depth=4, microbatch=3))
+        choose(RequestedShape(world_size=4, layers=6, batch=32, batch_given=True, depth=4, microbatch=3))
 
 
 def test_more_stages_than_layers_are_refused():
     with pytest.raises(UsageError, match=r"stages: 8, layers: 6"):
-        choose(RequestedShape(8, 6, 32, depth=8))
+        choose(RequestedShape(world_size=8, layers=6, batch=32, depth=8))
 
 
 @pytest.mark.parametrize(
@@ -66,16 +66,16 @@ def test_more_stages_than_layers_are_refused():
     ],
 )
 def test_depth_is_the_deepest_that_fits_the_requested_schedule(ranks, schedule, chunks, depth, width):
-    plan, _ = choose(RequestedShape(ranks, layers=8, batch=32, schedule=schedule, knobs={"chunks": chunks}))
+    plan, _ = choose(RequestedShape(world_size=ranks, layers=8, batch=32, schedule=schedule, knobs={"chunks": chunks}))
     assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
 
 
 @pytest.mark.parametrize("name", known())
 def test_every_schedule_alone_gets_the_least_plan_it_takes(name):
-    plan, _ = choose(RequestedShape(None, layers=8, batch=32, schedule=name))
+    plan, _ = choose(RequestedShape(world_size=None, layers=8, batch=32, schedule=name))
     assert plan.depth <= 2 and plan.world_size <= 2
 
 
 def test_a_fold_of_more_stages_than_layers_is_refused():
     with pytest.raises(UsageError, match=r"stages: 2, layers: 1"):
-        choose(RequestedShape(2, layers=1, batch=32, schedule="zb_v"))
+        choose(RequestedShape(world_size=2, layers=1, batch=32, schedule="zb_v"))

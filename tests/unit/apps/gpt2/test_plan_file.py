@@ -21,7 +21,10 @@ PLAN = Plan("one_f_one_b", 3, 2, 4, 6, costs=COSTS)
 def path(tmp_path):
     model = resolve(GPT2Flags(), 1).model
     identity = {**model.identity(), "seq": 64}
-    write_plan(tmp_path / "plan.json", PlanFile(PLAN, True, identity, 0.5, (1.0,) * 6, "so", {}))
+    write_plan(
+        tmp_path / "plan.json",
+        PlanFile(plan=PLAN, recompute=True, model=identity, step_s=0.5, memory=(1.0,) * 6, why="so", found={}),
+    )
     return tmp_path / "plan.json"
 
 

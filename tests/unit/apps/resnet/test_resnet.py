@@ -17,7 +17,7 @@ from apps.rows.program import main
 from pipelined.errors import UsageError
 from tests.unit.apps.plain import PlainOptimizer
 
-TINY = ResNetConfig((1, 1, 1), (3, 4, 5), True, 32, 3, 10)
+TINY = ResNetConfig(blocks=(1, 1, 1), channels=(3, 4, 5), bottleneck=True, side=32, colours=3, classes=10)
 STEPS, PARTS, ROWS, IMAGES = 4, 2, 3, 20
 
 
@@ -27,7 +27,12 @@ STEPS, PARTS, ROWS, IMAGES = 4, 2, 3, 20
         (PRESETS["resnet18"], 11_689_512),
         (PRESETS["resnet34"], 21_797_672),
         (PRESETS["resnet50"], 25_557_032),
-        (ResNetConfig((2, 2, 2, 2), (64, 128, 256, 512), False, 32, 3, 10), 11_173_962),
+        (
+            ResNetConfig(
+                blocks=(2, 2, 2, 2), channels=(64, 128, 256, 512), bottleneck=False, side=32, colours=3, classes=10
+            ),
+            11_173_962,
+        ),
         (TINY, None),
     ],
 )

@@ -139,7 +139,7 @@ def test_exact_sums_are_planned_with_microbatches_of_one_size():
 
 
 def test_a_call_that_compiles_is_planned_so():
-    call = Arrangement("auto", 2, None, None, None, {})
+    call = Arrangement(schedule="auto", depth=2)
     assert call.fixed(Numerics(compile=True)) == {"depth": 2, "compile": True}
 
 

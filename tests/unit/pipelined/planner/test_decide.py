@@ -169,7 +169,7 @@ def test_a_plan_of_a_team_is_tried_on_the_split_model():
     plan = Plan("gpipe", 1, 1, 2, 1, tensor=2, split=split_text("megatron", 2))
     request = SearchRequest(model, Stated(model.layer_costs, 8, 1e9), Machine(Links()), 2)
     outcome = request.simulate(Candidate(plan))
-    result = SearchResult(request, [outcome], None, 1, 0, 1)
+    result = SearchResult(request=request, best=[outcome], baseline=None, considered=1, too_big=0, simulated=1)
     assert result.worth_trying(1) == [outcome]
 
     async def on_rank(end):

@@ -35,7 +35,13 @@ class TwoLayers(Toy):
     def chain(self, plan, machine):
         tokens = plan.rows * self.sequence
         network = Network(machine.sum_links)
-        return TeamChain(chain_of(tokens, WIDTHS), plan.tensor, network, machine.node, ("layer 0", "layer 1"))
+        return TeamChain(
+            chain=chain_of(tokens, WIDTHS),
+            ranks=plan.tensor,
+            network=network,
+            node=machine.node,
+            kinds=("layer 0", "layer 1"),
+        )
 
     def every_layout(self, plan):
         factors = [f for f in factorizations(plan.tensor) if f.rows <= plan.rows]

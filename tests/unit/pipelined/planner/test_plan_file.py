@@ -14,13 +14,13 @@ from pipelined.programs.plan import Plan
 from tests.launching import ROOT
 
 PLANNED = PlanFile(
-    Plan("chimera", 4, 2, 8, 4, {"scale": "backward-halving"}),
-    True,
-    {"model": "toy", "seq": 8},
-    0.5,
-    (1.0, 2.0),
-    "so",
-    {},
+    plan=Plan("chimera", 4, 2, 8, 4, {"scale": "backward-halving"}),
+    recompute=True,
+    model={"model": "toy", "seq": 8},
+    step_s=0.5,
+    memory=(1.0, 2.0),
+    why="so",
+    found={},
 )
 
 

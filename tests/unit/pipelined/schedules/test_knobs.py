@@ -74,7 +74,10 @@ def test_the_planner_tries_its_values_and_names_them(toy):
 
 def test_a_plan_file_keeps_it(toy, tmp_path):
     plan = Plan(toy, 2, 1, 1, 4, {"in_group": 2})
-    write_plan(tmp_path / "plan.json", PlanFile(plan, False, {}, 1.0, (1.0, 1.0), "so", {}))
+    write_plan(
+        tmp_path / "plan.json",
+        PlanFile(plan=plan, recompute=False, model={}, step_s=1.0, memory=(1.0, 1.0), why="so", found={}),
+    )
     assert read_plan(tmp_path / "plan.json", toy).plan == plan
     assert plan != Plan(toy, 2, 1, 1, 4) == Plan(toy, 2, 1, 1, 4, {"in_group": 1})
 

@@ -19,7 +19,18 @@ from pipelined.training.model import Past
 
 POSITIONS, PROMPT = 12, [7, 1, 1, 4]
 SWARM = RotaryConfig(4, 24, 3, 40, POSITIONS, dropout=0.1, shared=2, squeeze="maxout", deviation=0.3)
-LLAMA = LlamaConfig(3, 24, 4, 2, 32, 40, head_width=6, positions=POSITIONS, kind="qwen3", deviation=0.3)
+LLAMA = LlamaConfig(
+    layers=3,
+    d_model=24,
+    heads=4,
+    kv_heads=2,
+    hidden=32,
+    vocab=40,
+    head_width=6,
+    positions=POSITIONS,
+    kind="qwen3",
+    deviation=0.3,
+)
 MODELS = {
     "gpt2": GPT2(ModelConfig(3, 24, 4, 40, POSITIONS, dropout=0.1, deviation=0.3)),
     "llama": bind(pp.Sequential(builders(LLAMA), initial="keyed"), token_loss, 5),
