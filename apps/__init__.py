@@ -1,0 +1,1 @@
+"""The programs, and the models and text that they train on."""

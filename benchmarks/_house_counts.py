@@ -1,4 +1,4 @@
-"""What `benchmarks.house` counts in a source tree, each by its syntax: a number, its goal, and the places."""
+"""The counts of `benchmarks.house` in a source tree, each by its syntax: a number, its goal, and the places."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""BERT: the program `python -m apps.bert`, from its flags to the directory that it exports."""
+"""`python -m apps.bert`: BERT on masked tokens, to and from Hugging Face directories."""
 
 from functools import partial
 from typing import Any

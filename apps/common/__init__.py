@@ -1,1 +1,1 @@
-"""What programs share: flags, the choice of a plan, the report, checks of paths, files of JSON lines."""
+"""The parts that programs share: flags, the choice of a plan, the report, checks of paths, JSON lines, processes."""

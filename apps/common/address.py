@@ -1,4 +1,4 @@
-"""Where a process finds its directory, and where it listens: part of the command line. No torch."""
+"""The address of a process's directory, and its own: part of the command line. No torch."""
 
 from dataclasses import dataclass
 

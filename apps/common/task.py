@@ -1,4 +1,4 @@
-"""What is trained, as a program reads it from the directory: every field is checked."""
+"""The training that a program reads from the directory: every field is checked."""
 
 from dataclasses import asdict
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints

@@ -1,4 +1,4 @@
-"""Where the rows of --metrics go: to a file of JSON lines, to TensorBoard's files, and to Weights & Biases.
+"""The destinations of the rows of --metrics: a file of JSON lines, TensorBoard's files, and Weights & Biases.
 
 A reader of the file finds whole lines at any time. The other two are extras.
 """

@@ -1,4 +1,4 @@
-"""GPT-2: the program `python -m apps.gpt2`, from its flags to the last sample."""
+"""`python -m apps.gpt2`: its flags, its plan, and the training of one rank."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is decided before the first step by measuring on the ranks that will run the job: the plan and the all-reduce.
+"""The decisions before the first step, measured on the ranks that will run the job: the plan and the all-reduce.
 
 A run that names no schedule gets Chimera at even depths, and the planner chooses depth, width and batches; with
 `--plan auto` the planner chooses the schedule, too. Every choice trains on the same batch.

@@ -1,4 +1,4 @@
-"""What a team of ranks costs a GPT-2 in a plan: its moves, and the parameters and activations of a member. No torch."""
+"""The costs of a team of ranks for a GPT-2 in a plan: its moves, and what a member holds. No torch."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

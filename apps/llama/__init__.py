@@ -1,4 +1,4 @@
-"""Llama-like models: the program `python -m apps.llama`, from its flags to the directory that it exports."""
+"""`python -m apps.llama`: Llama, SmolLM, Qwen and the model of SWARM, to and from Hugging Face directories."""
 
 from functools import partial
 from typing import Any

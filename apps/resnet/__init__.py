@@ -1,4 +1,4 @@
-"""ResNet on images: the program `python -m apps.resnet`, from its flags to the images that it gets right."""
+"""`python -m apps.resnet`: ResNet on CIFAR-10's files, a folder of pictures, or digits."""
 
 from functools import partial
 from typing import Any

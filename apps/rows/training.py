@@ -1,4 +1,4 @@
-"""What a program of a row of layers defines: its model and its data, by step and microbatch. Needs torch."""
+"""The interface of a program of a row of layers: its model and its data, by step and microbatch. Needs torch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a swarm trains: a dataclass that makes part of the command line. No torch.
+"""The training of a swarm: a dataclass that makes part of the command line. No torch.
 
 The first trainer writes what is trained to the directory. Every later process reads it there, so a peer needs no flag
 but the directory's address.

@@ -1,4 +1,4 @@
-"""VGG on handwritten digits: the program `python -m apps.vgg`, from its flags to the images that it gets right."""
+"""`python -m apps.vgg`: VGG13's shape on handwritten digits, a program of the public API."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""When each lease of a directory expires. The caller passes the current time; no clock is read here."""
+"""The expiry of each lease of a directory. The caller passes the current time; no clock is read here."""
 
 import heapq
 import math

@@ -1,4 +1,4 @@
-"""What connects a process to its system: an endpoint of its own, and the directory, which may start later. No torch."""
+"""The connection of a process to its system: its endpoint, and the directory, which may start later. No torch."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What the members of a plan's teams move, predicted in bytes and seconds by stage and phase; its drift. No torch."""
+"""The predicted moves of a plan's teams, in bytes and seconds by stage and phase, and their drift. No torch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

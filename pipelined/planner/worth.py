@@ -1,4 +1,4 @@
-"""Whether measuring may save time: the work of a measurement against the work of the run. No torch."""
+"""The choice whether to measure: the work of a measurement against the work of the run. No torch."""
 
 from pipelined.errors import UsageError
 from pipelined.measurement.costs import kinds_of

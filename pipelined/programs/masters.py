@@ -1,4 +1,4 @@
-"""What goes with masters: copies of the parameters that the optimizer updates in their place. No torch."""
+"""The checks of masters, copies of the parameters that the optimizer updates in their place. No torch."""
 
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError

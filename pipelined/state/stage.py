@@ -1,4 +1,4 @@
-"""What this room needs of a stage: its state in and out, and the steps that it missed."""
+"""The interface that this room needs of a stage: its state in and out, and the steps that it missed."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

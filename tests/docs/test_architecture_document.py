@@ -1,5 +1,6 @@
-"""docs/architecture.md names every room of the source tree, and no other."""
+"""docs/architecture.md has every room of the source tree, with the sentence of its docstring, and no other."""
 
+import ast
 import re
 
 import pytest
@@ -10,10 +11,17 @@ TEXT = (ROOT / "docs" / "architecture.md").read_text()
 PACKAGES = ("apps", "collectives", "pipelined", "transports")
 
 
-def test_every_room_is_named_once_and_every_room_named_exists():
-    rooms = [init.parent.relative_to(ROOT) for name in PACKAGES for init in (ROOT / name).rglob("__init__.py")]
-    named = re.findall(r"^\| `([a-z0-9_/]+)/` \|", TEXT, re.MULTILINE)
-    assert sorted(named) == sorted(map(str, rooms))
+def sentence(folder):
+    """The first paragraph of a folder's docstring, as a line."""
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def test_the_table_has_every_room_with_the_sentence_of_its_docstring():
+    rooms = [init.parent for name in PACKAGES for init in (ROOT / name).rglob("__init__.py")]
+    expected = {f"| `{room.relative_to(ROOT)}/` | {sentence(room)} |" for room in rooms}
+    found = re.findall(r"^\| `[a-z0-9_/]+/` \|.*", TEXT, re.MULTILINE)
+    assert set(found) == expected and len(found) == len(expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which sequences make up a step, and which are scored in an evaluation.
+"""The sequences of each step, and those that an evaluation scores.
 
 The sequences of step t depend on (seed, t, global batch size) alone, never on the cut of the batch. Arrays of token ids
 are numpy; this file needs no torch.

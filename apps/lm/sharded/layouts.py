@@ -1,4 +1,4 @@
-"""How the multiplications of a GPT-2 are split over T ranks: named layouts, and factors by operator. No torch."""
+"""The layouts of a GPT-2's multiplications over T ranks: named ones, and factors by operator. No torch."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a forward through a row of layers computes, keeps and sends, by layer: measured, mostly on the meta device.
+"""The operations, activations and messages of a row of layers, by layer: measured, mostly on the meta device.
 
 On the meta device tensors have shapes and no values, so this takes no memory and almost no time. Layers that need
 values are run on the host instead.

@@ -1,4 +1,4 @@
-"""Which values of a traced graph share memory, are overwritten, or are drawn at random."""
+"""The values of a traced graph that share memory, are overwritten, or are drawn at random."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Which tensors a layer hands on unread: found by running it for an example, with and without them."""
+"""The tensors that a layer hands on unread: found by running it for an example, with and without them."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce

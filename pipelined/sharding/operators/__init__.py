@@ -1,1 +1,1 @@
-"""What a rank computes of an operator whose tensors are split over ranks."""
+"""The part of an operator that one rank computes where tensors are split over ranks."""

@@ -1,4 +1,4 @@
-"""What a rank computes of a norm: statistics of its own part, their merging with others', and the normalisation.
+"""The part of a norm that one rank computes: its own statistics, the merging with others', and the normalisation.
 
 Each is one node of autograd with a gradient in closed form: written out in torch's operators, a norm passes over its
 input eight times forward and fifteen times back, and keeps it three times; here three and eight times, kept once.

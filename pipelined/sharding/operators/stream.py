@@ -1,4 +1,4 @@
-"""What is done to the residual stream, however it is split: the norm, and dropout and sum at the end of a residual.
+"""The operations on the residual stream, however it is split: the norm, and dropout and sum after a residual.
 
 A norm takes two passes, the mean and then the mean square of what is left, because the difference of a sum of squares
 and a squared sum loses half of the digits. Each pass reduces one number for each mean (a token's in a layer norm, a

@@ -1,1 +1,1 @@
-"""Which way of splitting every operator over a group's ranks costs least: the space, its prices, the searches."""
+"""The search for the cheapest way to split every operator over a group's ranks: the space, prices, searches."""

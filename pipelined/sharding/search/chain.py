@@ -1,4 +1,4 @@
-"""What is split: a chain of multiplications, the streams between them, and what else its ranks hold."""
+"""The input of the search: a chain of multiplications, the streams between them, and what else its ranks hold."""
 
 import re
 from collections.abc import Sequence

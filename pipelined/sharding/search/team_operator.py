@@ -1,4 +1,4 @@
-"""What one operator of a chain costs each member of a team: its moves, and what the member holds and keeps."""
+"""The costs of one operator of a chain for each member of a team: its moves, and what it holds and keeps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

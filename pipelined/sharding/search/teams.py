@@ -1,4 +1,4 @@
-"""What a team of ranks spends on a layout that can be trained, layer by layer, and the layouts that no other beats.
+"""The costs of a team's layouts that can be trained, layer by layer, and the layouts that no other beats.
 
 The members of a team train a chain as `pipelined.sharding.operators` runs it. So between operators a tensor is cut by
 tokens into as many parts as the row factor of the first operator that reads it; where the next has other rows, an

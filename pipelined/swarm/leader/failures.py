@@ -1,4 +1,4 @@
-"""Which members failed, between which of them, and why: in one attempt to commit a step, and over a leader's terms.
+"""The members that failed, and why: in one attempt to commit a step, and over a leader's terms.
 
 `History` forgets a member once it has taken part in steps again, see `FORGIVEN_STEPS`.
 """

@@ -1,4 +1,4 @@
-"""When peers change stage, and when all stages roll back.
+"""The rules by which peers change stage, and all stages roll back.
 
 To balance the load, a peer moves from the least loaded stage to the most loaded one. It moves only if its stage, with
 half a peer to spare, stays less loaded than the other stage was. So every move makes the slowest stage faster, no move

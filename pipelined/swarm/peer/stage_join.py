@@ -1,4 +1,4 @@
-"""How a peer gets a stage and its state: a newcomer requests a stage of the leader, and fetches the state from a peer.
+"""The way of a newcomer to a stage: it requests a stage of the leader, and fetches the state from a peer.
 
 A peer that was no member for a while keeps its stage, and fetches what it lacks.
 """

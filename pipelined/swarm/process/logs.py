@@ -1,4 +1,4 @@
-"""What a swarm's process waits for, and what a peer does, as lines of text.
+"""The lines of text of a swarm's process: what it waits for, and what a peer does.
 
 A wait is logged once it has lasted MOMENT_S, as most are shorter; then its end is logged, too. A peer's line is logged
 whenever its state changes. No torch.

@@ -1,4 +1,4 @@
-"""How a step is committed: what the leader requests of peers, and what the peers of a stage request of one another."""
+"""The commit of a step: the leader's requests to peers, and the requests among the peers of a stage."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Generic, NamedTuple

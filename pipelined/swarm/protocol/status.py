@@ -1,4 +1,4 @@
-"""What a process reports of itself: a peer or a trainer, with the last events of its process."""
+"""The report of a process on itself: a peer or a trainer, with the last events of its process."""
 
 from collections import deque
 from collections.abc import Mapping

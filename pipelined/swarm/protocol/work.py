@@ -1,4 +1,4 @@
-"""What a trainer requests: of the leader a microbatch, of peers passes over it. A newcomer requests a stage."""
+"""The requests of a trainer: to the leader for a microbatch, to peers for passes. A newcomer requests a stage."""
 
 import math
 from collections.abc import Mapping

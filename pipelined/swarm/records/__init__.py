@@ -1,1 +1,1 @@
-"""What a swarm keeps in its directory: the records, the view of them that each process has, the committed steps."""
+"""The records of a swarm in its directory, the view of them that each process has, and the committed steps."""

@@ -1,1 +1,1 @@
-"""What a peer computes with: one stage's parameters, gradient sums and optimizer."""
+"""The computation of a peer: parameters, gradient sums and optimizer of one stage."""

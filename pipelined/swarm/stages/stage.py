@@ -1,4 +1,4 @@
-"""What a peer of a swarm computes with: one stage's parameters, gradient sums and optimizer, behind a few methods.
+"""The interface to a peer's computation: parameters, gradient sums and optimizer of one stage.
 
 Results depend on parameters and arguments alone, so that a microbatch that another peer computes again gives the same
 bits. Methods run on the peer's device, one at a time.

@@ -1,4 +1,4 @@
-"""What a stage needs of a training, and the training of a language model with the exact optimizers.
+"""The interface of a training to its stages, and a language model's training with the exact optimizers.
 
 All peers of one swarm share a training. They detect a difference by its digest, which covers everything that can change
 a number that a stage computes, including the code.

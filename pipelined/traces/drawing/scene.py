@@ -1,4 +1,4 @@
-"""What a picture of a timeline has to show: boxes, strips and rows. Nothing here needs matplotlib."""
+"""The content of a picture of a timeline: boxes, strips and rows. Nothing here needs matplotlib."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
