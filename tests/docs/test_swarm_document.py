@@ -14,8 +14,8 @@ from tests.docs.command_line import SHARED, SWARM, flags_of_class
 from tests.docs.test_command_line_document import names, part, rows
 from tests.docs.test_documents import commands_with
 from tests.launching import ROOT
-from tests.unit.apps.swarm.status.samples import status
 from tests.unit.apps.swarm.status.test_prometheus import WHOLE
+from tests.unit.pipelined.swarm.status.samples import status
 
 
 @pytest.mark.parametrize("heading", SHARED)

@@ -12,7 +12,7 @@ from apps.common.course import HEIGHT, ROW, WIDTH
 from apps.common.web import Web
 from apps.swarm.status.table import SWARM
 from pipelined.swarm.protocol.status import LeaderReport
-from tests.unit.apps.swarm.status.samples import STAGE, peer, peer_reply, status
+from tests.unit.pipelined.swarm.status.samples import STAGE, peer, peer_reply, status
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = "--headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1300,900 --virtual-time-budget=500"

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from apps.swarm.status.prometheus import metrics
-from tests.unit.apps.swarm.status.samples import peer, status, summary, trainer
+from tests.unit.pipelined.swarm.status.samples import peer, status, summary, trainer
 
 WHOLE = {**status(age_s=12.0).plain(), "web_rejected": {"Not Found": 2}}
 ABBREVIATED = r"_(s|ms|us|ns|sec|secs|b|kb|mb|gb)(_|$)"

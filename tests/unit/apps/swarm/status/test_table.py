@@ -11,7 +11,7 @@ from pipelined.aio.events import Event
 from pipelined.swarm.protocol.status import EndpointTraffic, LeaderReport, StageReport
 from pipelined.swarm.records.members import TrainerRecord
 from pipelined.swarm.status.status import LeftOut, MemberEvent, TrainerStatus
-from tests.unit.apps.swarm.status.samples import peer, peer_reply, status, trainer, trainer_reply
+from tests.unit.pipelined.swarm.status.samples import peer, peer_reply, status, trainer, trainer_reply
 
 SILENT = TrainerRecord("t", "there", 1, "m")
 

@@ -20,7 +20,7 @@ from apps.common.web import MAX_CONNECTIONS, as_json
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM, table
 from pipelined.errors import UsageError
-from tests.unit.apps.swarm.status.samples import STAGE, peer, peer_reply, status, trainer
+from tests.unit.pipelined.swarm.status.samples import STAGE, peer, peer_reply, status, trainer
 
 STATUS = status()
 

@@ -32,7 +32,7 @@ from pipelined.swarm.records.members import (
 from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
 from pipelined.swarm.status.reader import MAX_REQUESTS, StatusReader
 from pipelined.swarm.status.status import Selection
-from tests.unit.apps.swarm.status.samples import peer_reply, trainer_reply
+from tests.unit.pipelined.swarm.status.samples import peer_reply, trainer_reply
 from tests.virtual_time import virtual_seconds
 from transports.rpc import Response, Unreachable
 
