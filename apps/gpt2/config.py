@@ -45,10 +45,10 @@ class GPT2Flags(TextDataFlags, RunFlags):
     """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
     Above 1 with a flush; the depth is then 1 by default. auto: the planner chooses, with all that is open."""
     layout: str | None = None
-    """How they split the model: data, zero1 (data with --shard-optimizer), zero2 (keeps gradients in parts, too), zero3
-    (and weights), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by operator, such as
-    c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=2.1.1+zero3, or a file of `pipelined shard --out`.
-    Default: megatron."""
+    """How the ranks of a worker split the model: data, zero1 (data with --shard-optimizer), zero2 (keeps gradients in
+    parts, too), zero3 (and weights), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by
+    operator, such as c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=2.1.1+zero3, or a file of
+    `pipelined shard --out`. Default: megatron."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
     shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond. measured: time all of them
