@@ -9,7 +9,7 @@ from apps.ravnest.digits import DigitsConfig
 from apps.ravnest.flags import Plan
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.backups import plan_with_backups
-from pipelined.ravnest.planning.plan import PlannedCluster, PoolRequest, RavnestPlan
+from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import read_pool
 from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
 
@@ -104,7 +104,7 @@ def described(plan: RavnestPlan) -> Iterator[str]:
     yield f"{len(plan.clusters)} clusters by {plan.objective} ({plan.method}), spread {plan.spread_s:.3g} s"
     sent = plan.round_bytes()
     for number, cluster in enumerate(plan.clusters):
-        yield f"cluster {number}: transfer {cluster.transfer_s:.3g} s{_pace(cluster)}"
+        yield ", ".join(filter(None, [f"cluster {number}: transfer {cluster.transfer_s:.3g} s", cluster.pace_text]))
         if not cluster.stages:
             yield "  " + ", ".join(node.name for node in cluster.nodes)
         for stage in cluster.stages:
@@ -117,10 +117,6 @@ def described(plan: RavnestPlan) -> Iterator[str]:
     if plan.waiting:
         small = "too small for any layer, or for a place to back up"
         yield f"waiting, {small}: {', '.join(node.name for node in plan.waiting)}"
-
-
-def _pace(cluster: PlannedCluster) -> str:
-    return "" if cluster.microbatch_s is None else f", a microbatch every {cluster.microbatch_s:.3g} s"
 
 
 def _mib(size: int) -> str:

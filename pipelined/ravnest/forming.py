@@ -220,6 +220,9 @@ class ClusterFormer:
                     raise
                 self.say(f"{self.node.name}: waits for nodes; those that are left form no cluster ({error})")
                 await view.wait_for(partial(self._has_changed, view, nodes))
+        for number, cluster in enumerate(plan.clusters):
+            if cluster.pace and cluster.pace.shortfall:
+                self.say(f"cluster {number}: {cluster.pace_text}")
         clusters = Clusters.of(self._next_number(view), plan, waiting, begun)
         with suppress(Conflict):
             await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})

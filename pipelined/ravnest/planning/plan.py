@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import le
 from typing import Any
 
 from collectives import ProblemSize
@@ -11,16 +10,9 @@ from collectives.clusters import Ring, Share, rings_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.cuts import Cuts, Objective
 from pipelined.ravnest.planning.formation import Formation, Method, Partition, form, method_for
+from pipelined.ravnest.planning.pace import Pace, pace_of
 from pipelined.ravnest.planning.pool import Newcomer, PoolNode
-from pipelined.ravnest.planning.stage import (
-    NUMBER_BYTES,
-    LayerSize,
-    StageRules,
-    StageSizes,
-    law,
-    line_seconds,
-    microbatch_seconds,
-)
+from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules, StageSizes
 
 
 @dataclass(frozen=True)
@@ -67,22 +59,32 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class PlannedCluster:
-    """A cluster: its nodes, its stages where the model is cut, and its predicted seconds a microbatch, if known."""
+    """A cluster: its nodes, its stages where the model is cut, and its predicted pace there."""
 
     nodes: tuple[PoolNode, ...]
     stages: tuple[PlannedStage, ...]
-    microbatch_s: float | None
+    pace: Pace | None = None
 
     @property
     def transfer_s(self) -> float:
         """Seconds: the sum of RAM over bandwidth."""
         return sum(node.transfer_s for node in self.nodes)
 
+    @property
+    def pace_text(self) -> str:
+        """Its predicted pace in words, and why it is below its goal where it is; empty where a speed is not known."""
+        if not self.pace or self.pace.seconds is None or self.pace.share is None:
+            return ""
+        text = f"a microbatch every {self.pace.seconds:.3g} s"
+        short = f", {self.pace.share:.0%} of the rate of its slowest node or line ({self.pace.shortfall})"
+        return text + short * bool(self.pace.shortfall)
+
     def plain(self) -> dict[str, Any]:
         without = {"layers": None, "bytes": None, "alive": None, "backup": None}
         uncut = [{"node": node.name, "ram": node.ram, **without} for node in self.nodes]
         places = [stage.plain() for stage in self.stages] or uncut
-        return {"places": places, "transfer_s": self.transfer_s, "microbatch_s": self.microbatch_s}
+        seconds, share = (self.pace.seconds, self.pace.share) if self.pace else (None, None)
+        return {"places": places, "transfer_s": self.transfer_s, "microbatch_s": seconds, "share": share}
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ class _Planner:
             nodes = tuple(self._nodes[node] for node in members)
             cut = cuts.best(members) if cuts else None
             if sizes is None or cut is None:
-                clusters.append(PlannedCluster(nodes, (), None))
+                clusters.append(PlannedCluster(nodes, ()))
             else:
                 held = [range(stage.first, stage.end) for stage in cut]
                 clusters.append(_cluster([self._nodes[stage.node] for stage in cut], held, sizes))
@@ -262,32 +264,12 @@ def _split(pool: Sequence[PoolNode], sizes: StageSizes) -> tuple[tuple[PoolNode,
 
 
 def _cluster(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) -> PlannedCluster:
-    alive, seconds = _alive(nodes, cut, sizes)
+    pace = pace_of(nodes, cut, sizes)
     stages = tuple(
         PlannedStage(node, layers.start, layers.stop, held, count)
-        for node, layers, held, count in zip(nodes, cut, sizes.of_cut(cut, alive), alive, strict=True)
+        for node, layers, held, count in zip(nodes, cut, sizes.of_cut(cut, pace.alive), pace.alive, strict=True)
     )
-    return PlannedCluster(tuple(nodes), stages, seconds)
-
-
-def _alive(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) -> tuple[list[int], float | None]:
-    """Microbatches alive in each stage, and the seconds of one: of the choices that fit the shortest, then the least.
-
-    The choices are those that the cut was found with and, with `ahead` open, the law's for all it allows in stage 0.
-    """
-    usual = [sizes.rules.alive(stage, len(cut)) for stage in range(len(cut))]
-    speeds = [node.flops for node in nodes if node.flops]
-    if len(speeds) < len(cut):
-        return usual, None
-    work = [float(sizes.work[layers.start, layers.stop]) for layers in cut]
-    seconds = [each / speed for each, speed in zip(work, speeds, strict=True)]
-    lines = line_seconds(sizes.layers, cut, [node.bandwidth for node in nodes])
-    choices, full, rams = [usual], law(seconds, lines), [node.ram for node in nodes]
-    if sizes.rules.ahead is None:
-        choices += [[-(-count * each // full[0]) for each in full] for count in range(1, full[0] + 1)]
-    fitting = [choice for choice in choices if all(map(le, sizes.of_cut(cut, choice), rams))]
-    best = min(fitting, key=lambda choice: (microbatch_seconds(seconds, lines, choice), sum(choice)))
-    return best, microbatch_seconds(seconds, lines, best)
+    return PlannedCluster(tuple(nodes), stages, pace)
 
 
 def rings_between(clusters: Sequence[PlannedCluster], layers: Sequence[LayerSize]) -> list[Ring]:

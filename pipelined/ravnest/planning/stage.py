@@ -67,6 +67,11 @@ class StageRules:
         return depth - stage if self.ahead is None else -(-self.ahead * (depth - stage) // depth)
 
     @property
+    def forward_share(self) -> float:
+        """The part of a microbatch's work that its forward is: a backward is two of them, and perhaps one more."""
+        return 1 / (3 * self.passes)
+
+    @property
     def passes(self) -> float:
         """The work of a microbatch as a multiple of one forward and one backward (of two forwards' work)."""
         return 4 / 3 if self.weights == "newest" else 1.0
@@ -122,15 +127,16 @@ class StageSizes:
         return int(self.bytes(1, 1)[index, index + 1])
 
 
-def law(seconds: Sequence[float], lines: Sequence[float]) -> list[int]:
+def law(seconds: Sequence[float], lines: Sequence[float], slowest: float | None = None) -> list[int]:
     """Microbatches alive that keep every stage busy: K_s = ⌈(the rest's compute + 2 its lines) / slowest stage⌉.
 
     Args:
         seconds: forward and backward of a microbatch, for each of the D stages.
         lines: seconds of one message from each stage to the next, D - 1.
+        slowest: seconds from one microbatch to the next; None: those of the slowest stage.
     Source: the round trip of a microbatch from stage s and back, over the time between two of them.
     """
-    return [max(1, math.ceil(trip / max(seconds) - 1e-9)) for trip in round_trips(seconds, lines)]
+    return [max(1, math.ceil(trip / (slowest or max(seconds)) - 1e-9)) for trip in round_trips(seconds, lines)]
 
 
 def round_trips(seconds: Sequence[float], lines: Sequence[float]) -> list[float]:
@@ -159,12 +165,6 @@ def line_seconds(layers: Sequence[LayerSize], cut: Sequence[range], lines: Seque
                 taken[stage] += nbytes
     seconds = [nbytes / line for nbytes, line in zip(given, lines, strict=True)]
     return [max(seconds[stage], taken[stage + 1] / lines[stage + 1]) for stage in range(len(cut) - 1)]
-
-
-def microbatch_seconds(seconds: Sequence[float], lines: Sequence[float], alive: Sequence[int]) -> float:
-    """Seconds from one microbatch to the next in the steady state: the slowest stage, line, or round trip over K_s."""
-    trips = (trip / count for trip, count in zip(round_trips(seconds, lines), alive, strict=True))
-    return max(*seconds, *lines, *trips)
 
 
 def _straight(layers: Sequence[LayerSize]) -> NDArray[np.float64]:

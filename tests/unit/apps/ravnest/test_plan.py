@@ -26,7 +26,7 @@ def test_json_has_the_promised_keys(pool, capsys):
     plan = json.loads(capsys.readouterr().out)
     assert list(plan) == KEYS
     for cluster in plan["clusters"]:
-        assert list(cluster) == ["places", "transfer_s", "microbatch_s"]
+        assert list(cluster) == ["places", "transfer_s", "microbatch_s", "share"]
         ends = [place["layers"] for place in cluster["places"]]
         assert [0, *(end for _, end in ends)] == [*(first for first, _ in ends), len(plan["layers"])]
         for place in cluster["places"]:

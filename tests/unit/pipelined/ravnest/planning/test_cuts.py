@@ -14,7 +14,6 @@ from pipelined.ravnest.planning.stage import (
     StageSizes,
     law,
     line_seconds,
-    microbatch_seconds,
 )
 
 LAYER = LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=3.0)
@@ -58,12 +57,6 @@ def test_more_nodes_than_layers_have_no_cut():
 def test_the_law_of_microbatches_alive():
     assert law([30.0] * 3, [30.0] * 2) == [7, 4, 1]
     assert law([3.0] * 4, [0.0] * 3) == [4, 3, 2, 1]
-
-
-def test_each_microbatch_in_flight_adds_a_seventh_until_the_slowest_node_is_busy():
-    rates = [30 / microbatch_seconds([30.0] * 3, [30.0] * 2, [k, k, k]) for k in range(1, 8)]
-    assert rates == pytest.approx([k / 7 for k in range(1, 8)])
-    assert microbatch_seconds([30.0] * 3, [30.0] * 2, [3, 2, 1]) == 70  # a steady step of three takes 210
 
 
 def brute_force(nodes, layers, rules, objective):

@@ -39,7 +39,7 @@ def test_rings_and_the_bytes_of_a_round():
     clusters = []
     for cuts in ([0, 2, 4], [0, 1, 3, 4], [0, 4]):
         stages = [PlannedStage(next(nodes), low, high, 0, 1) for low, high in pairwise(cuts)]
-        clusters.append(PlannedCluster(tuple(stage.node for stage in stages), tuple(stages), None))
+        clusters.append(PlannedCluster(tuple(stage.node for stage in stages), tuple(stages)))
     plan = RavnestPlan(tuple(clusters), (), "exhaustive", "transfer", layers, tuple(rings_between(clusters, layers)))
     assert [(ring.low, ring.high) for ring in plan.rings] == [
         (0, 30_000),
@@ -62,21 +62,6 @@ def test_one_cluster_has_no_round():
     plan = make_plan(PoolRequest((PoolNode("a", 160, 1.0),), (LAYER,) * 8))
     (stage,) = plan.clusters[0].stages
     assert (stage.bytes, stage.alive, plan.round_bytes(), len(plan.rings)) == (160, 1, {"a": 0}, 1)
-
-
-def test_microbatches_alive_follow_the_law_as_far_as_the_bytes_fit():
-    """Three nodes with 30 seconds each and lines of 30 seconds: 7, 4, 1 alive where there is room, else fewer."""
-    layer = LayerSize(parameters=1, activation_bytes=4, input_bytes=30, work=30.0)
-
-    def alive(ram, ahead=None):
-        nodes = tuple(PoolNode(str(i), ram, 1.0, 1.0) for i in range(3))
-        plan = make_plan(PoolRequest(nodes, (layer,) * 3, clusters=1, rules=StageRules(ahead=ahead)))
-        return [stage.alive for stage in plan.clusters[0].stages], plan.clusters[0].microbatch_s
-
-    assert alive(1000) == ([7, 4, 1], 30)
-    assert alive(36) == ([3, 2, 1], 70)  # 4 (3 + 3) + 3 · 4
-    assert alive(52) == ([5, 3, 1], 42)  # 4 (5 + 3) + 5 · 4
-    assert alive(1000, ahead=1) == ([1, 1, 1], 210)
 
 
 def test_a_node_too_small_for_any_layer_waits():

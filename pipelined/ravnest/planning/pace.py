@@ -1,0 +1,97 @@
+"""How many microbatches a cluster has alive in each stage, and how fast it is predicted to be with them.
+
+The law's numbers would do if a worker always had the right message. Gradients come first, so a stage may wait for an
+activation that a busier one left behind, and then needs more. So each number is priced: the schedule's own coroutines
+run once with the cluster's seconds and lines.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import le
+
+from pipelined.programs.pricing.stepped import PipeCosts, steady_step
+from pipelined.ravnest.planning.places import MAX_ALIVE
+from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.planning.stage import StageSizes, law, line_seconds
+from pipelined.schedules import Shape, find
+from pipelined.schedules.knobs import AHEAD
+
+GOAL = 0.95
+"""The part of the rate of the slowest node or line that open microbatches alive are to reach."""
+WIDEST = 2.5
+"""The most microbatches alive that are tried, as a multiple of the law's."""
+MICROBATCHES = 24
+"""Microbatches a step that is priced, at least: as many round trips of those alive, so that their pattern is whole."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Microbatches alive in each stage, and what they reach.
+
+    Args:
+        seconds: of a microbatch in the steady state; None where a speed is not known, as `share`.
+        share: the rate as a part of that of the slowest node or line.
+        shortfall: why the share is below `GOAL`, in words; empty where it is not.
+    """
+
+    alive: Sequence[int]
+    seconds: float | None = None
+    share: float | None = None
+    shortfall: str = ""
+
+
+def pace_of(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) -> Pace:
+    """Microbatches alive for a cut that fits with those of its rules: these, if `ahead` is set or a speed unknown.
+
+    Else the least from the law's up that reach `GOAL` among those whose bytes fit, or the most that fit; where not
+    even the law's do, the most below.
+
+    Cost: some 10 ms for each number tried of a cluster of four nodes, 100 ms of ten.
+    """
+    usual = [sizes.rules.alive(stage, len(cut)) for stage in range(len(cut))]
+    speeds = [node.flops for node in nodes if node.flops]
+    if len(speeds) < len(cut):
+        return Pace(usual)
+    pipe = _Pipe(cut, sizes, speeds, [node.bandwidth for node in nodes])
+    if sizes.rules.ahead is not None:
+        return pipe.priced(usual, f"--ahead is {sizes.rules.ahead}")
+    return pipe.best([node.ram for node in nodes])
+
+
+class _Pipe:
+    def __init__(self, cut: Sequence[range], sizes: StageSizes, speeds: Sequence[float], rates: Sequence[float]):
+        work = [float(sizes.work[layers.start, layers.stop]) for layers in cut]
+        seconds = [each / speed for each, speed in zip(work, speeds, strict=True)]
+        lines = line_seconds(sizes.layers, cut, rates)
+        forward = sizes.rules.forward_share
+        self._cut, self._sizes = cut, sizes
+        self._costs = PipeCosts([each * forward for each in seconds], [each * (1 - forward) for each in seconds], lines)
+        self._slowest = max([*seconds, *lines])
+        self._law = law(seconds, lines, self._slowest)
+
+    def best(self, rams: Sequence[int]) -> Pace:
+        most = min(MAX_ALIVE, math.ceil(WIDEST * self._law[0]))
+        fitting = [alive for first in range(1, most + 1) if self._fits(alive := self._in_proportion(first), rams)]
+        more = f"no number alive up to {WIDEST:g} times the law's reaches {GOAL:.0%}"
+        if len(fitting) < most:
+            more = "more microbatches alive do not fit"
+        for alive in fitting[self._law[0] - 1 :] or fitting[-1:]:
+            found = self.priced(alive, more)
+            if not found.shortfall:
+                break
+        return found
+
+    def priced(self, alive: Sequence[int], why: str) -> Pace:
+        """The pace with these alive; beyond `WIDEST` times the law's more are priced as so many."""
+        limits = [min(count, math.ceil(WIDEST * full)) for count, full in zip(alive, self._law, strict=True)]
+        microbatches = -(-MICROBATCHES // limits[0]) * limits[0]
+        shape = Shape(len(alive), microbatches, {AHEAD.name: ",".join(map(str, limits))})
+        share = min(1.0, microbatches * self._slowest / steady_step(find("async_1f1b"), shape, self._costs))
+        return Pace(alive, self._slowest / share, share, why if share < GOAL else "")
+
+    def _in_proportion(self, first: int) -> list[int]:
+        return [-(-first * each // self._law[0]) for each in self._law]
+
+    def _fits(self, alive: Sequence[int], rams: Sequence[int]) -> bool:
+        return all(map(le, self._sizes.of_cut(self._cut, alive), rams))
