@@ -11,6 +11,7 @@ from apps.ravnest.config import RavnestConfig, find_model
 from apps.ravnest.digits import DigitsConfig
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
+from pipelined.ravnest.planning.places import MAX_ALIVE
 from pipelined.ravnest.planning.pool import BYTES, RATES, SPEEDS, quantity
 
 MIN_VOCABULARY = 256
@@ -37,6 +38,9 @@ class FormingFlags:
         for name in ("clusters", "ahead"):
             if (value := getattr(self, name)) is not None:
                 refuse_below(1, f"--{name}", value)
+        if self.ahead is not None and self.ahead > MAX_ALIVE:
+            fact = f"--ahead must be at most {MAX_ALIVE} (it is {self.ahead})"
+            raise UsageError(f"{fact}; lower it, or leave it out: the plan takes what keeps all stages busy")
         refuse_below(0, "--balance", self.balance)
         refuse_below(0, "--backups", self.backups)
 

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MAX_ALIVE = 4096
+from pipelined.schedules.knobs import MAX_AHEAD
+
+MAX_ALIVE = MAX_AHEAD
+"""The most microbatches alive on a stage, as the schedule takes them."""
 MAX_STEP = 1 << 53
 
 

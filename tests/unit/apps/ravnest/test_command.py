@@ -34,6 +34,8 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("status --coordinator tcp://127.0.0.1:1 --web=-1", "--web must be a port from 0 to 65535 (it is -1)"),
         ("status --coordinator tcp://127.0.0.1:1 --web 65536", "--web must be a port from 0 to 65535 (it is 65536)"),
         ("local --ahead 0", "--ahead must be at least 1"),
+        ("local --nodes 2 --clusters 1 --ahead 5000", "--ahead must be at most 4096 (it is 5000); lower it"),
+        ("train --coordinator tcp://127.0.0.1:1 --ahead 4097", "--ahead must be at most 4096 (it is 4097)"),
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
         ("local --metrics nowhere/file", "name another --metrics"),
         ("coordinator --journal nowhere/file", "name another --journal"),

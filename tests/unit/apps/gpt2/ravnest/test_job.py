@@ -69,6 +69,7 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
         ),
         ("--pipes 2", None, "their schedule is async_1f1b"),
         ("--ahead 7,4,1", None, "give that of a cluster's first stage"),
+        ("--ahead 5000", None, r"--ahead must be at most 4096 \(it is 5000\)"),
         ("--steps 0", None, "leave --schedule ravnest out to evaluate"),
         ("--dtype float16", None, "give --dtype bfloat16"),
     ],

@@ -98,3 +98,8 @@ def test_the_plan_says_what_a_cluster_falls_short_of():
     assert cluster.plain()["share"] == pytest.approx(3 / 7)
     rest = "43% of the rate of its slowest node or line (more microbatches alive do not fit)"
     assert cluster.pace_text == f"a microbatch every 70 s, {rest}"
+
+
+def test_an_open_number_is_no_more_than_the_schedule_takes(monkeypatch):
+    monkeypatch.setattr(pace, "MAX_ALIVE", 3)
+    assert paced([30.0] * 3, 30.0).alive == [3, 2, 1]
