@@ -2,7 +2,8 @@
 
 Random pools are grouped by the exhaustive search, by the genetic search of the paper, and by the same with a part of
 each generation descended, all by transfer times. A search is as good as the exhaustive one if no byte is missing and
-its spread is the same.
+its spread is the same. One large pool is planned whole, with ample and with scarce memory: the model is cut in every
+cluster, and a cluster counts only if each node's bytes are within its RAM.
 
 Source: Ravnest (2024), section 3.5.2.
 """
@@ -14,13 +15,21 @@ from typing import Any
 
 import tyro
 
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.ravnest.plan import layer_sizes
 from benchmarks._results import Reported, tell
+from pipelined.errors import UsageError
+from pipelined.ravnest.planning.cuts import Cuts
 from pipelined.ravnest.planning.formation import Formation
 from pipelined.ravnest.planning.genetic import DESCENDED, evolve
+from pipelined.ravnest.planning.plan import PoolRequest, make_plan
 from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
 
 SEARCHES = {"paper": 0, "descended": DESCENDED}
 """Chromosomes of each generation that are descended, by search."""
+WIDTHS = (48, 96)
+"""Of the models for the large pool: memory is ample, and scarce."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,7 @@ class Options(Reported):
     pools: int = 200
     """Pools of 4 to 9 nodes, and half as many of 10 and 11."""
     nodes: int = 100
-    """Nodes of the one large pool, in a tenth as many clusters, which is only timed."""
+    """Nodes of the one large pool, in a tenth as many clusters, which is timed, and its cuts are checked."""
 
 
 def pool_of(chance: random.Random, least: int, most: int) -> tuple[tuple[PoolNode, ...], int, int]:
@@ -41,12 +50,16 @@ def pool_of(chance: random.Random, least: int, most: int) -> tuple[tuple[PoolNod
     return nodes, clusters, int(sum(node.ram for node in nodes) * chance.uniform(0.3, 0.95) / clusters)
 
 
-def spread(formation: Formation, clusters: int, descended: int, seed: int) -> float | None:
-    """The spread of the best chromosome in seconds; None: bytes are missing, or a cluster is empty."""
+def best_groups(formation: Formation, clusters: int, descended: int, seed: int) -> list[list[int]]:
+    """The nodes of each cluster in the best chromosome."""
     rams, times = zip(*((node.ram, node.transfer_s) for node in formation.nodes), strict=True)
     best = evolve(rams, times, clusters, formation.need, by_rate=False, seed=seed, descended=descended)[0]
-    groups = [[node for node, of in enumerate(best) if of == cluster] for cluster in range(clusters)]
-    costs = [formation.cost(group) for group in groups]
+    return [[node for node, of in enumerate(best) if of == cluster] for cluster in range(clusters)]
+
+
+def spread(formation: Formation, clusters: int, descended: int, seed: int) -> float | None:
+    """The spread of the best chromosome in seconds; None: bytes are missing, or a cluster is empty."""
+    costs = [formation.cost(group) for group in best_groups(formation, clusters, descended, seed)]
     return None if float("inf") in costs else max(costs) - min(costs)
 
 
@@ -69,17 +82,46 @@ def compare(pools: int, least: int, most: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def time_large(nodes: int) -> dict[str, Any]:
-    """Seconds, and the spread reached, of each search in one large pool."""
-    chance = random.Random(2)
-    pool = tuple(PoolNode(str(i), 2 ** chance.randint(3, 6), chance.choice([10, 20, 40])) for i in range(nodes))
+def time_large(nodes: int, width: int) -> dict[str, Any]:
+    """Seconds, spread, and clusters with a cut of each search in one large pool.
+
+    Args:
+        width: of the model of 16 blocks: the wider it is, the scarcer is the memory.
+    """
+    chance = random.Random(6)
+    pool = tuple(PoolNode(str(i), 2 ** chance.randint(23, 26), chance.choice([1e7, 2e7, 4e7])) for i in range(nodes))
     clusters = max(1, nodes // 10)
-    formation = Formation(pool, int(sum(node.ram for node in pool) * 0.8 / clusters), "transfer", lambda members: 0.0)
-    found: dict[str, Any] = {"nodes": nodes, "clusters": clusters}
-    for name, descended in SEARCHES.items():
-        begun = time.perf_counter()
-        found[name] = {"spread_s": spread(formation, clusters, descended, 0), "seconds": time.perf_counter() - begun}
-    return found
+    model = ModelConfig(vocab=256, d_model=width, heads=4, layers=16, positions=64, tied=False)
+    layers = tuple(layer_sizes(model, 4, 64))
+    sizes = StageSizes(layers, StageRules(rounds=clusters > 1))
+    held = sum(node.ram for node in pool) / clusters / sizes.least
+    return {
+        "nodes": nodes,
+        "clusters": clusters,
+        "memory": held,
+        "paper": _plain(pool, clusters, Cuts(pool, sizes, "transfer"), sizes.least),
+        "descended": _planned(pool, clusters, layers),
+    }
+
+
+def _plain(pool: tuple[PoolNode, ...], clusters: int, cuts: Cuts, need: int) -> dict[str, Any]:
+    """The best chromosome of the paper's search."""
+    begun, formation = time.perf_counter(), Formation(pool, need, "transfer", lambda members: 0.0)
+    groups = best_groups(formation, clusters, SEARCHES["paper"], seed=0)
+    fitting = [len(group) > 0 and cuts.best(group) is not None for group in groups]
+    times = [sum(pool[node].transfer_s for node in group) for group in groups]
+    return {"spread_s": max(times) - min(times), "cut": sum(fitting), "seconds": time.perf_counter() - begun}
+
+
+def _planned(pool: tuple[PoolNode, ...], clusters: int, layers: tuple[LayerSize, ...]) -> dict[str, Any]:
+    """The whole plan: found, and cut, or refused."""
+    begun = time.perf_counter()
+    try:
+        plan = make_plan(PoolRequest(pool, layers, clusters=clusters, objective="transfer", method="genetic"))
+    except UsageError:
+        return {"spread_s": None, "cut": 0, "seconds": time.perf_counter() - begun}
+    cut = [bool(each.stages) and all(s.bytes <= s.node.ram for s in each.stages) for each in plan.clusters]
+    return {"spread_s": plan.spread_s, "cut": sum(cut), "seconds": time.perf_counter() - begun}
 
 
 def table(found: dict[str, Any]) -> str:
@@ -88,12 +130,12 @@ def table(found: dict[str, Any]) -> str:
     for row in found["small"]:
         least, most = row["nodes"]
         lines.append(f"{least:>3}-{most:<3} {row['pools']:>6} {row['paper']:>13} {row['descended']:>14}")
-    large = found["large"]
-    for name in SEARCHES:
-        reached = "bytes missing" if large[name]["spread_s"] is None else f"spread {large[name]['spread_s']:.3g} s"
-        lines.append(
-            f"{large['nodes']} nodes, {large['clusters']} clusters, {name}: {reached}, {large[name]['seconds']:.1f} s"
-        )
+    for large in found["large"]:
+        where = f"{large['nodes']} nodes, {large['clusters']} clusters, RAM {large['memory']:.1f} x the model's bytes"
+        for name in SEARCHES:
+            one = large[name]
+            reached = "none found" if one["spread_s"] is None else f"spread {one['spread_s']:.2g} s"
+            lines.append(f"{where}, {name}: {reached}, {one['cut']} with a cut, {one['seconds']:.1f} s")
     return "\n".join(lines)
 
 
@@ -101,7 +143,7 @@ def main() -> None:
     """Run it as the flags say."""
     options = tyro.cli(Options, prog="python -m benchmarks.ravnest_formation")
     small = [compare(options.pools, 4, 9, 9), compare(max(1, options.pools // 2), 10, 11, 11)]
-    found = {"small": small, "large": time_large(options.nodes)}
+    found = {"small": small, "large": [time_large(options.nodes, width) for width in WIDTHS]}
     tell(options, found, lambda: table(found))
 
 

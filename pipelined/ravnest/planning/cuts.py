@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelined.ravnest.planning.fitting import Fitting
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageSizes
 
@@ -43,6 +44,11 @@ class Cuts:
     def __init__(self, nodes: Sequence[PoolNode], sizes: StageSizes, objective: Objective):
         self._nodes, self._sizes, self._objective = nodes, sizes, objective
         self._tables: dict[int, dict[int, Costs]] = {}
+        self._fitting = Fitting(nodes, sizes)
+
+    def lack(self, members: Sequence[int]) -> int | None:
+        """As `Fitting.lack`."""
+        return self._fitting.lack(members)
 
     def worst(self, members: Sequence[int]) -> float:
         """The largest cost of a stage in the best cut: a share of RAM, or seconds. Infinity where none fits."""
@@ -113,9 +119,10 @@ class Cuts:
         return float(self._rest({}, _mask(order), len(order), np.inf, order)[0])
 
     def _descended(self, members: Sequence[int]) -> list[int]:
-        """A good order of many nodes: the largest first or last, then the best swap of two for as long as one helps."""
+        """A good order of many nodes: largest first or last, or one that fits; then the best swap while one helps."""
         rising = sorted(members, key=lambda node: (self._nodes[node].ram, node))
-        reached, order = min((self._worst_in_order(order), order) for order in (rising, rising[::-1]))
+        orders = [rising, rising[::-1], self._fitting.order(members) or rising]
+        reached, order = min((self._worst_in_order(order), order) for order in orders)
         while True:
             swaps = (_swapped(order, i, j) for i, j in combinations(range(len(order)), 2))
             found, best = min((self._worst_in_order(swap), swap) for swap in swaps)

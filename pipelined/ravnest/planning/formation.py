@@ -8,18 +8,21 @@ Source: Ravnest, section 3.5.2, equation 16. A cluster is feasible only if a cut
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cache
 from typing import Literal
 
+import numpy as np
+
 from pipelined.ravnest.planning.cuts import Objective
-from pipelined.ravnest.planning.genetic import evolve
+from pipelined.ravnest.planning.genetic import ClusterSearch, evolve
 from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.planning.settling import Settling
 
 Method = Literal["exhaustive", "genetic"]
 MAX_EXHAUSTIVE = 11
 """Nodes up to which every partition is looked at: 11 nodes have 246,730 into 5 clusters."""
 MAX_CHECKED = 100
-"""Partitions of the genetic search of which the cuts are looked at, the best first."""
+"""Partitions of the genetic search of which the cuts are looked at, best first; the one that lacks least is settled."""
 Partition = tuple[tuple[int, ...], ...]
 Score = tuple[float, float]
 Cost = Callable[[Sequence[int]], float]
@@ -35,12 +38,14 @@ class Formation:
         objective: what is compared.
         slowest: seconds of the slowest node in a cluster's best cut, infinity where none fits; by `transfer` only the
             infinity counts.
+        unplaced: layers that no cut of a cluster can hold, if that is known sooner: 0 where `slowest` is finite.
     """
 
     nodes: tuple[PoolNode, ...]
     need: int
     objective: Objective
     slowest: Cost
+    unplaced: Callable[[Sequence[int]], int | None] = lambda members: None
 
     def cost(self, members: Sequence[int]) -> float:
         """Seconds that compare a cluster: its transfers, or its slowest node; infinite if it is not feasible."""
@@ -82,15 +87,22 @@ class Formation:
         """
         by_rate = self.objective == "rate"
         weights = [(node.flops or 0.0) if by_rate else node.transfer_s for node in self.nodes]
-        rams = [node.ram for node in self.nodes]
-        found = (
-            tuple(sorted(tuple(node for node, of in enumerate(assigned) if of == c) for c in range(clusters)))
-            for assigned in evolve(rams, weights, clusters, self.need, by_rate=by_rate, seed=seed)
-        )
-        for groups in islice(dict.fromkeys(found), MAX_CHECKED):
-            if all(group and self.cost(group) < float("inf") for group in groups):
-                return groups
-        return None
+        rams, lack = [node.ram for node in self.nodes], cache(self.lack)
+        found = evolve(rams, weights, clusters, self.need, by_rate=by_rate, seed=seed)[:MAX_CHECKED]
+        start = min(found, key=lambda assigned: sum(map(lack, _groups(assigned, clusters))))
+        search = ClusterSearch(np.array(rams, dtype=np.float64), np.array(weights), clusters, self.need, by_rate)
+        settled = Settling(search, clusters, lack, seed).settled(np.array(start))
+        return None if settled is None else tuple(sorted(_groups(settled.tolist(), clusters)))
+
+    def lack(self, members: Sequence[int]) -> float:
+        """What is too much for a cluster, 0 where it is feasible: layers, or else bytes of its RAM."""
+        known = self.unplaced(members) if members else None
+        if known is not None:
+            return known
+        missing = self.need - sum(self.nodes[node].ram for node in members)
+        if missing > 0 or not members:
+            return max(1, missing)
+        return float(self.slowest(members) == float("inf"))
 
     def _partitions(self, clusters: int) -> Iterator[list[int]]:
         """Every partition into this many groups with enough RAM, each group as a mask; valid until the next."""
@@ -122,6 +134,10 @@ def method_for(nodes: int, method: Method | None) -> Method:
 def form(formation: Formation, clusters: int, method: Method) -> Partition | None:
     """Form this many clusters; None where no partition has feasible clusters alone (`genetic`: none was found)."""
     return formation.exhaustive(clusters) if method == "exhaustive" else formation.genetic(clusters)
+
+
+def _groups(assigned: Sequence[int], clusters: int) -> list[tuple[int, ...]]:
+    return [tuple(node for node, of in enumerate(assigned) if of == cluster) for cluster in range(clusters)]
 
 
 def _members(mask: int) -> list[int]:

@@ -7,6 +7,7 @@ Source: Ravnest, section 3.5.2; the descent is ours (without it the search finds
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ def evolve(
         descended: chromosomes of each generation that are descended; 0: the paper's search.
     Cost: 100 nodes in 10 clusters about 3 s; 10 nodes some 30 ms.
     """
-    search = _Search(np.array(rams, dtype=np.float64), np.array(weights), clusters, need, by_rate)
+    search = ClusterSearch(np.array(rams, dtype=np.float64), np.array(weights), clusters, need, by_rate)
     random = np.random.default_rng(seed)
     population = random.integers(clusters, size=(POPULATION, len(rams)))
     search.descend(population[:descended])
@@ -55,7 +56,30 @@ def evolve(
     return [*dict.fromkeys(tuple(map(int, one)) for one in search.ranked(np.concatenate(seen)))]
 
 
-class _Search:
+class Steps(NamedTuple):
+    """Moves and swaps: from which cluster, to which, the node, the node that comes back or -1, and the scores."""
+
+    sources: Chromosomes
+    targets: Chromosomes
+    nodes: Chromosomes
+    others: Chromosomes
+    scores: Floats
+
+    def made(self, step: int, assigned: Chromosomes) -> Chromosomes:
+        """The chromosome after one of them."""
+        after = assigned.copy()
+        after[self.nodes[step]] = self.targets[step]
+        if self.others[step] >= 0:
+            after[self.others[step]] = self.sources[step]
+        return after
+
+
+class ClusterSearch:
+    """Chromosomes of one pool: their scores, and the moves and swaps from one to others.
+
+    Args: as of `evolve`.
+    """
+
     def __init__(self, rams: Floats, weights: Floats, clusters: int, need: int, by_rate: bool):
         self._rams, self._weights = rams, weights
         self._clusters, self._need, self._by_rate = clusters, need, by_rate
@@ -102,18 +126,15 @@ class _Search:
         assigned = chromosome.copy()
         reached = self.scores(assigned[None])[0]
         while self._clusters > 1:
-            sources, targets, nodes, others, scores = self._steps(assigned)
-            step = _least(scores)
-            if not self.is_better(scores[step], reached):
+            steps = self.steps(assigned)
+            step = _least(steps.scores)
+            if not self.is_better(steps.scores[step], reached):
                 break
-            assigned[nodes[step]] = targets[step]
-            if others[step] >= 0:
-                assigned[others[step]] = sources[step]
-            reached = scores[step]
+            assigned, reached = steps.made(step, assigned), steps.scores[step]
         return assigned
 
-    def _steps(self, assigned: Chromosomes) -> tuple[Chromosomes, Chromosomes, Chromosomes, Chromosomes, Floats]:
-        """Every move and swap: from where, to where, the node, the node that comes back or -1, and the score."""
+    def steps(self, assigned: Chromosomes) -> "Steps":
+        """Every move and swap."""
         count = len(assigned)
         nodes, others = self._moved
         targets = np.concatenate([np.tile(np.arange(self._clusters), count), assigned[others[others >= 0]]])
@@ -131,7 +152,7 @@ class _Search:
         ends = sums[sources] - weight, sums[targets] + weight
         least = np.minimum(low[sources, targets], np.minimum(*ends))
         most = np.maximum(high[sources, targets], np.maximum(*ends))
-        return sources, targets, nodes, others, self._rows(missing, least, most)
+        return Steps(sources, targets, nodes, others, self._rows(missing, least, most))
 
     def _others(self, sums: Floats) -> tuple[Floats, Floats]:
         """The least and the largest sum of all clusters but two. Shapes: (C, C)."""

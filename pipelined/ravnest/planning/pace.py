@@ -21,7 +21,7 @@ GOAL = 0.95
 """The part of the rate of the slowest node or line that open microbatches alive are to reach."""
 WIDEST = 2.5
 """The most microbatches alive that are tried, as a multiple of the law's."""
-MICROBATCHES = 24
+MICROBATCHES = 12
 """Microbatches a step that is priced, at least: as many round trips of those alive, so that their pattern is whole."""
 
 

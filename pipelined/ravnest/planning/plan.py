@@ -244,7 +244,11 @@ class _Planner:
         elif rounds not in self._made:
             sizes = StageSizes(request.layers, replace(request.rules, rounds=rounds))
             cuts = Cuts(self._nodes, sizes, self._objective)
-            self._made[rounds] = sizes, cuts, Formation(self._nodes, sizes.least, self._objective, cuts.worst)
+            self._made[rounds] = (
+                sizes,
+                cuts,
+                Formation(self._nodes, sizes.least, self._objective, cuts.worst, cuts.lack),
+            )
         return self._made[rounds]
 
 

@@ -1,0 +1,81 @@
+"""Partitions in which every cluster has a cut that fits: what the genetic search finds is moved on until it has.
+
+The genetic search knows bytes alone. A cluster's cut needs more of them than the model has; how many more depends on
+its nodes' number and sizes. So where memory is scarce, the best partitions by bytes may all have no cut.
+"""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from pipelined.ravnest.planning.genetic import Chromosomes, ClusterSearch, Floats, Steps
+
+MAX_TRIES = 4000
+"""Moves and swaps of which the cuts are looked at, with what is found once looked up."""
+KICKED = 3
+"""Random moves from a partition where no step helps."""
+Lack = Callable[[tuple[int, ...]], float]
+"""What is too much for a cluster of these nodes; 0 where a cut fits."""
+
+
+class Settling:
+    """One search.
+
+    Args:
+        lack: looked up once for each cluster tried.
+        seed: of the order in which steps are tried.
+    """
+
+    def __init__(self, search: ClusterSearch, clusters: int, lack: Lack, seed: int = 0):
+        self._search, self._clusters, self._lack = search, clusters, lack
+        self._random, self._left = np.random.default_rng(seed), MAX_TRIES
+
+    def settled(self, assigned: Chromosomes) -> Chromosomes | None:
+        """The partition moved on until every cluster fits, and then to the best near it; None where none was found."""
+        best = self._lacks(assigned)
+        while best.any():
+            found = self._step(assigned, best, self._touching(self._search.steps(assigned), best))
+            if found is None and (self._left <= 0 or self._clusters == 1):
+                return None
+            assigned = self._kicked(assigned) if found is None else found
+            best = self._lacks(assigned)
+        while (found := self._step(assigned, best, self._better(assigned))) is not None:
+            assigned = found
+        return assigned
+
+    def _step(self, assigned: Chromosomes, lacks: Floats, order: tuple[Steps, Iterable[int]]) -> Chromosomes | None:
+        """The first step after which its two clusters lack less, or still nothing; None: none of those tried."""
+        steps, tried = order
+        for step in tried:
+            if self._left <= 0:
+                return None
+            self._left -= 1
+            both, after = (int(steps.sources[step]), int(steps.targets[step])), steps.made(step, assigned)
+            before = lacks[both[0]] + lacks[both[1]]
+            reached = sum(self._lack_of(after, cluster) for cluster in both)
+            if reached < before or reached == before == 0:
+                return after
+        return None
+
+    def _touching(self, steps: Steps, lacks: Floats) -> tuple[Steps, Iterable[int]]:
+        """The steps that change a cluster without a cut, at random."""
+        useful = np.flatnonzero((lacks[steps.sources] > 0) | (lacks[steps.targets] > 0))
+        return steps, map(int, self._random.permutation(useful))
+
+    def _better(self, assigned: Chromosomes) -> tuple[Steps, Iterable[int]]:
+        """The steps to a better score, the best first."""
+        steps, reached = self._search.steps(assigned), self._search.scores(assigned[None])[0]
+        order = np.lexsort(steps.scores.T[::-1])
+        return steps, (int(step) for step in order if self._search.is_better(steps.scores[step], reached))
+
+    def _kicked(self, assigned: Chromosomes) -> Chromosomes:
+        for _ in range(KICKED):
+            steps = self._search.steps(assigned)
+            assigned = steps.made(int(self._random.integers(len(steps.nodes))), assigned)
+        return assigned
+
+    def _lacks(self, assigned: Chromosomes) -> Floats:
+        return np.array([self._lack_of(assigned, cluster) for cluster in range(self._clusters)], dtype=np.float64)
+
+    def _lack_of(self, assigned: Chromosomes, cluster: int) -> float:
+        return self._lack(tuple(map(int, np.flatnonzero(assigned == cluster))))
