@@ -44,6 +44,7 @@ class Cuts:
     def __init__(self, nodes: Sequence[PoolNode], sizes: StageSizes, objective: Objective):
         self._nodes, self._sizes, self._objective = nodes, sizes, objective
         self._tables: dict[int, dict[int, Costs]] = {}
+        self._known_for, self._known = (0, np.inf), dict[tuple[int, int], Costs]()
         self._fitting = Fitting(nodes, sizes)
 
     def lack(self, members: Sequence[int]) -> int | None:
@@ -108,12 +109,16 @@ class Cuts:
 
     def _costs(self, node: int, stage: int, depth: int, limit: float) -> Costs:
         """The cost of every [first, end) on a node: the first one; given its limit, the second one within it."""
-        held, sizes = self._nodes[node], self._sizes
-        alive = sizes.rules.alive
-        share = sizes.bytes(alive(stage, depth), alive(0, depth)) / held.ram
-        seconds = sizes.work / held.flops if held.flops else np.zeros_like(share)
-        first, second = (seconds, share) if self._objective == "rate" else (share, seconds)
-        return np.where((share <= 1) & (first <= limit), first if limit == np.inf else second, np.inf)
+        if self._known_for != (depth, limit):
+            self._known_for, self._known = (depth, limit), {}
+        if (node, stage) not in self._known:
+            held, alive = self._nodes[node], self._sizes.rules.alive
+            share = self._sizes.bytes(alive(stage, depth), alive(0, depth)) / held.ram
+            seconds = self._sizes.work / held.flops if held.flops else np.zeros_like(share)
+            first, second = (seconds, share) if self._objective == "rate" else (share, seconds)
+            fits = (share <= 1) & (first <= limit)
+            self._known[node, stage] = np.where(fits, first if limit == np.inf else second, np.inf)
+        return self._known[node, stage]
 
     def _worst_in_order(self, order: Sequence[int]) -> float:
         return float(self._rest({}, _mask(order), len(order), np.inf, order)[0])
