@@ -61,7 +61,7 @@ class Plan:
     """CSV file with a PC a line: name,ram,bandwidth and perhaps flops,reliability (8G, 200mbit, 400G, 0.99)."""
     forming: FormingFlags = field(default_factory=FormingFlags)
     method: Literal["exhaustive", "genetic"] | None = None
-    """How clusters are searched. Default: exhaustive for at most 11 nodes."""
+    """How clusters are searched. Default: exhaustive for at most 11 nodes; it takes at most 12."""
     bytes: str | None = None
     """Instead of a model: the bytes that a cluster needs, as 13G; nodes are grouped, and nothing is cut."""
     preset: str = "tiny"

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from pipelined.errors import UsageError
 from pipelined.ravnest.planning.cuts import Objective
 from pipelined.ravnest.planning.genetic import ClusterSearch, evolve
 from pipelined.ravnest.planning.pool import PoolNode
@@ -21,6 +22,8 @@ from pipelined.ravnest.planning.settling import Settling
 Method = Literal["exhaustive", "genetic"]
 MAX_EXHAUSTIVE = 11
 """Nodes up to which every partition is looked at: 11 nodes have 246,730 into 5 clusters."""
+MAX_FORCED = 12
+"""Nodes up to which it is done where it is asked for: 12 have 4.2 million partitions, a minute; 13 have 28 million."""
 MAX_CHECKED = 100
 """Partitions of the genetic search of which the cuts are looked at, best first; the one that lacks least is settled."""
 Partition = tuple[tuple[int, ...], ...]
@@ -127,7 +130,10 @@ class Formation:
 
 
 def method_for(nodes: int, method: Method | None) -> Method:
-    """The method asked for; open: exhaustive for few nodes."""
+    """The method asked for; open: exhaustive for few nodes. Raises UsageError: exhaustive for too many."""
+    if method == "exhaustive" and nodes > MAX_FORCED:
+        fact = f"the exhaustive search compares every partition, which takes hours or more (nodes: {nodes}, at most "
+        raise UsageError(f"{fact}{MAX_FORCED}); take --method genetic, or leave --method out")
     return method or ("exhaustive" if nodes <= MAX_EXHAUSTIVE else "genetic")
 
 

@@ -90,6 +90,13 @@ def test_the_newest_weights_fit_where_kept_ones_do_not():
     assert [(stage.first, stage.end) for stage in plan.clusters[0].stages] == [(0, 4), (4, 8)]
 
 
+def test_the_exhaustive_search_of_many_nodes_is_refused():
+    nodes = tuple(PoolNode(str(i), 100, 1.0) for i in range(13))
+    with pytest.raises(UsageError, match=r"takes hours or more \(nodes: 13, at most 12\); take --method genetic"):
+        make_plan(PoolRequest(nodes, need=100, clusters=3, method="exhaustive"))
+    assert make_plan(PoolRequest(nodes[:12], need=100, clusters=12, method="exhaustive")).method == "exhaustive"
+
+
 def test_rate_needs_every_speed():
     with pytest.raises(UsageError, match="not known of: a, b, c, d, e, f"):
         make_plan(PoolRequest(SIX, (LAYER,) * 8, objective="rate"))
