@@ -11,6 +11,9 @@ from typing import TypeGuard
 from pipelined.directory.api import Prefixes
 from pipelined.errors import UsageError, refuse_non_positive
 
+SHORTEST_LEASE_S = 0.5
+"""A lease is renewed after each third of it; a thread that computes may delay an event loop by a tenth of a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class DirectoryLimits:
@@ -123,7 +126,15 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def refuse_lease(name: str, seconds: float) -> None:
-    """Raises UsageError: no directory grants a lease of this length; `name`: of the setting or flag."""
+    """Raises UsageError: no directory grants a lease of this length, or no process keeps it.
+
+    Args:
+        name: of the setting or flag.
+    """
     refuse_non_positive(name, seconds)
+    if seconds < SHORTEST_LEASE_S:
+        fact = f"{name} must be at least {SHORTEST_LEASE_S:g} s (it is {seconds:g})"
+        why = "a process that computes renews a shorter one too late, and loses it again and again"
+        raise UsageError(f"{fact}: {why}; raise it, as to 10")
     if seconds > (longest := DirectoryLimits().longest_lease):
         raise UsageError(f"{name} must be at most {longest:g} s (it is {seconds:g}); lower it")

@@ -64,6 +64,7 @@ def test_a_peer_serves_a_stage_that_there_is():
         ("train --coordinator tcp://127.0.0.1:1 --clip -1", "--clip must be at least 0"),
         ("local --trainers 0", "--trainers must be at least 1"),
         ("export --sample 1 --checkpoint saved --context 0", "--context must be at least 1"),
+        ("train --coordinator tcp://127.0.0.1:1 --lease 0.1", "--lease must be at least 0.5 s (it is 0.1)"),
         ("train --coordinator tcp://127.0.0.1:1 --lease 4000", "--lease must be at most 3600 s (it is 4000)"),
         ("local --preset nonsense", "no preset is called 'nonsense'"),
         ("local --layers 2 --stages 5", "(stages: 5, layers that can be cut apart: 4)"),
