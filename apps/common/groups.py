@@ -6,6 +6,7 @@ docstring below a field is the help of its flag.
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
@@ -44,6 +45,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """The flags of all programs, as fields, by the group in which help shows them, in this order."""
 GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
+CHOICES = re.compile(r"Expected one of \(([^)]*)\)")
 HELP = " " * 9
 """How a line begins that repeats help in the parser's error."""
 
@@ -113,9 +115,15 @@ def _unboxed(box: str) -> str:
     rest = ("" if not line.strip("─- ") else line for line in lines[1:] if not line.startswith(HELP))
     blocks = [" ".join(lines) for rule, lines in groupby(rest, key=lambda line: not line) if not rule]
     fact, *known = (" ".join(block.split()) for block in blocks or [""])
-    fact = fact.partition(" Got errors:")[0].rstrip(".")
+    fact = CHOICES.sub(_choices, fact.partition(" Got errors:")[0].rstrip("."))
     known = [text for text in known if text.startswith(("Perhaps", "Available"))]
     return "; ".join([f"{title}: {fact}" if title.endswith("subcommand") else fact, *known])
+
+
+def _choices(found: re.Match[str]) -> str:
+    """The values that a user can give, without the one of a flag that is left open."""
+    values = {*re.findall(r"'([^']*)'", found[1])} - {"None"}
+    return f"Expected one of {', '.join(sorted(values))}" if values else found[0]
 
 
 def form_of(kind: type, default: Any = None, knobs: Sequence[Knob[Any]] = ()) -> type:

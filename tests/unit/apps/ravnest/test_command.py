@@ -36,6 +36,12 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("local --ahead 0", "--ahead must be at least 1"),
         ("local --nodes 2 --clusters 1 --ahead 5000", "--ahead must be at most 4096 (it is 5000); lower it"),
         ("train --coordinator tcp://127.0.0.1:1 --ahead 4097", "--ahead must be at most 4096 (it is 4097)"),
+        ("local --lease 0.01", "--lease must be at least 0.5 s (it is 0.01): a process that computes renews"),
+        ("local --newcomers x", "invalid choice 'x' for argument '--newcomers'. Expected one of backup, cluster;"),
+        (
+            "plan --pool x --method y",
+            "invalid choice 'y' for argument '--method'. Expected one of exhaustive, genetic;",
+        ),
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
         ("local --metrics nowhere/file", "name another --metrics"),
         ("coordinator --journal nowhere/file", "name another --journal"),
