@@ -4,7 +4,7 @@ import asyncio
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from apps.common.arguments import names_of
@@ -39,12 +39,14 @@ class Program(Generic[F]):
         about: the first lines of --help.
         commands: the flags of each command, a dataclass that makes them, by the command's name.
         failures: its errors that one line says; of any other error the traceback is printed.
+        meaningless: flags of other programs that mean nothing to this one, as fields: the reason and what to do.
     """
 
     name: str
     about: str
     commands: Mapping[str, type[F]]
     failures: tuple[type[Exception], ...]
+    meaningless: Mapping[str, str] = field(default_factory=dict)
 
     def main(self, work: Callable[[F], Coroutine[Any, Any, None]], arguments: Sequence[str] | None) -> int:
         """Run one command; returns the exit code (0 done or ended by request, 1 failure, 2 usage, 130 interrupted).
@@ -83,9 +85,21 @@ class Program(Generic[F]):
         Raises:
             SystemExit: 0 after --help. UsageError: an unknown flag, or a value that cannot be.
         """
-        flags = parse_command(self.commands, self._expanded(arguments), self.name, self.about)
+        words = self._expanded(arguments)
+        self._refuse_meaningless(words)
+        flags = parse_command(self.commands, words, self.name, self.about)
         flags.check()
         return flags
+
+    def _refuse_meaningless(self, words: Sequence[str]) -> None:
+        """Raises UsageError: a word is a flag of another program that this command does not have."""
+        kind = self.commands.get(words[0]) if words else None
+        names = names_of(kind) if kind else [*self.meaningless]
+        for word in words:
+            given = word.partition("=")[0]
+            name = given.removeprefix("--").replace("-", "_")
+            if given.startswith("--") and name in self.meaningless and name not in names:
+                raise UsageError(f"{given} means nothing to {self.name}: {self.meaningless[name]}")
 
     def _expanded(self, arguments: Sequence[str]) -> Sequence[str]:
         """A command line with the flags of its --config after the command, if this has a file of flags."""

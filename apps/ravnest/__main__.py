@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from apps.common.arguments import Coordinator
 from apps.common.program import Program
+from apps.ravnest.config import MEANINGLESS
 from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Status, Train
 from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
@@ -42,6 +43,7 @@ any network. --version shows the version.""",
         "replay": Replay,
     },
     (UnequalClusters,),
+    MEANINGLESS,
 )
 parse = PROGRAM.parse
 

@@ -16,6 +16,22 @@ from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
 from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 
+MEANINGLESS = {
+    "clip": "a step's norm is known when all stages have summed it, as at a flush, and clusters train without one; "
+    "lower --lr or raise --warmup instead",
+    "stages": "the plan gives each node of a cluster a stage; say how many --nodes and --clusters there are",
+    "optimizer": "each stage is updated by AdamW; leave it out",
+    "eval_every": "no node has the whole model before the end; leave it out",
+    **dict.fromkeys(("compress", "compress_sums"), "nodes send tensors as they are; leave it out"),
+    "exact_sums": "gradients are not summed between nodes; leave it out, and see --orders for the same bits again",
+    "delayed_updates": "a stage is updated right after each backward; leave it out",
+    "rebalance": "nodes keep their layers until other clusters are formed; leave it out",
+    "peers": "a node is a peer and holds layers; give --nodes",
+    "trainers": "the nodes of a cluster train without trainers; leave it out",
+    "slots": "microbatches alive take their place; give --ahead, or leave it out",
+}
+"""Flags of `apps.swarm` that mean nothing to clusters: why, and what to do."""
+
 
 @dataclass(frozen=True)
 class RavnestConfig:

@@ -6,10 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apps.ravnest.__main__ import main, parse
+from apps.common.arguments import names_of
+from apps.ravnest.__main__ import PROGRAM, main, parse
 from apps.ravnest.commands import resumed_run, saving_of
-from apps.ravnest.config import RavnestConfig, RavnestTask
+from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask
 from apps.ravnest.local import _nodes, _training
+from apps.swarm.__main__ import PROGRAM as SWARM
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import SavedStage
@@ -42,6 +44,15 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
             "plan --pool x --method y",
             "invalid choice 'y' for argument '--method'. Expected one of exhaustive, genetic;",
         ),
+        (
+            "local --clip 1",
+            "--clip means nothing to python -m apps.ravnest: a step's norm is known when all",
+        ),
+        ("train --coordinator tcp://127.0.0.1:1 --clip=1", "as at a flush, and clusters train without one; lower --lr"),
+        (
+            "local --compress-sums bf16",
+            "--compress-sums means nothing to python -m apps.ravnest: nodes send",
+        ),
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
         ("local --metrics nowhere/file", "name another --metrics"),
         ("coordinator --journal nowhere/file", "name another --journal"),
@@ -57,6 +68,14 @@ def test_impossible_flags_are_refused_in_a_line(capsys, words, told):
     assert main([*words.split(), *[""] * words.endswith("--prompt")]) == 2
     complaint = capsys.readouterr().err
     assert told in complaint and "Traceback" not in complaint
+
+
+def test_every_flag_that_means_nothing_is_one_of_the_swarm_and_none_of_ravnest():
+    for command in ("train", "local"):
+        ours = names_of(PROGRAM.commands[command])
+        assert not {*MEANINGLESS} & {*ours}
+    theirs = {name for kind in SWARM.commands.values() for name in names_of(kind)}
+    assert {*MEANINGLESS} <= theirs
 
 
 def test_what_is_trained_is_read_back():
