@@ -9,7 +9,7 @@ from apps.common.arguments import TextFlags
 from apps.common.trackers import Tracker, append
 from apps.lm.data.text import Text, read_text
 from apps.ravnest.config import RavnestConfig, RavnestTask
-from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits
+from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits, refuse_data
 from apps.ravnest.flags import Export, FormingFlags, Replay, Serve, Train
 from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
@@ -67,11 +67,8 @@ def read_data(config: RavnestConfig, flags: TextFlags) -> Text | Digits:
     Raises:
         UsageError: it cannot be read, or there are files for a model that learns from none.
     """
-    if config.preset != DIGITS:
-        return read_text(flags.data, flags.tokenizer)
-    if flags.data:
-        raise UsageError(f"--preset {DIGITS} learns from scikit-learn's digits; leave --data out")
-    return Digits.read()
+    refuse_data(config.preset, flags.data)
+    return Digits.read() if config.preset == DIGITS else read_text(flags.data, flags.tokenizer)
 
 
 def saving_of(flags: Serve, task: RavnestTask, run: str) -> "Saving":

@@ -8,7 +8,7 @@ from apps.common.address import DirectoryAddress
 from apps.common.arguments import FileFlags, OutputFlags, ShowFlags, TextFlags, check_directories, check_files
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestConfig, find_model
-from apps.ravnest.digits import DigitsConfig
+from apps.ravnest.digits import DigitsConfig, refuse_data
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.places import MAX_ALIVE
@@ -283,6 +283,7 @@ def check_forming(flags: Train | Local) -> None:
         raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
     flags.subject.check()
     flags.subject.model(MIN_VOCABULARY)
+    refuse_data(flags.subject.preset, flags.text.data)
     flags.forming.check()
     refuse_below(1, "--nodes", flags.nodes)
     if not (isinstance(flags, Local) and flags.pool):

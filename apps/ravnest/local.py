@@ -1,7 +1,9 @@
 """`python -m apps.ravnest local`: coordinator, nodes and `train` on this machine, each a child of this process."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from apps.common.address import listen_url
 from apps.common.arguments import arguments_of
@@ -14,13 +16,16 @@ from apps.common.children import (
     started_coordinator,
     terminate,
 )
-from apps.ravnest.flags import Local, check_clusters
+from apps.ravnest.commands import pool_request
+from apps.ravnest.config import RavnestTask
+from apps.ravnest.flags import MIN_VOCABULARY, Local, check_clusters
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.measurement.doctor.machine import free_memory
 from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
+from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode, read_pool
 
 PROGRAM = "pipelined.apps.ravnest"
@@ -35,9 +40,17 @@ async def local(flags: Local, say: Say) -> None:
     """
     pool = read_pool(flags.pool) if flags.pool else ()
     check_clusters(flags.forming, len(pool) or flags.nodes)
+    if pool:
+        await asyncio.to_thread(_refuse_small, flags, pool)
     async with await endpoint_at(listen_url(flags.links), f"--links {flags.links}"):  # checks the links
         pass
     await until_stop_request(_local(flags, pool, say))
+
+
+def _refuse_small(flags: Local, pool: tuple[PoolNode, ...]) -> None:
+    """Raises UsageError: there is no plan for this pool, not even with the fewest symbols; the text decides later."""
+    request = pool_request(RavnestTask(flags.subject, MIN_VOCABULARY, ""), flags.forming, flags.later.newcomers)
+    plan_with_backups(replace(request, pool=pool))
 
 
 async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:

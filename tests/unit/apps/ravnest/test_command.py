@@ -1,6 +1,7 @@
 """The command line of Ravnest: what cannot be is refused in a line; what is trained is read back, and checked."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from apps.swarm.__main__ import PROGRAM as SWARM
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import SavedStage
+from tests.launching import launched
 
 TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
 
@@ -53,6 +55,7 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
             "local --compress-sums bf16",
             "--compress-sums means nothing to python -m apps.ravnest: nodes send",
         ),
+        ("local --preset digits --data LICENSE", "--preset digits learns from scikit-learn's digits; leave --data out"),
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
         ("local --metrics nowhere/file", "name another --metrics"),
         ("coordinator --journal nowhere/file", "name another --journal"),
@@ -128,6 +131,17 @@ def test_the_nodes_of_a_pool_count_and_not_those_of_the_flag(tmp_path, capsys):
     assert main([*pool, "--nodes", "9", "--clusters", "3"]) == 2
     assert "more clusters than nodes (--clusters: 3, nodes: 2)" in capsys.readouterr().err
     assert parse([*pool, "--nodes", "1", "--clusters", "2"]).nodes == 1
+
+
+def test_a_pool_that_cannot_hold_the_model_is_refused_before_anything_is_started(tmp_path):
+    (tmp_path / "pool.csv").write_text("name,ram,bandwidth\nattic,256M,200mbit\nshed,256M,100mbit\n")
+    code = "import sys; from apps.ravnest.__main__ import main\n"
+    code += "sys.addaudithook(lambda event, _: event == 'subprocess.Popen' and sys.exit('a process was started'))\n"
+    code += "code = main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
+    words = ["local", "--pool", str(tmp_path / "pool.csv"), "--preset", "gpt2", "--clusters", "1"]
+    done = launched([sys.executable, "-c", code, *words], timeout=60)
+    assert done.returncode == 2 and "cannot hold the model 1 times" in done.stderr, done.stderr
+    assert "coordinator" not in done.stdout
 
 
 def test_the_nodes_of_local_share_the_free_memory(monkeypatch):
