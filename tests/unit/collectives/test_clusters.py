@@ -57,7 +57,7 @@ def averaged(length, ranks, clusters, op):
     return before, models, ends
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(cut_clusters(), st.sampled_from(["mean", "sum", "max"]))
 def test_every_cluster_ends_with_the_same_model_and_sends_what_its_rings_do(cut, op):
     length, ranks, clusters = cut
