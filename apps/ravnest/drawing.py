@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from pipelined.errors import writing
-from pipelined.ravnest.planning.plan import RavnestPlan
+from pipelined.ravnest.planning.plan import PlannedStage, RavnestPlan
 
 WIDTH, ROW, HEIGHT = 12.0, 1.2, 0.62  # inches of the page and of a row; the part of a row that a box takes
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
@@ -65,7 +65,9 @@ def _boxes(plan: RavnestPlan) -> Iterator[list[tuple[int, int, str]]]:
     for layer in plan.layers:
         starts.append(starts[-1] + layer.parameters)
     for cluster in plan.clusters:
-        yield [
-            (starts[s.first], starts[s.end], f"{s.node.name}\nlayers {s.first}-{s.end - 1}\n{s.alive} alive")
-            for s in cluster.stages
-        ]
+        yield [(starts[stage.first], starts[stage.end], _text(stage)) for stage in cluster.stages]
+
+
+def _text(stage: PlannedStage) -> str:
+    lines = [stage.node.name, f"layers {stage.first}-{stage.end - 1}", f"{stage.alive} alive"]
+    return "\n".join([*lines, f"backup {stage.backup.name}"] if stage.backup else lines)

@@ -113,3 +113,54 @@ def test_the_command_prices_it(capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["steady_step"] == pytest.approx(21)
     assert told["peak_activations"] == [7, 4, 1]
+
+
+FIGURES = {
+    "1a": (
+        "async_1f1b --microbatches 2 --ahead 1",
+        """\
+worker 0 (0)  |F0|                 |B0   |F1|                 |B1   |
+worker 1 (1)     |F0|        |B0   |        |F1|        |B1   |
+worker 2 (2)        |F0|B0   |                 |F1|B1   |
+""",
+        "66.7%",
+    ),
+    "1b": (
+        "gpipe --microbatches 3",
+        """\
+worker 0 (0)  |F0|F1|F2|                 |B0   |B1   |B2   |
+worker 1 (1)     |F0|F1|F2|        |B0   |B1   |B2   |
+worker 2 (2)        |F0|F1|F2|B0   |B1   |B2   |
+""",
+        "40.0%",
+    ),
+    "3": (
+        "async_1f1b --microbatches 6",
+        """\
+worker 0 (0)  |F0|F1|F2|           |B0   |F3|B1   |F4|B2   |F5|B3   |  |B4   |  |B5   |
+worker 1 (1)     |F0|F1|     |B0   |F2|B1   |F3|B2   |F4|B3   |F5|B4   |  |B5   |
+worker 2 (2)        |F0|B0   |F1|B1   |F2|B2   |F3|B3   |F4|B4   |F5|B5   |
+""",
+        "25.0%",
+    ),
+}
+"""Of the paper, for three stages: one microbatch at a time, a pipeline with a flush, and without one; and the bubble.
+
+In Figure 3 each stage but the last is full from its first backward on, and idle again only where microbatches end.
+"""
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_the_command_draws_the_figures_of_the_paper(figure, capsys):
+    words, grid, bubble = FIGURES[figure]
+    assert main(["schedule", *words.split(), "--depth", "3"]) == 0
+    drawn = capsys.readouterr().out
+    assert drawn.startswith(grid) and f"bubble ratio      {bubble}" in drawn
+
+
+def test_in_the_paper_s_figure_3_gradients_are_older_towards_the_first_stage(capsys):
+    assert main(["schedule", "async_1f1b", "--depth", "3", "--microbatches", "6"]) == 0
+    assert "staleness         2 1 0 (updates a stage)" in capsys.readouterr().out
+    assert main(["schedule", "async_1f1b", "--depth", "3", "--microbatches", "6", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["staleness"] == [2, 1, 0] and told["steady_step"] == 18  # six of three seconds: no bubble is left
