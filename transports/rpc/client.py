@@ -9,7 +9,7 @@ from transports.aio.event_loop import resolve
 from transports.errors import WireError
 from transports.rpc.base import Rejected, Response, Unreachable
 from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind
-from transports.stream.message_memory import kept_bytes
+from transports.stream.incoming import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
 

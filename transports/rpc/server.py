@@ -15,7 +15,7 @@ from transports.errors import TransportError, WireError
 from transports.rpc.base import Party, Rejected, Request, Response
 from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind
 from transports.rpc.handlers import Handlers, TopicHandler
-from transports.stream.message_memory import kept_bytes
+from transports.stream.incoming import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.launching import ROOT
 from transports import Block, Closed, PeerLost, TransportError
-from transports.stream.message_memory import header_memory
+from transports.stream.incoming import header_memory
 from transports.tcp.flow_control import Credit, Offer, OfferTable
 from transports.tcp.peer import TcpKind as Kind
 from transports.testing import tcp_world
