@@ -1,151 +1,20 @@
-"""A group: the ranks that run collectives together, numbered anew from 0, on a channel of their own for bare bytes.
-
-Both ends of a message know its size beforehand; empty messages are not sent. The first message to each peer in a call
-carries a fingerprint as well (see `collectives.group.signature`), which does not count as payload.
-"""
+"""A group: the ranks that run collectives together, in one order, on a channel of their own."""
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from collectives.cost_model import Links, MeasuredTimes
 from collectives.group.call import Call
-from collectives.group.concurrency import run_both
+from collectives.group.communicator import Communicator
 from collectives.group.sequence import PATIENCE_S, CallSequence
 from collectives.group.shared_memory import SharedMemory
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
 from collectives.group.workspace import Workspace
 from transports.base import NativeCollectives, Transport
-from transports.errors import SizeMismatch
 from transports.state import CHANNELS
 
 PIECE = 2 << 20
 WINDOW_BYTES, SLOT_HEADER_BYTES = 2 << 20, 64
 """Bytes of a shared window, and those beside them for each of its slots, of which every rank has one in each half."""
-INLINE_BYTES = 16 << 10
-"""Bytes up to which a first message is sent together with its fingerprint: a copy costs less than another message."""
-
-
-class Communicator:
-    """The ranks of a group, or some of them, for messages inside a call of the group.
-
-    Args:
-        transport: this rank's end of the network.
-        ranks: the transport's ranks, this one included; the position of each is its rank here.
-        channel: the channel of the group.
-        calls, workspace: those of the group.
-    """
-
-    def __init__(
-        self, transport: Transport, ranks: Sequence[int], channel: int, *, calls: CallSequence, workspace: Workspace
-    ):
-        self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
-        self.size, self.rank = len(self.ranks), self.ranks.index(transport.rank)
-        self.calls, self.workspace = calls, workspace
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(ranks={self.ranks}, channel={self.channel})"
-
-    @property
-    def running(self) -> Call:
-        """The running call of the group.
-
-        Raises:
-            RuntimeError: there is none.
-        """
-        return self.calls.running
-
-    async def send(self, to: int, view: memoryview, signature: Signature | None = None) -> None:
-        """Send bytes to a rank of the group, inside a call; return when the memory may be reused.
-
-        Args:
-            signature: what the first message to this rank carries; None: the signature of the call. Pass one that only
-                these two ranks share, for example with the size of the array between them.
-        Raises: as `Transport.send_buffer`.
-        """
-        peer, call, uncounted = self.ranks[to], self.running, 0
-        if not view.nbytes:
-            return
-        if call.first_to(peer):
-            if view.nbytes <= INLINE_BYTES:
-                fingerprint = signature.fingerprint if signature else call.fingerprint
-                view, uncounted = memoryview(b"".join((fingerprint, view))), FINGERPRINT_BYTES
-            else:
-                await self._send_fingerprint(peer, signature or call.signature)
-        await self.transport.send_buffer(peer, self.channel, view, uncounted=uncounted)
-
-    async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
-        """Fill `view` with the next bytes from a rank of the group, inside a call.
-
-        Args:
-            expected: what to compare its first message with; None: the signature of the call.
-        Raises: as `Transport.receive_buffer`. Mismatch: the rank called something else.
-        """
-        peer, call = self.ranks[source], self.running
-        if not view.nbytes:
-            return
-        if call.first_from(peer):
-            if view.nbytes <= INLINE_BYTES:
-                view[:] = await self._receive_first(peer, call, view.nbytes, expected)
-                return
-            await self._receive_first(peer, call, 0, expected)
-        await self.transport.receive_buffer(peer, self.channel, view)
-
-    async def exchange(
-        self,
-        to: int,
-        outgoing: memoryview,
-        source: int,
-        incoming: memoryview,
-    ) -> None:
-        """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
-        await run_both(self.send(to, outgoing), self.receive(source, incoming))
-
-    async def exchange_fingerprints(self, to: int, source: int) -> None:
-        """`send_fingerprint` and `check_fingerprint` at once."""
-        await run_both(self.send_fingerprint(to), self.check_fingerprint(source))
-
-    async def send_fingerprint(self, to: int, sent: Signature | None = None) -> None:
-        """Send a fingerprint alone to a rank, unless an earlier message of the call carried it.
-
-        A collective ends with this and `check_fingerprint` for the ranks with which it may exchange nothing: a rank
-        that was called differently may expect, or send, more.
-        """
-        peer, call = self.ranks[to], self.running
-        if call.first_to(peer):
-            await self._send_fingerprint(peer, sent or call.signature)
-
-    async def check_fingerprint(self, source: int, expected: Signature | None = None) -> None:
-        """Compare the fingerprint that a rank sends alone, unless an earlier message of the call carried it.
-
-        Raises: as `receive`.
-        """
-        peer, call = self.ranks[source], self.running
-        if call.first_from(peer):
-            await self._receive_first(peer, call, 0, expected)
-
-    async def _send_fingerprint(self, peer: int, signature: Signature) -> None:
-        fingerprint = memoryview(signature.fingerprint)
-        await self.transport.send_buffer(peer, self.channel, fingerprint, uncounted=FINGERPRINT_BYTES)
-
-    async def _receive_first(
-        self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
-    ) -> memoryview:
-        """Receive and compare a peer's fingerprint. Returns the bytes after it; bytes of another size have it too."""
-        packed = memoryview(bytearray(FINGERPRINT_BYTES + nbytes))
-        try:
-            await self.transport.receive_buffer(peer, self.channel, packed, uncounted=FINGERPRINT_BYTES)
-        except SizeMismatch as mismatch:
-            if len(mismatch.prefix) >= FINGERPRINT_BYTES:
-                call.compare(peer, mismatch.prefix, expected)
-            raise
-        call.compare(peer, packed, expected)
-        return packed[FINGERPRINT_BYTES:]
-
-    @cached_property
-    def nodes(self) -> tuple[int, ...]:
-        """For each rank of the group, the lowest rank of the group on the same node."""
-        nodes = [self.transport.nodes[rank] for rank in self.ranks]
-        return tuple(map(nodes.index, nodes))
 
 
 class Group(Communicator):
