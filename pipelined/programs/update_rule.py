@@ -11,8 +11,8 @@ event: training with tensors (`pipelined.training.segments`), the simulator with
 
 Weights of one stage only are updated before the stage does anything else. Weights that several stages share (a tied
 embedding) must be equal on all of them for every timing: a microbatch uses a version that depends only on its number,
-and updates wait until that version is needed. With a flush there is one update. The program itself says when its
-gradients are summed, and the update is applied at the drain.
+and updates wait until that version is needed. With a flush the drain applies one update, behind all microbatches: it
+is the only event to report, as all forwards use one version and the program says when its gradients are summed.
 """
 
 from collections.abc import Iterable, Mapping

@@ -18,6 +18,7 @@ from pipelined.programs.prepare import Prepared
 from pipelined.programs.pricing.virtual_worker import Demands, DueMessages, GroupMessages, Platform, VirtualWorker
 from pipelined.programs.proof.deadlock import MESSAGES
 from pipelined.programs.step_totals import STEP_TOTALS
+from pipelined.programs.update_rule import UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import Job
@@ -131,16 +132,18 @@ class FlushedRank(Rank):
         super().__init__(platform, rank, tasks)
         layout, demands = self.hardware.layout, self.hardware.demands
         self._schedule, due = prepared.schedule, DueMessages(prepared.instructions)
+        self._rule = UpdateRule(layout, [(stage,) for stage in self.stages])  # an update has its price by stage
         self._sync = GradientSync(self, self.mine, self._sum, prepared.instructions)
         ended = self._sync.ended
         self.worker = VirtualWorker(self.index, layout, demands, messages, platform, on_done=ended, due=due)
 
     async def run(self) -> None:
-        """Run the schedule, finish the gradient sums, sum the step totals over all ranks, update."""
+        """Run the schedule, finish the gradient sums, sum the step totals over all ranks, make the rule's updates."""
         await self._schedule.schedule(self.worker)
         await self._sync.finish()
         await self.hardware.sums.join(STEP_TOTALS)
-        await self.hardware.cores.run(sum(self.job.workload.stages[stage].update for stage in self.stages))
+        stages = self.job.workload.stages
+        await self.hardware.cores.run(sum(stages[apply.bucket[0]].update for apply in self._rule.drain()))
 
     async def _sum(self, parameters: Parameters) -> None:
         await self.sum(parameters.stages)

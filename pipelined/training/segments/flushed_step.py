@@ -12,6 +12,7 @@ import numpy as np
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.prepare import Prepared
+from pipelined.programs.update_rule import UpdateRule
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.rank_context import RankContext
@@ -54,6 +55,8 @@ class FlushedStep(Segment):
         self._accumulation, self._passes, self._loss_scale = accumulation, 0, loss_scale
         self._context, self._local, self._optimizer, self._step = context, local, optimizer, step
         self._sums, self._prepared, self._order, self._drained = sums, prepared, order, asyncio.Event()
+        self._buckets = {bucket.stages: bucket for bucket in local.buckets}
+        self._rule = UpdateRule(context.plan.layout, self._buckets)
 
     async def run(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):  # the step's norm tells all ranks of such gradients
@@ -95,8 +98,9 @@ class FlushedStep(Segment):
         return StepAccount(self._worker.losses, self._worker.count, Counter(squares))
 
     async def update(self, rate: float | None, gradient_scale: float) -> None:
-        start, end = await self._optimizer.update(self._local.buckets, rate, gradient_scale)
-        await self._sums.publish(self._local.buckets, self._context.executor)
+        updated = [self._buckets[apply.bucket] for apply in self._rule.drain()]
+        start, end = await self._optimizer.update(updated, rate, gradient_scale)
+        await self._sums.publish(updated, self._context.executor)
         await self._context.executor.run("step", self._local.clear_gradients)
         self._context.tracer.record("step", "step", start, end, (self._step, -1, -1, -1))
 
