@@ -266,8 +266,13 @@ class StateMachine:
 
 
 TRANSITIONS = {
-    name: getattr(StateMachine, f"_{name}")
-    for name in ("enter", "grant", "change", "end", "restore", "remember", "hold")
+    "enter": StateMachine._enter,
+    "grant": StateMachine._grant,
+    "change": StateMachine._change,
+    "end": StateMachine._end,
+    "restore": StateMachine._restore,
+    "remember": StateMachine._remember,
+    "hold": StateMachine._hold,
 }
 """The methods that change a state machine, by their names in the journal."""
 

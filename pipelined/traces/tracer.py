@@ -57,8 +57,6 @@ class Tracer:
         now: the clock, in seconds; only differences are used.
     """
 
-    enabled = True
-
     def __init__(self, now: Callable[[], float]):
         self.now = now
         self._kinds: dict[tuple[str, str], int] = {}
@@ -111,8 +109,6 @@ class Tracer:
 
 class NullTracer(Tracer):
     """Records nothing and reads no clock; for runs without a trace."""
-
-    enabled = False
 
     def __init__(self) -> None:
         super().__init__(float)
