@@ -83,11 +83,9 @@ class ProblemSize:
     lengths: Sequence[int] | None = None
 
     @classmethod
-    def on_one_node(
-        cls, size: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
-    ) -> "ProblemSize":
-        """The problem of this number of ranks of one node."""
-        return cls((0,) * size, nbytes, itemsize, lengths)
+    def on_one_node(cls, size: int, nbytes: int, itemsize: int = 1) -> "ProblemSize":
+        """The problem of this number of ranks of one node, of an array that is cut evenly."""
+        return cls((0,) * size, nbytes, itemsize)
 
     @property
     def size(self) -> int:

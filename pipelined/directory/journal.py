@@ -55,11 +55,10 @@ class Journal:
     Args:
         disk: used by this journal alone.
         name: of the file, for messages.
-        least_compacted: see `MIN_COMPACTED`.
     """
 
-    def __init__(self, disk: Disk, name: str = "the journal", least_compacted: int = MIN_COMPACTED):
-        self._disk, self._name, self._least = disk, name, least_compacted
+    def __init__(self, disk: Disk, name: str = "the journal"):
+        self._disk, self._name = disk, name
         self._size = self._most = 0
         self._transitions: list[Transition] = []
         self._kept = self._written = 0
@@ -82,7 +81,7 @@ class Journal:
             machine.replay(transitions)
         except Exception as error:
             raise UsageError(f"{self._name} contains an invalid operation; restore it from a copy") from error
-        self._size, self._most = good, max(self._least, 2 * good)
+        self._size, self._most = good, max(MIN_COMPACTED, 2 * good)
         if not transitions:
             await self._compact(machine)
 
@@ -129,7 +128,7 @@ class Journal:
         snapshot, goal = machine.snapshot(), self._kept
         self._transitions = []
         self._size = await self._disk.replace(lambda: MAGIC + _record(snapshot))
-        self._most = max(self._least, 2 * self._size)
+        self._most = max(MIN_COMPACTED, 2 * self._size)
         self._reached(goal)
 
     def _reached(self, goal: int) -> None:

@@ -63,7 +63,7 @@ def closed_form(table, algorithm, lengths):
     """The bytes that each rank sends to each, if the ranks hold segments of so many bytes; none in shared memory."""
     if algorithm not in table.with_closed_forms:
         return [{} for _ in lengths]
-    problem = ProblemSize.on_one_node(len(lengths), sum(lengths), 1, lengths)
+    problem = ProblemSize((0,) * len(lengths), sum(lengths), 1, lengths)
     return [table.forms(algorithm).bytes_to(problem, rank) for rank in range(len(lengths))]
 
 
@@ -181,7 +181,7 @@ async def test_all_to_all_delivers_each_array_and_sends_its_bytes(scheme, algori
         calls = (all_to_all(group, outgoing[group.rank], incoming[group.rank], algorithm) for group in groups)
         await asyncio.wait_for(asyncio.gather(*calls), 30)
         assert all((incoming[j][i] == 10 * i + j + turn).all() for i in range(size) for j in range(size))
-    problems = [ProblemSize.on_one_node(size, 16 * sum(row), 16, row) for row in lengths]
+    problems = [ProblemSize((0,) * size, 16 * sum(row), 16, row) for row in lengths]
     forms = ALL_TO_ALL.forms(algorithm) if algorithm in ALL_TO_ALL.with_closed_forms else None
     assert sent_by(ends) == [forms.bytes_to(problem, rank) if forms else {} for rank, problem in enumerate(problems)]
     await asyncio.gather(*(end.close() for end in ends))

@@ -35,13 +35,11 @@ def export(
     tensors: Tensors,
     config: ModelConfig,
     tokenizer: Tokenizer | None,
-    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write a directory that `transformers.GPT2LMHeadModel.from_pretrained` reads.
 
     Args:
         tensors: every parameter once, by name; pairs may come one by one, so that the whole need not fit in memory.
-        shard_bytes: the most that a file of weights holds, unless one tensor is larger.
     Raises:
         UsageError: as `check_export`; or it cannot be written, for example because the disk is full.
         ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
@@ -54,7 +52,6 @@ def export(
         shapes(config),
         lambda dtype: _describe(config, dtype, tokenizer),
         tokenizer,
-        shard_bytes=shard_bytes,
     )
 
 
@@ -64,8 +61,6 @@ def write(
     wanted: Shapes,
     describe: Callable[[str], Mapping[str, Any]],
     tokenizer: Tokenizer | None,
-    *,
-    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write the directory of any model. Either all files are replaced, or none.
 
@@ -80,7 +75,7 @@ def write(
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True)
-        with closing(_Shards(aside, shard_bytes, wanted)) as shards:
+        with closing(_Shards(aside, wanted)) as shards:
             for name, tensor in each_of(tensors):
                 shards.add(name, tensor)
                 del tensor  # before the next one comes
@@ -106,12 +101,11 @@ class _Shards:
 
     Args:
         aside: where they are written.
-        limit: the most bytes in one, unless one tensor is larger.
         wanted: the shapes of the tensors.
     """
 
-    def __init__(self, aside: Path, limit: int, wanted: Shapes):
-        self._aside, self._limit, self._wanted, self._header_room = aside, limit, wanted, header_room(wanted)
+    def __init__(self, aside: Path, wanted: Shapes):
+        self._aside, self._wanted, self._header_room = aside, wanted, header_room(wanted)
         self._filling: TensorFile | None = None
         self._filled: list[list[str]] = []
         self._total, self.dtype = 0, "float32"
@@ -126,7 +120,7 @@ class _Shards:
         if self._wanted.get(name) != shape:
             return
         file = self._filling
-        if file is None or file.nbytes + tensor.nbytes > self._limit or dtype != self.dtype:
+        if file is None or file.nbytes + tensor.nbytes > SHARD_BYTES or dtype != self.dtype:
             file = self._next()
         file.add(name, tensor)
         self._filled[-1].append(name)

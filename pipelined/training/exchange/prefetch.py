@@ -28,19 +28,21 @@ class MessageSource(Protocol):
     def requested(self, peer: int, key: Key) -> "asyncio.Task[Message] | None": ...
 
 
+AHEAD = 2
+"""Messages that a worker requests before it needs them; also the peak extra memory, in messages."""
+
+
 class Prefetcher:
     """The next messages of one worker in one step.
 
     Args:
         actor: the actor with the mailbox.
         expected: origins in the order the program needs them; empty if the order is not known beforehand.
-        ahead: messages to request before they are needed; also the peak extra memory, in messages.
         receive: takes a message from the mailbox; default: the actor's `receive`.
-
     """
 
-    def __init__(self, actor: Actor, expected: Iterable[Origin] = (), ahead: int = 2, receive: Receive | None = None):
-        self._actor, self._expected, self._ahead = actor, deque(expected), ahead
+    def __init__(self, actor: Actor, expected: Iterable[Origin] = (), receive: Receive | None = None):
+        self._actor, self._expected = actor, deque(expected)
         self._receive = receive or actor.receive
         self._requests: dict[Origin, asyncio.Task[Message]] = {}
         self._request()
@@ -71,7 +73,7 @@ class Prefetcher:
         return self._requests.get((peer, key))
 
     def _request(self) -> None:
-        while self._expected and len(self._requests) < self._ahead:
+        while self._expected and len(self._requests) < AHEAD:
             peer, key = self._expected.popleft()
             self._requests[peer, key] = self._actor.start(self._receive(peer, key))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.directory import JournalError, MemoryDisk
+from pipelined.directory import JournalError, MemoryDisk, journal
 from pipelined.directory.disk import FileDisk
 from pipelined.directory.journal import MAGIC, Journal
 from pipelined.directory.request_dedup import DirectoryRequest
@@ -41,8 +41,8 @@ class FullDisk(MemoryDisk):
 class Writer:
     """A machine with journaled transitions."""
 
-    def __init__(self, disk, **options):
-        self.machine, self.journal = StateMachine(7), Journal(disk, "the file", **options)
+    def __init__(self, disk):
+        self.machine, self.journal = StateMachine(7), Journal(disk, "the file")
         self.numbers = 0
 
     async def __aenter__(self):
@@ -79,8 +79,8 @@ def copied(disk):
     return copy
 
 
-async def written(disk, keys, **options):
-    async with Writer(disk, **options) as writer:
+async def written(disk, keys):
+    async with Writer(disk) as writer:
         for key in keys:
             await writer.put(key)
     return writer.machine
@@ -111,9 +111,10 @@ async def test_waiting_requests_share_a_write():
     assert disk.writes - before == 1
 
 
-async def test_a_grown_journal_is_made_anew_and_stays_the_same(tmp_path):
+async def test_a_grown_journal_is_made_anew_and_stays_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "MIN_COMPACTED", 2000)
     disk = FileDisk(tmp_path / "journal")
-    machine = await written(disk, ["a"] * 100, least_compacted=2000)
+    machine = await written(disk, ["a"] * 100)
     assert (tmp_path / "journal").stat().st_size < 100 * len(MAGIC)
     assert (await recovered(FileDisk(tmp_path / "journal"))).read("") == machine.read("")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal", "journal.lock"]

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from apps.lm.huggingface import write
 from apps.lm.huggingface.write import export, read_sizes, read_tensors
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig, shapes
@@ -51,9 +52,10 @@ def load(directory: Path) -> tuple[ModelConfig, torch.nn.Module]:
 
 @both
 @pytest.mark.parametrize("shard_bytes", [1 << 30, 50_000], ids=["whole", "sharded"])
-def test_what_is_exported_gives_transformers_the_same_logits(config: ModelConfig, shard_bytes: int, tmp_path: Path):
+def test_what_is_exported_gives_transformers_the_same_logits(config, shard_bytes, tmp_path, monkeypatch):
+    monkeypatch.setattr(write, "SHARD_BYTES", shard_bytes)
     part = build(config)
-    export(tmp_path, part.named_parameters(), config, ByteTokenizer(), shard_bytes)
+    export(tmp_path, part.named_parameters(), config, ByteTokenizer())
     assert (tmp_path / "model.safetensors").exists() == (shard_bytes > 50_000)
     loaded = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
     with torch.no_grad():
@@ -165,8 +167,10 @@ def test_a_tensor_that_is_given_twice_is_refused(tmp_path: Path):
         export(tmp_path, [*pairs, pairs[0]], TIED, None)
 
 
-def test_a_second_export_replaces_the_first_whole(tmp_path: Path):
-    export(tmp_path, build(TIED).named_parameters(), TIED, None, shard_bytes=50_000)
+def test_a_second_export_replaces_the_first_whole(tmp_path: Path, monkeypatch):
+    with monkeypatch.context() as small:
+        small.setattr(write, "SHARD_BYTES", 50_000)
+        export(tmp_path, build(TIED).named_parameters(), TIED, None)
     export(tmp_path, build(UNTIED).named_parameters(), UNTIED, None)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     assert load(tmp_path)[0] == UNTIED

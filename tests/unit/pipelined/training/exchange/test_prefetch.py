@@ -25,7 +25,7 @@ async def test_only_the_next_few_are_requested():
     async with Actor(one) as teller, Asked(other) as listener:
         for number in range(5):
             teller.tell(1, ("x", number), bytes([number]))
-        prefetcher = Prefetcher(listener, [(0, ("x", number)) for number in range(5)], ahead=2)
+        prefetcher = Prefetcher(listener, [(0, ("x", number)) for number in range(5)])
         for number in range(5):
             frame = await prefetcher.take(0, ("x", number))
             assert bytes(frame.blocks[0].data) == bytes([number])
@@ -52,7 +52,7 @@ async def test_an_early_receive_is_not_requested_twice():
     async with Actor(one) as teller, Asked(other) as listener:
         for number in range(4):
             teller.tell(1, ("x", number), bytes([number]))
-        prefetcher = Prefetcher(listener, [(0, ("x", number)) for number in range(4)], ahead=2)
+        prefetcher = Prefetcher(listener, [(0, ("x", number)) for number in range(4)])
         for number in (3, 2, 1, 0):
             assert bytes((await prefetcher.take(0, ("x", number))).blocks[0].data) == bytes([number])
     assert sorted(listener.asked) == [0, 1, 2, 3]
@@ -61,7 +61,7 @@ async def test_an_early_receive_is_not_requested_twice():
 async def test_what_is_expected_later_is_requested_after_the_rest():
     one, other = world(2)
     async with Actor(one) as teller, Asked(other) as listener:
-        prefetcher = Prefetcher(listener, ahead=2)
+        prefetcher = Prefetcher(listener)
         prefetcher.expect([(0, ("x", 0))])
         prefetcher.expect([(0, ("x", number)) for number in (1, 2)])
         coming = prefetcher.requested(0, ("x", 0))
@@ -79,7 +79,7 @@ def test_the_requested_receives_that_have_arrived_are_listed_and_not_consumed():
         one, other = world(2)
         async with Actor(one) as teller, Actor(other) as listener:
             keys = [("x", number) for number in range(3)]
-            prefetcher = Prefetcher(listener, [(0, key) for key in keys], ahead=2)
+            prefetcher = Prefetcher(listener, [(0, key) for key in keys])
             before = [prefetcher.arrived(0, key) for key in keys]
             sent = [teller.tell(1, key, b"!") for key in keys]
             await asyncio.wait(sent[:2])
