@@ -143,8 +143,7 @@ class Layout:
         compute different things with the tensor, and B where they compute the same. Confusing the two makes
         gradients too large by the size of the axis.
 
-        The gradient is that of the tensor. What a rank's own piece has is this times `cotangent_scale`, which is not 1
-        where the tensor is a mean.
+        The gradient is that of the tensor. A rank's own piece has this over the ranks of each axis whose mean it is.
 
         Args:
             replicated: the axes whose ranks all compute the same with the tensor.
@@ -152,13 +151,6 @@ class Layout:
             UsageError: a maximum has no gradient here.
         """
         return _cotangent(self, mesh, tuple(replicated))
-
-    def cotangent_scale(self, mesh: Mesh) -> float:
-        """The share that one rank's piece has in the tensor: 1 over the ranks of each mean, else 1."""
-        weight = 1.0
-        for axis, op in self.partial.items():
-            weight /= mesh.sizes[axis] if op == "mean" else 1
-        return weight
 
 
 @lru_cache(maxsize=1 << 12)

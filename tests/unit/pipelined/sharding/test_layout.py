@@ -49,16 +49,6 @@ def test_the_cotangent_of_a_sum_is_broadcast_and_of_a_broadcast_is_a_sum(text, r
     assert Layout(text).cotangent(Mesh("a=2 b=3"), replicated.split()) == Layout(cotangent)
 
 
-def test_a_rank_has_its_share_of_a_mean():
-    mesh = Mesh("a=2 b=3")
-    assert [Layout(text).cotangent_scale(mesh) for text in ("S0:a", "P:a", "Pmean:a", "Pmean:a Pmean:b")] == [
-        1,
-        1,
-        1 / 2,
-        1 / 6,
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [

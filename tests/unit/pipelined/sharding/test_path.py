@@ -13,7 +13,7 @@ from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.sharding import Mesh, MeshGroups, Shards, path
 from pipelined.sharding.path import lower_bound_elements
-from tests.unit.pipelined.sharding.worlds import layouts, meshes, pieces_of, run_on_all, shapes, whole
+from tests.unit.pipelined.sharding.worlds import layouts, meshes, pieces_of, run_on_all, shapes, share, whole
 from transports.local import world
 from transports.testing import local_world, tcp_world
 
@@ -170,7 +170,7 @@ def test_the_way_back_is_the_adjoint(data):
     assert forth == pytest.approx((x * whole(back.target, ty)).sum())
     assert sent == [back.elements(rank) for rank in range(mesh.size)]
     if not replicated:
-        weights = there.target.layout.cotangent_scale(mesh), there.source.layout.cotangent_scale(mesh)
+        weights = share(there.target.layout, mesh), share(there.source.layout, mesh)
         pairs = [sum((a * b).sum() for a, b in zip(*each, strict=True)) for each in ((tx, ys), (xs, ty))]
         assert [weight * pair for weight, pair in zip(weights, pairs, strict=True)] == pytest.approx([forth, forth])
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import reduce
+from math import prod
 
 import numpy as np
 from hypothesis import strategies as st
@@ -42,10 +43,15 @@ def whole(shards, pieces):
         assert np.isnan(before[place]).all()  # no element twice
         found[copy][summand] = np.where(np.isnan(before), tensor, before)
     op = max(layout.partial.values(), key=["sum", "mean", "max"].index, default="sum")
-    tensors = [reduce(REDUCE[op], summands.values()) * layout.cotangent_scale(mesh) for summands in found.values()]
+    tensors = [reduce(REDUCE[op], summands.values()) * share(layout, mesh) for summands in found.values()]
     for tensor in tensors[1:]:
         np.testing.assert_array_equal(tensor, tensors[0])  # copies are equal
     return tensors[0]
+
+
+def share(layout, mesh):
+    """The share that one rank's piece has in the tensor: 1 over the ranks of each mean."""
+    return 1 / prod(mesh.sizes[axis] for axis, op in layout.partial.items() if op == "mean")
 
 
 def pieces_of(shards, tensor, random):
@@ -61,7 +67,7 @@ def pieces_of(shards, tensor, random):
     else:
         summands[first] = 0
         rest = summands.sum(tuple(range(len(axes))))
-        summands[first] = tensor / layout.cotangent_scale(mesh) - rest
+        summands[first] = tensor / share(layout, mesh) - rest
     own = Shards(mesh, shards.lengths, Layout.of(layout.cuts))
     at = [mesh.coordinates(rank) for rank in range(mesh.size)]
     return [own.local(summands[tuple(at[rank][axis] for axis in axes)], rank) for rank in range(mesh.size)]
