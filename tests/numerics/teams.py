@@ -97,7 +97,8 @@ def grid():
 
 
 def _varied(number, case):
-    layouts = ("megatron", "mixed", "mixed+zero2", "summa", "mixed+zero3", "zero1") + ("data", "zero3") * (case.tensor == 2)
+    layouts = ("megatron", "mixed", "mixed+zero2", "summa", "mixed+zero3", "zero1")
+    layouts += ("data", "zero3") * (case.tensor == 2)
     case = replace(case, layout=layouts[number // 3 % len(layouts)], tied=number % 5 != 4)
     return replace(case, dropout=0.2 * (number % 3 > 0), recompute=number % 3 == 1)
 

@@ -11,7 +11,7 @@ from pipelined.errors import UsageError
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.model import Past
 from tests.numerics.plain import SEQUENCE, Case, Feed, pipelined, plain
-from tests.numerics.teams import ALWAYS, EACH, TeamCase, on_every_rank, parametrised, whole_of
+from tests.numerics.teams import EACH, TeamCase, on_every_rank, parametrised, whole_of
 from tests.numerics.trained import on_ranks
 from transports.testing import local_world
 
