@@ -3,7 +3,7 @@
 Every group of ranks is made here, each on its own of the job's `Channels`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -90,6 +90,8 @@ def build_rank(
     rank_optimizer = (MasterOptimizer if numerics.has_masters else RankOptimizer)(job, local.updated, executor)
     if plan.tensor > 1 or local.divided:
         require_elementwise(rank_optimizer.optimizer)
+    parts = range(accumulation.square_parts)
+    entries = [part_entry(entry, part) for part in parts for entry in local.team.entries(local.names)]
     return RankTrainer(
         job,
         context,
@@ -97,9 +99,7 @@ def build_rank(
         rank_optimizer,
         accumulation=accumulation,
         sums=_gradient_sums(job, local, transport, executor, tracer),
-        agreement=_agreement(
-            job, context, local, stages, world, rank_optimizer.optimizer, square_parts=accumulation.square_parts
-        ),
+        agreement=_agreement(job, context, stages, world, rank_optimizer.optimizer, entries=entries),
         versions=_versions(job, stages, local, rank_optimizer.optimizer),
         gathered=gathered,
         orders=orders or {},
@@ -133,15 +133,13 @@ def _context(
 def _agreement(
     job: JobDescription,
     context: RankContext,
-    local: LocalParameters,
     stages: Mapping[int, Stage | TeamStage],
     world: Group,
     optimizer: torch.optim.Optimizer,
     *,
-    square_parts: int,
+    entries: Sequence[str],
 ) -> StepAgreement:
     plan = job.plan
-    entries = [part_entry(entry, part) for part in range(square_parts) for entry in local.team.entries(local.names)]
     return StepAgreement(
         context,
         world,
