@@ -5,7 +5,7 @@ the server writes them to the journal before it replies, and `replay` repeats th
 across a restart.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelined.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
@@ -265,7 +265,7 @@ class StateMachine:
         return _size(key, self._entries[key].value) if key in self._entries else 0
 
 
-TRANSITIONS = {
+TRANSITIONS: dict[str, Callable[..., None]] = {
     "enter": StateMachine._enter,
     "grant": StateMachine._grant,
     "change": StateMachine._change,
