@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from pipelined.random.keyed_random import keyed_generator
-from pipelined.training.model import Past
+from pipelined.training.model import KeyValueCache
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def sample(
         context: the most tokens the model can look back on.
     Returns: prompt and continuation.
     """
-    tokens, past = list(prompt), Past()
+    tokens, past = list(prompt), KeyValueCache()
     for number in range(count):
         if len(tokens) > context:
             past.forget()  # every position changes

@@ -31,7 +31,7 @@ from pipelined.training.optimizer import update
 from pipelined.training.stage import Stage
 from pipelined.training.teams.model import TeamModel
 
-Taken = dict[str, list[float]]
+SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
 SWEPT = 64 << 20
 """Bytes that are written before an update, to evict the caches as a step's activations do."""
@@ -96,7 +96,7 @@ def found_by(fits: Mapping[tuple[str, int], Fit], order: list[Kind]) -> dict[tup
     return {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
 
 
-async def _on_all_ranks(rank: MeasuringRank, probe: "_Probe | None", name: str, size: int) -> Taken:
+async def _on_all_ranks(rank: MeasuringRank, probe: "_Probe | None", name: str, size: int) -> SecondsByOp:
     """Time one stage at one size on all measuring ranks at once; on rank 0 the slowest rank's seconds, else {}."""
     transport, effort = rank.actor.transport, rank.effort
     for _ in range(1 + rank.numerics.compile):
@@ -105,7 +105,7 @@ async def _on_all_ranks(rank: MeasuringRank, probe: "_Probe | None", name: str, 
         effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, sum(map(sum, first.values())))))
     )
     rounds = await broadcast(transport, f"rounds {name}", rounds)
-    taken: Taken = defaultdict(list)
+    taken: SecondsByOp = defaultdict(list)
     if probe:
         for number in range(effort.warmup_rounds + rounds):
             for op, seconds in (await probe.round(size)).items():
@@ -140,7 +140,7 @@ class _Probe:
         self._optimizer, self._rate = settings.build(self._parameters), settings.rate(0)
         self._swept = torch.ones(SWEPT // 4, device=device)
 
-    async def round(self, size: int) -> Taken:
+    async def round(self, size: int) -> SecondsByOp:
         """Time the forwards of two microbatches, the backward of one, both halves of the other's, and an update.
 
         The second forward runs between the first and its backward, as in a pipeline. Of a compiled stage both backwards

@@ -16,7 +16,7 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.aio.nursery import Nursery
 from pipelined.training.exchange.stream import Parcel, Tree, open_tree, pack_tree, tensors_of
-from pipelined.training.model import CountedLoss, Model, Past
+from pipelined.training.model import CountedLoss, KeyValueCache, Model
 from pipelined.training.rank_context import RankContext
 from pipelined.training.stage import Stage
 from pipelined.training.teams.stage import TeamStage
@@ -112,7 +112,7 @@ def _summed(score: Score, output: Tree, targets: Tree) -> tuple[float, float]:
     return float(found.total.detach()) * tokens, float(tokens)
 
 
-async def _forward(context: RankContext, stage: int, x: Any, past: Past | None = None) -> Parcel:
+async def _forward(context: RankContext, stage: int, x: Any, past: KeyValueCache | None = None) -> Parcel:
     held = _held(context, stage)
     output = await _compute(context, lambda: held.evaluate(x, past))
     if isinstance(output, Parcel):  # of a team
@@ -154,15 +154,15 @@ async def sample(
         cached: keep keys and values of the tokens before; the model's attentions must call `with_past`.
     Returns: prompts and continuations on the ranks that hold stage 0; an empty list elsewhere.
     Cost: D messages a forward, one after another; `count` forwards, and one for each token that the longest prompt has
-        more than the shortest. With `cached` each token is computed once, for the memory of `Past.nbytes`. Without it,
-        and beyond the context length, where every token has a new position each time, each forward is of all tokens of
-        the context.
+        more than the shortest. With `cached` each token is computed once, for the memory of
+        `KeyValueCache.nbytes`. Without it, and beyond the context length, where every token has a new position each
+        time, each forward is of all tokens of the context.
     """
     if context.group:
         return []
     rows, lengths = [list(prompt) for prompt in prompts], [len(prompt) for prompt in prompts]
     held = [stage for pipe, stage in context.plan.layout.held_by(context.worker) if pipe == 0]
-    pasts = {stage: Past() if cached else None for stage in held}
+    pasts = {stage: KeyValueCache() if cached else None for stage in held}
     for known in range(min(lengths), max(lengths) + count if count else 0):
         choose = partial(_choose, pick, [known - length for length in lengths])
         for stage, past in pasts.items():

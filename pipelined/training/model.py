@@ -129,7 +129,7 @@ class CountedLoss:
         return cls(total, count)
 
 
-class Past:
+class KeyValueCache:
     """The keys and values that a stage keeps of the tokens that it has seen, so that each is computed once.
 
     Attentions are told apart by the order in which a forward calls them, so that layers with one set of parameters have
@@ -184,7 +184,7 @@ class Past:
         return key, value
 
 
-_PAST: ContextVar[Past | None] = ContextVar("what the tokens of a forward continue", default=None)
+_PAST: ContextVar[KeyValueCache | None] = ContextVar("what the tokens of a forward continue", default=None)
 
 
 def tokens_before() -> int:

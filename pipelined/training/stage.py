@@ -31,7 +31,7 @@ from pipelined.training.exchange.stream import (
 from pipelined.training.graph.compiled import CompiledModule
 from pipelined.training.graph.recompute import SELECTS_ATTENTION
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
-from pipelined.training.model import CountedLoss, Model, Past
+from pipelined.training.model import CountedLoss, KeyValueCache, Model
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.sums.accumulation import Accumulation
 
@@ -164,7 +164,7 @@ class Stage:
         self.accumulation.collect(self.index)
 
     @torch.no_grad()
-    def evaluate(self, x: Arrived, past: Past | None = None) -> Tree:
+    def evaluate(self, x: Arrived, past: KeyValueCache | None = None) -> Tree:
         """Forward without random numbers or graph: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out.
 
         Nothing is kept for a backward. During the call its modules are in evaluation mode (`nn.Module.eval`).

@@ -36,7 +36,7 @@ More messages would be held long before their instruction, and weight halves wou
 LOCAL = 32
 """Other instructions that wait there; they hold nothing. A bound lets other tasks of the loop run between them."""
 
-Given = list[Message | None]
+NeededMessage = list[Message | None]
 """The message that an instruction needs, until it begins: nothing else may keep the message's memory."""
 
 
@@ -165,7 +165,7 @@ class TrainWorker(Worker):
             seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    def _work(self, at: Instruction, given: Given) -> Callable[[], Any]:
+    def _work(self, at: Instruction, given: NeededMessage) -> Callable[[], Any]:
         """What the device does for an instruction."""
         held, key, random = self.context.stages[at.stage], (at.pipe, at.microbatch), self._random(at)
 

@@ -9,7 +9,7 @@ import torch
 from apps.lm.models.gpt2 import GPT2
 from pipelined.errors import UsageError
 from pipelined.training.evaluate import evaluate, sample
-from pipelined.training.model import Past
+from pipelined.training.model import KeyValueCache
 from tests.numerics.plain import SEQUENCE, Case, Feed, pipelined, plain
 from tests.numerics.teams import EACH, TeamCase, on_every_rank, parametrised, whole_of
 from tests.numerics.trained import on_ranks
@@ -88,9 +88,9 @@ def test_teams_evaluate_and_sample_as_one_rank(team, monkeypatch):
         return loss, [await sample(context, each, 4, SEQUENCE, digits, cached=cached) for each in batches]
 
     ((expected, one_by_one),) = on_ranks(alone, partial(work, batches=[[each] for each in PROMPTS], cached=False))
-    computed, extend = list[int](), Past.extend
+    computed, extend = list[int](), KeyValueCache.extend
     monkeypatch.setattr(
-        Past, "extend", lambda past, key, value: computed.append(key.shape[2]) or extend(past, key, value)
+        KeyValueCache, "extend", lambda past, key, value: computed.append(key.shape[2]) or extend(past, key, value)
     )
     found = on_ranks(team.job(), work)
     assert [loss for loss, _ in found] == pytest.approx([expected] * len(found), rel=1e-12)

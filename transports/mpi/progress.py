@@ -132,7 +132,7 @@ class ProgressEngine:
             waiter.set_result(None)
         return waiter
 
-    def spin(self, test: Callable[[], Any], max_seconds: float = math.inf, *, polling: bool = False) -> Any:
+    def poll_until(self, test: Callable[[], Any], max_seconds: float = math.inf, *, polling: bool = False) -> Any:
         """Call `test` until it returns something or time is up, without a turn of the loop. Returns what it returned.
 
         Tests only once while this rank computes, or with over `MAX_PENDING_REQUESTS`: then the loop has other work.
@@ -162,7 +162,7 @@ class ProgressEngine:
         future, end = self.wait(request), self._loop.time() + seconds
         try:
             while not future.done() and self._inline_spin_s and self._loop.time() < end:
-                outcome = self.spin(test)
+                outcome = self.poll_until(test)
                 if outcome is None:
                     await asyncio.sleep(0)
                 else:

@@ -60,7 +60,7 @@ class MpiShared:
         return self._windows.epoch
 
     async def barrier(self) -> None:
-        if not self._announce() and self._windows.spin(self._spin_s, self._oversubscribed) is not None:
+        if not self._announce() and self._windows.poll_for(self._spin_s, self._oversubscribed) is not None:
             await self._wait()
         if not self._due:
             self._due = perf_counter() + YIELD_AFTER_S
@@ -74,9 +74,9 @@ class MpiShared:
 
     def arrive(self) -> bool:
         """See `SharedWindows.arrive`; a rank with a core of its own checks at first, and then naps as others do."""
-        if self._announce() or self._windows.spin(self._check_s, self._oversubscribed) is None:
+        if self._announce() or self._windows.poll_for(self._check_s, self._oversubscribed) is None:
             return True
-        return self._windows.spin(THREAD_WAIT_S, True) is None
+        return self._windows.poll_for(THREAD_WAIT_S, True) is None
 
     async def arrived(self) -> None:
         if self._windows.first_missing() is not None:
@@ -111,7 +111,7 @@ class MpiShared:
                 await asyncio.sleep(0)
             else:
                 await self._sleep()
-            if self._windows.spin(self._spin_s, self._oversubscribed) is None:
+            if self._windows.poll_for(self._spin_s, self._oversubscribed) is None:
                 return
             self._raise_if_lost()
 

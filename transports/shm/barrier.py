@@ -159,7 +159,7 @@ class Windows:
                 return index
         return None
 
-    def spin(self, seconds: float, oversubscribed: bool) -> int | None:
+    def poll_for(self, seconds: float, oversubscribed: bool) -> int | None:
         """Check the counts until all have arrived, at most this many seconds. Returns as `first_missing`.
 
         Args:

@@ -206,7 +206,7 @@ class BusyPoll:
     def __init__(self, core_per_rank: bool):
         self._loop = asyncio.get_running_loop()
         self._seconds = BUSY_LOOP_S if core_per_rank else 0.0
-        self._computing = self._spinning = False
+        self._computing = self._polling = False
         self._until = 0.0
 
     def start(self) -> None:
@@ -214,17 +214,17 @@ class BusyPoll:
         if not self._seconds or self._computing:
             return
         self._until = self._loop.time() + self._seconds
-        if not self._spinning:
-            self._spinning = True
-            self._loop.call_soon(self._spin)
+        if not self._polling:
+            self._polling = True
+            self._loop.call_soon(self._poll)
 
     def set_computing(self, busy: bool) -> None:
         """State whether this rank computes; if so, the loop may sleep at once."""
         self._computing = busy
 
-    def _spin(self) -> None:
+    def _poll(self) -> None:
         """Let the loop poll its sockets once, and schedule this call again."""
-        self._spinning = not self._computing and self._loop.time() < self._until
-        if self._spinning:
+        self._polling = not self._computing and self._loop.time() < self._until
+        if self._polling:
             os.sched_yield()
-            self._loop.call_soon(self._spin)
+            self._loop.call_soon(self._poll)

@@ -23,7 +23,7 @@ from pipelined.sharding.operators.tape import Computed, Tape, WeightWork, comput
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.stream import Arrived, Parcel, Tree, differentiable, open_tree
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
-from pipelined.training.model import Past
+from pipelined.training.model import KeyValueCache
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.stage import MicrobatchKey
 from pipelined.training.teams.model import TeamModel
@@ -45,7 +45,7 @@ class ContinuingDevice:
     """Computes on the tokens after those of a past; its thread has no context of the event loop's."""
 
     device: Device
-    past: Past
+    past: KeyValueCache
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
         """See `Executor.run`."""
@@ -131,7 +131,7 @@ class TeamStage:
         tape = self.pending.pop(key)
         await tape.run(tape.backward_weights())
 
-    async def evaluate(self, x: Arrived, past: Past | None = None) -> Parcel:
+    async def evaluate(self, x: Arrived, past: KeyValueCache | None = None) -> Parcel:
         """Forward without random numbers: this member's piece, or on the last stage the whole logits on every member.
 
         Args:
@@ -190,7 +190,9 @@ class TeamStage:
         self.moves.begin("backward")
         return run[0], x, run[1]
 
-    def _tape(self, training: bool, gathered: dict[str, torch.Tensor] | None = None, past: Past | None = None) -> Tape:
+    def _tape(
+        self, training: bool, gathered: dict[str, torch.Tensor] | None = None, past: KeyValueCache | None = None
+    ) -> Tape:
         device = ContinuingDevice(self.executor, past) if past else self.executor
         return Tape(self.moves, device, training, self.autocast, gathered=gathered)
 

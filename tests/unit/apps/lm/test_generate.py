@@ -13,7 +13,7 @@ from apps.lm.huggingface.rotary import export_rotary
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer, train_tokenizer
-from pipelined.training.model import Past
+from pipelined.training.model import KeyValueCache
 from tests.launching import ROOT
 
 PROMPT, POSITIONS, TOKENS = "To be", 16, 14
@@ -55,9 +55,11 @@ def theirs(kind):
 @pytest.mark.parametrize(("kind", "program"), [("gpt2", gpt2), ("llama", llama), ("swarm", llama)])
 def test_the_likeliest_tokens_are_those_of_a_whole_model_at_every_depth(kind, program, tmp_path, capsys, monkeypatch):
     """A stage computes each token once, and beyond the positions of the model all of them for each new one."""
-    ids, forwards, run = saved(tmp_path, kind), [], Past.run
+    ids, forwards, run = saved(tmp_path, kind), [], KeyValueCache.run
     monkeypatch.setattr("apps.lm.generate.printable", repr)
-    monkeypatch.setattr(Past, "run", lambda past, layers, x: forwards.append(x.shape[1]) or run(past, layers, x))
+    monkeypatch.setattr(
+        KeyValueCache, "run", lambda past, layers, x: forwards.append(x.shape[1]) or run(past, layers, x)
+    )
     for depth in (1, 3):
         forwards.clear()
         flags = ["--prompt", PROMPT, "--tokens", str(TOKENS), "--temperature", "0", "--depth", str(depth)]

@@ -49,9 +49,9 @@ def test_a_rank_already_met_returns_at_once():
 def test_a_watch_ends_while_ranks_are_absent(oversubscribed):
     first, second = ranks(2)
     first.arrive()
-    assert first.spin(0.0, oversubscribed) == 0
+    assert first.poll_for(0.0, oversubscribed) == 0
     second.arrive()
-    assert first.spin(0.0, oversubscribed) is None
+    assert first.poll_for(0.0, oversubscribed) is None
 
 
 def test_a_rank_in_deep_sleep_needs_a_doorbell():
@@ -68,7 +68,7 @@ def test_a_napping_rank_is_woken_by_the_last_to_come():
     first, second, third = ranks(3)
     first.arrive(), second.arrive()
     with ThreadPoolExecutor(2) as pool:
-        looking = [pool.submit(view.spin, 60.0, oversubscribed=True) for view in (first, second)]
+        looking = [pool.submit(view.poll_for, 60.0, oversubscribed=True) for view in (first, second)]
         while not third.sleeping(0) == third.sleeping(1) == WaitState.NAP:
             pass
         assert third.arrive() is None and third.wake() == []

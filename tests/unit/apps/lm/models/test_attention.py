@@ -15,7 +15,7 @@ from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from apps.lm.sampling import Picker, sample
 from pipelined.api.model.user_model import bind
-from pipelined.training.model import Past
+from pipelined.training.model import KeyValueCache
 
 POSITIONS, PROMPT = 12, [7, 1, 1, 4]
 SWARM = RotaryConfig(4, 24, 3, 40, POSITIONS, dropout=0.1, shared=2, squeeze="maxout", deviation=0.3)
@@ -60,7 +60,7 @@ def test_attention_is_its_formula_also_where_keys_are_shared_and_kept(groups, se
         for token in range(7):
             scores = torch.einsum("bk,btk->bt", query[:, head, token], keys[:, : token + 1]) / math.sqrt(4)
             expected[:, head, token] = torch.einsum("bt,btk->bk", scores.softmax(1), values[:, : token + 1])
-    past, found = Past(), []
+    past, found = KeyValueCache(), []
     for tokens in (slice(0, seen), slice(seen, 7)):
         if tokens.start < tokens.stop:
             x = torch.empty(2, tokens.stop - tokens.start)
@@ -72,7 +72,7 @@ def test_attention_is_its_formula_also_where_keys_are_shared_and_kept(groups, se
 @each_model
 @torch.no_grad()
 def test_logits_behind_what_is_kept_are_those_of_the_whole_sequence(name):
-    model, past, draws = whole(name), Past(), torch.Generator().manual_seed(2)
+    model, past, draws = whole(name), KeyValueCache(), torch.Generator().manual_seed(2)
     ids = torch.randint(0, 40, (2, POSITIONS), generator=draws)
     expected = model(ids)
     for start, stop in ((0, 5), (5, 6), (6, 9), (9, POSITIONS)):
@@ -90,7 +90,9 @@ def test_a_continuation_is_that_of_a_loop_that_keeps_nothing(name, pick, monkeyp
     model, expected, forwards = whole(name), list(PROMPT), []
     for number in range(11):
         expected.append(pick(model(torch.tensor([expected[-POSITIONS:]]))[0, -1], number))
-    run = Past.run
-    monkeypatch.setattr(Past, "run", lambda past, layers, x: forwards.append(x.shape[1]) or run(past, layers, x))
+    run = KeyValueCache.run
+    monkeypatch.setattr(
+        KeyValueCache, "run", lambda past, layers, x: forwards.append(x.shape[1]) or run(past, layers, x)
+    )
     assert sample(model, PROMPT, 11, POSITIONS, pick) == expected
     assert forwards == [4, *[1] * 8, 12, 12]
