@@ -3,7 +3,8 @@
 The same under torchrun (TCP) and without a launcher (two ranks in this process). Rank 0 sends a message of each size to
 rank 1, and every function that starts or goes on meanwhile is noted with its file, from the call of `send` until the
 sender has its arrays back and the receiver the frame. With `--swarm` one quiet step of a swarm in this
-process is watched instead, from commit to commit: no member joins, leaves or is late.
+process is watched instead, from commit to commit: no member joins, leaves or is late. The virtual clock, the virtual
+network and its slow links are left out of the files of a step: they stand for a machine's clock and for sockets.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ from pipelined.actors.messages import Activation
 from pipelined.aio.clock import run_virtual
 from transports import Transport
 
+STAND_INS = ("pipelined/aio/clock.py", "transports/emulation/", "transports/rpc/virtual/")
+"""Of a step on the virtual clock, the files that stand for a clock and a network; a step on real ones runs none."""
 FLOORS = ("transports", "collectives", "pipelined", "apps")
 WARM_UP, WATCHED = 3, 20
 """Frames of each size that come first and are not watched, and that are; of the swarm one step is, after as many."""
@@ -128,7 +131,7 @@ def files_of_a_step() -> dict[str, list[str]]:
                 await swarm.stands(WARM_UP + 1)
 
     run_virtual(play())
-    return watch.plain()
+    return {path: functions for path, functions in watch.plain().items() if not path.startswith(STAND_INS)}
 
 
 def report(files: dict[str, list[str]], what: str, options: Options) -> str:

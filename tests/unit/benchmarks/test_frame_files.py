@@ -3,9 +3,10 @@
 import asyncio
 
 import numpy as np
+import pytest
 
 from benchmarks import frame_files
-from benchmarks.frame_files import Options, Watch, files_of_frames, frame, report, together
+from benchmarks.frame_files import STAND_INS, Options, Watch, files_of_frames, frame, report, together
 from tests.launching import ROOT
 from transports.local import world
 
@@ -69,3 +70,8 @@ async def test_a_third_rank_takes_no_part():
     watch, ranks = Watch(), world(3)
     await frame(ranks[2], watch, ("x",), np.zeros(1, np.uint8))
     assert watch.plain() == {}
+
+
+@pytest.mark.parametrize("path", STAND_INS)
+def test_what_is_left_out_of_a_step_still_lies_there(path):
+    assert (ROOT / path).exists()
