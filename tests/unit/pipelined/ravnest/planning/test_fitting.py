@@ -75,6 +75,15 @@ def test_where_a_stage_that_begins_later_holds_more_it_cannot_say():
     assert found.lack([0, 1]) is None and found.order([0, 1]) is None
 
 
+def test_where_a_small_node_needs_a_small_layer_in_the_middle_it_cannot_say():
+    """Only layer 1 fits on the last node, and a node that takes all that fits goes past it."""
+    layers = [LayerSize(*size, 4, 1.0) for size in [(2, 8), (1, 4), (2, 7), (4, 4), (2, 7)]]
+    nodes = tuple(PoolNode(str(i), ram, 1.0) for i, ram in enumerate([238, 227, 192, 54]))
+    sizes = StageSizes(layers, StageRules(rounds=True))
+    assert Cuts(nodes, sizes, "transfer").worst(range(4)) <= 1
+    assert Fitting(nodes, sizes).lack(range(4)) is None
+
+
 def test_of_many_nodes_one_order_is_tried(monkeypatch):
     monkeypatch.setattr(fitting, "MAX_NODES", 2)
     chance, missed = random.Random(2), 0
