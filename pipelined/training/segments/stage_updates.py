@@ -88,9 +88,11 @@ class StageUpdates:
     async def after_backward(self, microbatch: int, account: SummedStep) -> None:
         """Release the microbatch's versions; after the last gradient of an update, start its sums."""
         self._held.release(microbatch)
-        for decision in self._rule.after_backward():
+        decisions = self._rule.after_backward()
+        for decision in decisions:
             if isinstance(decision, Collect):
-                await self._collect(decision, account)
+                at_once = Apply(decision.bucket, decision.update) in decisions
+                await self._collect(decision, account, at_once)
             else:
                 await self._apply(decision)
 
@@ -99,9 +101,9 @@ class StageUpdates:
         for apply in self._rule.drain():
             await self._apply(apply)
 
-    async def _collect(self, collect: Collect, account: SummedStep) -> None:
+    async def _collect(self, collect: Collect, account: SummedStep, at_once: bool) -> None:
         versions = self._held.versions[collect.bucket]
-        gradient, _, _ = await self._context.executor.run("step", versions.collect)
+        gradient, _, _ = await self._context.executor.run("step", lambda: versions.collect(at_once))
         task = self._context.actor.start(self._summed(versions, gradient, account))
         self._gradients[collect.bucket, collect.update] = task
         account.sums.append(task)

@@ -60,8 +60,15 @@ class Versions:
         self._users[version] -= 1
         self._free_unused()
 
-    def collect(self) -> torch.Tensor:
-        """Return a copy of the accumulated gradient, and reset it to zero."""
+    def collect(self, at_once: bool = False) -> torch.Tensor:
+        """Return a copy of the accumulated gradient, and reset it to zero.
+
+        Args:
+            at_once: whether the update follows before the next backward: then the gradient itself is returned, and the
+                update resets it, so that none is held twice.
+        """
+        if at_once:
+            return self.bucket.gradient
         gradient = self.bucket.gradient.clone()
         self.bucket.gradient.zero_()
         return gradient
@@ -74,6 +81,8 @@ class Versions:
                 parameter.data = parameter.data.clone()
         view_gradients(self.bucket.parameters, gradient)
         update(self._optimizer, rate, 1.0)
+        if gradient is self.bucket.gradient:
+            gradient.zero_()
         view_gradients(self.bucket.parameters, self.bucket.gradient)
         self.newest += 1
         self._free_unused()

@@ -81,6 +81,15 @@ def test_after_an_update_there_is_one_gradient():
     assert kept == {weights.bucket.gradient.untyped_storage().data_ptr()}
 
 
+def test_a_gradient_that_is_applied_at_once_is_not_copied_and_is_zero_after_the_update():
+    weights = versions()
+    weights.bucket.gradient.fill_(1.0)
+    gradient = weights.collect(at_once=True)
+    assert gradient.data_ptr() == weights.bucket.gradient.data_ptr()
+    weights.update(gradient, 0.5)
+    assert value(weights.acquire(1)) == 0.5 and not weights.bucket.gradient.any()
+
+
 def test_a_kept_version_lives_through_a_new_beginning_and_a_checkpoint():
     held = versions(history=1)
     for _ in range(3):
