@@ -5,6 +5,7 @@ after each span of steps, or beside them. Where clusters end for others to go on
 begins in the next with the state that it has. Imports torch.
 """
 
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,6 @@ from pipelined.ravnest.records import Clusters, ClusterStop
 from pipelined.ravnest.rounds import RoundLog, Rounds, state_by_layer
 from pipelined.ravnest.saving import ReadsSaved, Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
-from pipelined.state.manifest import layout_of
 from pipelined.state.versions import SavedStage, Version
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
@@ -106,6 +106,7 @@ class ClusterMember:
             AgreedError: loss or norm of a step is not finite.
             NoLongerValid: this cluster goes on, and no node has the state of this stage any more.
         """
+        gc.collect()  # a lost cluster's stage is in cycles of its tasks and their errors
         (number, stage), count = place, len(clusters.rows)
         training = replace(self.training, begin=clusters.begun.step)
         async with AsyncExitStack() as stack:
@@ -121,7 +122,7 @@ class ClusterMember:
             kept = KeptOrder(self.orders, clusters, place, training.microbatches, second)
             trainer = build_rank(
                 actor,
-                training.job(clusters, number),
+                replace(training.job(clusters, number), fresh=before is None),
                 executor=self.executor,
                 tracer=kept.tracer if self.orders else self.tracer,
                 orders=order.of_stage(stage) if order else None,
@@ -140,6 +141,7 @@ class ClusterMember:
             await kept.write()
             rounds = await log.ended() if not completed else training.rounds_of(clusters)
             await gather(world, "stopped", True)  # each has written its order
+            held.free_gradients()
         heard = number < clusters.kept or rounds > 0
         return ClusterOutcome(held if heard else None, training.stopped(clusters, number, done, rounds), digest)
 
@@ -166,7 +168,7 @@ class ClusterMember:
         """See `ClusterRun.beside`."""
         clusters = run.clusters
         if len(clusters.rows) == 1:
-            return await run.alone(saver, held, kept)
+            return await run.alone(saver, kept)
         rounds = Rounds(
             everyone,
             clusters,
@@ -233,8 +235,8 @@ async def _go_on(
 
 async def _load(held: HeldStage, version: Version, saved: ReadsSaved | None) -> None:
     assert saved is not None, "clusters that begin with a save need to know where to read it"
-    state = await saved.load(version, layout_of(await held.copied()))
-    await held.restore({key: block.torch() for key, block in state.items()})
+    async for state in saved.load(version, held.layout):
+        await held.restore({key: block.torch() for key, block in state.items()})
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pipelined.ravnest.backed import BackedPlace
-from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import KeptOrder
 from pipelined.ravnest.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.records import Clusters
@@ -37,7 +36,7 @@ class ClusterRun:
     limit: int | None = None
     backed: BackedPlace | None = None
 
-    async def alone(self, saver: StageSaver | None, stage: HeldStage, kept: KeptOrder) -> tuple[int, bool]:
+    async def alone(self, saver: StageSaver | None, kept: KeptOrder) -> tuple[int, bool]:
         """Train all steps in the only cluster, which saves its own values where several would be averaged.
 
         Returns: as `beside`.
@@ -48,8 +47,7 @@ class ClusterRun:
         async def save(number: int) -> None:
             if saver is not None:
                 await kept.write()
-                await saver.begin(number)
-                await saver.save(number, await stage.flat_copy())
+                await saver.save_own(number)
 
         rounds = self._empty_rounds
 

@@ -9,7 +9,11 @@ import torch
 
 from pipelined.actors.executor import Executor
 from pipelined.ravnest.records import UPDATES
+from pipelined.state.manifest import Layout, layout_of
 from pipelined.training.optimizer.state import VALUE, OptimizerState
+
+State = dict[str, torch.Tensor]
+"""Tensors by NAME/FIELD."""
 
 
 def averaged(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -24,7 +28,7 @@ def flat_copy(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 class HeldStage:
-    """The state of one stage. A state is a mapping of NAME/FIELD to tensors.
+    """The state of one stage.
 
     Args:
         tensors: parameters and buffers of the stage, by name, in the order of its layers.
@@ -36,52 +40,72 @@ class HeldStage:
         self.tensors, self._executor = tensors, executor
         self._optimizer: OptimizerState | None = optimizer
 
-    async def copied(self) -> dict[str, torch.Tensor]:
-        """A copy of all, on the host."""
-        return (await self._executor.run("snapshot", self._copied))[0]
+    @property
+    def layout(self) -> Layout:
+        """Dtype and shape of all of it."""
+        return layout_of(self._held())
 
-    async def flat_copy(self) -> torch.Tensor:
-        """A copy of all that is averaged, flat, in the order of the tensors, on the host."""
-        return (await self._executor.run("snapshot", lambda: flat_copy(self.tensors.values())))[0]
+    async def copied(self, averages: bool = True) -> State:
+        """A copy of all, or of all but the values that rounds average, on the host."""
+        return (await self._executor.run("snapshot", lambda: self._copied(averages)))[0]
 
-    async def fill(self, state: Mapping[str, torch.Tensor], average: torch.Tensor) -> None:
-        """Set the values in a state to an average: flat, in the order of the tensors."""
-        await self._executor.run("snapshot", lambda: self._fill(state, average))
+    def values_in(self, average: torch.Tensor) -> State:
+        """The values in an average, which is flat, in the order of the tensors. Cost: no copy."""
+        held = {name: tensor for name, tensor in self.tensors.items() if tensor.is_floating_point()}
+        pieces = average.split([tensor.numel() for tensor in held.values()])
+        return {
+            f"{name}/{VALUE}": piece.view(tensor.shape).to(tensor.dtype)
+            for (name, tensor), piece in zip(held.items(), pieces, strict=True)
+        }
 
-    async def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a state, of this stage or of more; tensors without values keep theirs."""
+    async def restore(self, state: State) -> None:
+        """Load a state, of this stage, or of more or less; what is not in it stays.
+
+        Cost: each parameter leaves the state when it is loaded, so that one at a time is held twice.
+        """
         await self._executor.run("snapshot", lambda: self._restore(state))
 
     async def take_over(self, other: "HeldStage") -> None:
-        """Load the state of the same stage, which does not change, and free it. Cost: no copy beside the two."""
-        await self._executor.run("snapshot", lambda: self._restore(other._held()))
+        """Take the tensors of the same stage, which does not change, and free those of this one. Cost: no copy."""
+        await self._executor.run("snapshot", lambda: self._take(other))
+
+    def free_gradients(self) -> None:
+        """Free the gradients: this stage is not trained any more."""
+        for tensor in self.tensors.values():
+            tensor.grad = None
+
+    def _take(self, other: "HeldStage") -> None:
+        assert self._optimizer is not None and other._optimizer is not None, "this state was taken over"
+        states, others = self._optimizer.optimizer.state, other._optimizer.optimizer.state
+        for name, tensor in self.tensors.items():
+            given = other.tensors[name]
+            tensor.data = given.data
+            if given in others:
+                states[tensor] = others.pop(given)
         other.tensors, other._optimizer = {}, None
 
-    def _held(self) -> dict[str, torch.Tensor]:
+    def _held(self) -> State:
         """All of it, not copied."""
         assert self._optimizer is not None, "this state was taken over"
-        updates, state = torch.tensor(self._optimizer.updates), dict[str, torch.Tensor]()
+        updates, state = torch.tensor(self._optimizer.updates), State()
         for name, held in self.tensors.items():
             fields = {**self._optimizer.fields(held), UPDATES: updates}
             state |= {f"{name}/{field}": tensor.detach() for field, tensor in fields.items()}
         return state
 
-    def _copied(self) -> dict[str, torch.Tensor]:
-        return {key: tensor.cpu().clone() for key, tensor in self._held().items()}
+    def _copied(self, averages: bool) -> State:
+        return {
+            key: tensor.cpu().clone()
+            for key, tensor in self._held().items()
+            if averages or not (key.endswith(f"/{VALUE}") and tensor.is_floating_point())
+        }
 
-    @torch.no_grad()
-    def _fill(self, state: Mapping[str, torch.Tensor], average: torch.Tensor) -> None:
-        values = averaged(state[f"{name}/{VALUE}"] for name in self.tensors)
-        for value, piece in zip(values, average.split([value.numel() for value in values]), strict=True):
-            value.copy_(piece.view_as(value))
-
-    def _restore(self, state: Mapping[str, torch.Tensor]) -> None:
+    def _restore(self, state: State) -> None:
         assert self._optimizer is not None, "this state was taken over"
-        owners = {name: dict[str, torch.Tensor]() for name in self.tensors}
-        for key, tensor in state.items():
-            name, _, field = key.rpartition("/")
-            if name in owners:
-                owners[name][field] = tensor
-        for name, held in self.tensors.items():
-            fields = {VALUE: held.detach()} | owners[name]
+        owners = dict[str, list[str]]()
+        for key in state:
+            owners.setdefault(key.rpartition("/")[0], []).append(key)
+        for name in owners.keys() & self.tensors.keys():
+            held, keys = self.tensors[name], owners[name]
+            fields = {VALUE: held.detach()} | {key.rpartition("/")[2]: state.pop(key) for key in keys}
             self._optimizer.restore(held, fields, int(fields.pop(UPDATES)))

@@ -21,10 +21,9 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.held_stage import HeldStage, averaged
+from pipelined.ravnest.held_stage import HeldStage, State
 from pipelined.ravnest.records import Clusters
 from pipelined.state.manifest import CHUNK, Download, Manifest, TransferError, chunk_of, describe
-from pipelined.training.optimizer.state import VALUE
 from transports import Block, Message, PeerLost, Transport, TransportError
 from transports.rpc.world import RankHolder
 from transports.wire.frames import Key
@@ -47,14 +46,13 @@ class LateState:
         cluster, kept = self._places[world.rank][0], len(clusters.rows) - clusters.going.late
         self._sends, self._receives = cluster == 0, cluster >= kept
         self._others = range(kept, len(clusters.rows)) if self._sends else range(1)
-        self._state = dict[str, torch.Tensor]()
+        self._state = State()
 
-    async def copy(self) -> None:
-        """In the first cluster: copy what is to be sent. Cost: the bytes of the stage and of its optimizer's state."""
+    async def copy(self) -> State:
+        """In the first cluster: copy what is to be sent, and return it. Cost: the bytes of the optimizer's state."""
         if self._sends:
-            state = await self._stage.copied()
-            averages = {key for key, tensor in state.items() if key.endswith(f"/{VALUE}") and averaged([tensor])}
-            self._state = {key: tensor for key, tensor in state.items() if key not in averages}
+            self._state = await self._stage.copied(averages=False)
+        return self._state
 
     async def exchange(self) -> None:
         """Send it, or receive it. Raises: as `Transport.send` and `Transport.receive`."""
@@ -63,12 +61,12 @@ class LateState:
                 for rank, names in self._shared().items():
                     tasks.create_task(self._send(rank, names) if self._sends else self._receive(rank))
         if self._sends:
-            self._state = {}
+            self._state = State()
 
     async def load(self) -> None:
         """In a late cluster: begin with what was received beside the average."""
         if self._receives:
-            state, self._state = self._state, {}
+            state, self._state = self._state, State()
             await self._stage.restore(state)
 
     def _shared(self) -> dict[int, set[str]]:
@@ -148,7 +146,7 @@ async def _parts_of(state: Mapping[str, torch.Tensor]) -> AsyncIterator[tuple[Ke
         yield ("state", "chunk", index), chunk_of(state, manifest, index)
 
 
-async def _received(receive: Callable[[Key], Awaitable[Message]]) -> dict[str, torch.Tensor]:
+async def _received(receive: Callable[[Key], Awaitable[Message]]) -> State:
     """The state that another node sends.
 
     Raises:

@@ -69,6 +69,7 @@ class OverlappedRounds:
             self._running, self.ended = None, average is None
             if average is not None:
                 await self._rounds.add(average, self._snapshot)
+                self._snapshot = torch.empty(0)
                 self._added[len(self._added) + 1] = updates
 
     def _is_its_turn(self, updates: int, running: "asyncio.Task[torch.Tensor | None]") -> bool:

@@ -19,7 +19,7 @@ from collectives.clusters import Rings, Share
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
-from pipelined.ravnest.held_stage import averaged, flat_copy
+from pipelined.ravnest.held_stage import State, averaged, flat_copy
 from pipelined.ravnest.late import LateState
 from pipelined.ravnest.orders import KeptOrder
 from pipelined.ravnest.records import Clusters
@@ -131,10 +131,9 @@ class Rounds:
 
     async def begin(self) -> None:
         """Before the snapshot of the next round: copy what is saved, or sent to late clusters, beside the average."""
-        if self._late is not None and self.done == 0:
-            await self._late.copy()
+        state = await self._late.copy() if self._late is not None and self.done == 0 else State()
         if self._saver is not None:
-            await self._saver.begin(self.done + 1)
+            await self._saver.begin(self.done + 1, state)
 
     async def snapshot(self) -> torch.Tensor:
         """A copy of all that is averaged, flat, on the host."""
@@ -185,8 +184,8 @@ class Rounds:
         await self._executor.run("average", lambda: self._each(average, torch.Tensor.copy_))
 
     async def add(self, average: torch.Tensor, snapshot: torch.Tensor) -> None:
-        """Add the difference of an average and a snapshot to the tensors; both are used up."""
-        await self._executor.run("average", lambda: self._each(average.sub_(snapshot), torch.Tensor.add_))
+        """Add the difference of an average and a snapshot to the tensors; the snapshot is used up."""
+        await self._executor.run("average", lambda: self._each(snapshot.sub_(average), torch.Tensor.sub_))
 
     @torch.no_grad()
     def _each(self, flat: torch.Tensor, change: Callable[[torch.Tensor, torch.Tensor], object]) -> None:

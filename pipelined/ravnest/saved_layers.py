@@ -7,25 +7,29 @@ chunks, each with its hash, and what was read was checked against the hashes sav
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
+
+import torch
 
 from pipelined.aio.events import warn
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration
 from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.saving import Saving, fitting
+from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.saving import Saving, by_parameter, fitting
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.manifest import Download, Layout, Manifest, TransferError, chunk_of, describe
 from pipelined.state.store import StoreError
 from pipelined.state.versions import Version
+from pipelined.training.optimizer.state import VALUE
 from transports import Block, TransportError
 from transports.rpc import Rejected, Request, Response
 
-TOPIC = "saved parameter"
+TOPIC, AVERAGE = "saved parameter", "average"
 CHUNK = 64 << 20
 """Bytes of a reply: for most parameters there is one, and the largest needs no more of a connection's memory."""
 
@@ -42,6 +46,8 @@ class SavedLayers:
         self._node, self._view, self._saving = node, view, saving
         self._damaged = set[Version]()
         self._registration: Registration | None = None
+        self.average = dict[str, torch.Tensor]()
+        self._clusters = 0
         self._given: tuple[tuple[Version, str], Mapping[str, Block], Manifest] | None = None
         node.endpoint.handle(TOPIC, self._reply)
 
@@ -54,16 +60,37 @@ class SavedLayers:
             saver.saved_stages = [each for each in saver.saved_stages if each.version not in self._damaged]
             await saver.publish(registration)
 
-    async def load(self, version: Version, layout: Layout) -> Mapping[str, Block]:
-        """The tensors of this layout at a version, whatever the stages were then.
+    async def load(self, version: Version, layout: Layout) -> AsyncIterator[Mapping[str, Block]]:
+        """The tensors of this layout at a version, whatever the stages were then; of one parameter after another.
 
         Raises:
             NoLongerValid: no node gives one of them now. UsageError: they were saved with other dtypes or fields.
         """
-        holders, state = self._holders(version), dict[str, Block]()
-        for name in dict.fromkeys(key.rpartition("/")[0] for key in layout):
-            state |= await self._find(holders, version, name)
-        return fitting(state, layout, version)
+        holders = self._holders(version)
+        for name, part in by_parameter(layout).items():
+            yield fitting(await self._find(holders, version, name), part, version)
+
+    def keep(self, clusters: Clusters, values: Mapping[str, torch.Tensor]) -> None:
+        """Give these values of the average after the last round of clusters to others that ask; none: no more."""
+        self._clusters, self.average = clusters.number, {name: tensor.detach() for name, tensor in values.items()}
+
+    async def averages(self, clusters: Clusters, layers: Sequence[Sequence[str]], found: dict[str, Block]) -> None:
+        """Get the average after the last round of clusters from the nodes that hold it, parameter by parameter.
+
+        Args:
+            layers: the names of the parameters and buffers of each layer.
+            found: by name, what is there already; the rest is added.
+        Raises:
+            NoLongerValid: no node gives one of them now.
+        """
+        version = Version(clusters.number, AVERAGE)
+        rows = [(n, s, place) for n, row in enumerate(clusters.rows) for s, place in enumerate(row)]
+        for layer, names in enumerate(layers):
+            places = [(n, s) for n, s, place in rows if place.first <= layer < place.end]
+            holders = [holder.name for at in places for holder in clusters.holders(*at)]
+            for name in names:
+                if name not in found:
+                    found[name] = (await self._find(holders, version, name))[f"{name}/{VALUE}"]
 
     def _holders(self, version: Version) -> list[str]:
         """The nodes that offer a version, in the order in which this one asks them: itself, then those after it."""
@@ -123,7 +150,10 @@ class SavedLayers:
         return state, await asyncio.to_thread(describe, state, CHUNK)
 
     async def _read(self, version: Version, name: str) -> Mapping[str, Block]:
-        """What is saved here. Raises Rejected: it is damaged; this version is not offered any more."""
+        """What is here of a parameter. Raises Rejected: it is damaged; this version is not offered any more."""
+        if version == (self._clusters, AVERAGE):
+            held = self.average.get(name)
+            return {} if held is None else {f"{name}/{VALUE}": Block.of(held.cpu())}
         if self._saving is None:
             return {}
         try:

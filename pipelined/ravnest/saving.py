@@ -6,16 +6,15 @@ any way, begin with what was saved. Imports torch.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.ravnest.held_stage import HeldStage
+from pipelined.ravnest.held_stage import HeldStage, State
 from pipelined.state.manifest import Layout, layout_of
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore
@@ -37,8 +36,8 @@ class ParameterStore(CheckpointStore, Protocol):
 class ReadsSaved(Protocol):
     """Reads what was saved."""
 
-    async def load(self, version: Version, layout: Layout) -> Mapping[str, Block]:
-        """The tensors of this layout at a version, whatever the stages were then.
+    def load(self, version: Version, layout: Layout) -> AsyncIterator[Mapping[str, Block]]:
+        """The tensors of this layout at a version, whatever the stages were then; of one parameter after another.
 
         Raises:
             UsageError: they were saved with other dtypes or fields.
@@ -62,12 +61,10 @@ class Saving:
         """See `ParameterStore.read`."""
         return await asyncio.to_thread(self.store.read, version, name)
 
-    async def load(self, version: Version, layout: Layout) -> Mapping[str, Block]:
+    async def load(self, version: Version, layout: Layout) -> AsyncIterator[Mapping[str, Block]]:
         """See `ReadsSaved`. Raises StoreError: a tensor is damaged."""
-        state = dict[str, Block]()
-        for name in dict.fromkeys(key.rpartition("/")[0] for key in layout):
-            state |= await self.read(version, name)
-        return fitting(state, layout, version)
+        for name, part in by_parameter(layout).items():
+            yield fitting(await self.read(version, name), part, version)
 
     def saver(self) -> Saver:
         """A saver of one stage."""
@@ -98,37 +95,57 @@ class StageSaver:
     ):
         self._tasks, self._saving, self._at, self._steps = tasks, saving, at, steps
         self._stage, self._writes, self._saver = stage, writes, saving.saver()
-        self._state: dict[str, torch.Tensor] = {}
+        self._state = State()
 
-    async def begin(self, number: int) -> None:
+    async def begin(self, number: int, state: State) -> None:
         """Copy the moments, if this round is saved; its snapshot is taken before the next update.
 
+        First the last save must be written: a node holds one copy of its moments, and one average.
+
         Args:
             number: of the round, from 1.
+            state: a copy that there is already; empty: none.
         """
+        await self._saver.written()
         if self._writes() and self._is_due(number):
-            self._state = await self._stage.copied()
+            self._state = state or await self._stage.copied(averages=False)
 
     async def save(self, number: int, average: torch.Tensor) -> None:
-        """Save the average of a round, if `begin` copied for it; returns when it is copied. A failure is an event.
+        """Save the average of a round, if `begin` copied for it. A failure is an event.
 
         Args:
             number: of the round, from 1.
-            average: of the tensors without integers, flat, in their order.
+            average: of the tensors without integers, flat, in their order; it does not change until it is written.
         """
         if self._state and self._is_due(number):
-            at = self._at._replace(step=self._steps[number - 1])
-            await self._saver.save(self._tasks, at, partial(self._whole, average))
+            state, self._state = {**self._state, **self._stage.values_in(average)}, State()
+            await self._write(number, state)
+
+    async def save_own(self, number: int) -> None:
+        """Save the values of this stage, which is that of a cluster alone."""
+        await self._saver.written()
+        if self._writes() and self._is_due(number):
+            await self._write(number, await self._stage.copied())
+
+    async def _write(self, number: int, state: State) -> None:
+        """Begin to write."""
+
+        async def given() -> State:
+            return state
+
+        await self._saver.save(self._tasks, self._at._replace(step=self._steps[number - 1]), given)
 
     def _is_due(self, number: int) -> bool:
         last = number == len(self._steps)
         return last or (number % self._saving.every == 0 and self._steps[number - 1] > 0)
 
-    async def _whole(self, average: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        """The copied state with a copy of the average as values."""
-        state, self._state = self._state, {}
-        await self._stage.fill(state, average)
-        return state
+
+def by_parameter(layout: Layout) -> dict[str, Layout]:
+    """The layout of each parameter."""
+    found = dict[str, dict[str, Any]]()
+    for key, one in layout.items():
+        found.setdefault(key.rpartition("/")[0], {})[key] = one
+    return dict(found)
 
 
 def fitting(state: Mapping[str, Block], layout: Layout, version: Version) -> Mapping[str, Block]:

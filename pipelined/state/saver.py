@@ -106,9 +106,13 @@ class Saver:
         """
         if self._store is None:
             return
+        await self.written()
+        self._writing = tasks.create_task(self._write(self._store, saved, await copy()))
+
+    async def written(self) -> None:
+        """Wait until no write is under way."""
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
-        self._writing = tasks.create_task(self._write(self._store, saved, await copy()))
 
     async def find(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
         """The tensors of this layout at this version; None if they are not saved here, or cannot be read.

@@ -28,8 +28,8 @@ class Stage:
     def __init__(self, state):
         self.state = state
 
-    async def copied(self):
-        return {key: tensor.clone() for key, tensor in self.state.items()}
+    async def copied(self, averages=True):
+        return {key: tensor.clone() for key, tensor in self.state.items() if averages or not key.endswith("/value")}
 
     async def restore(self, state):
         self.state = {**self.state, **state}

@@ -62,7 +62,7 @@ async def nodes(path, **held):
 
 
 async def load(node, state=STATE):
-    return {key: block.numpy() for key, block in (await node.load(AT, layout_of(state))).items()}
+    return {key: block.numpy() async for part in node.load(AT, layout_of(state)) for key, block in part.items()}
 
 
 def same(found):
