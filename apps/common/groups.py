@@ -36,7 +36,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "transport and sums": "transport listen bandwidth links all_reduce exact_sums compress compress_sums",
         "directory and members": "coordinator directory name peers trainers stage slots grace lease rebalance members",
         "clusters": "nodes pool clusters balance objective method backups newcomers average_every average weigh",
-        "saving": "checkpoint save_every async_save keep resume new_data export to journal orders",
+        "saving": "checkpoint saves save_every async_save keep resume new_data export to journal orders",
         "sampling": "sample prompt tokens temperature top_k top_p context",
         "output": "eval_every digest metrics tensorboard wandb trace replay json watch web png config print_config "
         "dry_run log",

@@ -20,6 +20,7 @@ from pipelined.membership.connection import connected, member_node
 from pipelined.membership.task_record import RUN, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.planning.backups import STEPS_APART
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import Newcomer
 from pipelined.ravnest.planning.stage import StageRules
@@ -122,7 +123,12 @@ def pool_request(task: RavnestTask, forming: FormingFlags, newcomers: Newcomer |
         clusters=forming.clusters,
         balance=forming.balance,
         objective=forming.objective,
-        rules=StageRules(subject.weights, ahead=forming.ahead),
+        rules=StageRules(
+            subject.weights,
+            ahead=forming.ahead,
+            blocking=subject.average == "blocking",
+            behind=STEPS_APART * subject.microbatches,
+        ),
         backups=forming.backups,
         newcomers=newcomers,
     )

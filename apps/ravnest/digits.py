@@ -36,7 +36,7 @@ class DigitsConfig(ResNetConfig):
         side, width = self.side, self.channels[0]
         image, stem = self.colours * side**2, width * side**2
         kernel = 9 * self.colours * width
-        yield _size(rows, kernel + NORM_NUMBERS * width, 2 * stem, image, kernel * side**2)
+        yield replace(_size(rows, kernel + NORM_NUMBERS * width, 2 * stem, image, kernel * side**2), waits=False)
         entering = stem
         for block in self.rows:
             side = -(-side // block.stride)
@@ -78,7 +78,7 @@ class Digits:
 def _size(rows: int, numbers: int, kept: int, entering: int, products: int) -> LayerSize:
     """A layer, from what it keeps, what enters it and its products for one image; a backward works twice as much."""
     sizes = numbers, NUMBER_BYTES * rows * kept, NUMBER_BYTES * rows * entering
-    return LayerSize(*sizes, 6.0 * rows * products, keeps_input=True)
+    return LayerSize(*sizes, 6.0 * rows * products, keeps_input=True, waits=True)
 
 
 def _kernels(block: Block) -> int:

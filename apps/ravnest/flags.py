@@ -84,6 +84,12 @@ class Plan:
     """kept: a version of the weights for each microbatch alive; newest: one, and the backward computes anew with it."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
+    average: Literal["overlapped", "blocking"] = "overlapped"
+    """overlapped: the copies of a round are held beside training; blocking: while a cluster is drained."""
+    saves: bool = False
+    """Nodes save (--checkpoint): they need room for a copy of their moments."""
+    batch: int = 16
+    """Sequences a step: where two nodes hold a place, the inputs of two steps may wait at one of them."""
     json: bool = False
     """Print one JSON object instead."""
     png: Path | None = None
@@ -93,7 +99,7 @@ class Plan:
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         self.forming.check()
-        for name in ("microbatch", "seq"):
+        for name in ("microbatch", "seq", "batch"):
             refuse_below(1, f"--{name}", getattr(self, name))
         check_files(png=self.png)
         if self.png is not None and self.bytes is not None:

@@ -8,8 +8,8 @@ from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
 from apps.ravnest.digits import DigitsConfig
 from apps.ravnest.flags import Plan
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.backups import plan_with_backups
-from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
+from pipelined.ravnest.planning.backups import STEPS_APART, plan_with_backups
+from pipelined.ravnest.planning.plan import PlannedCluster, PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import read_pool
 from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
 
@@ -39,7 +39,13 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
         balance=flags.forming.balance,
         objective=flags.forming.objective,
         method=flags.method,
-        rules=StageRules(flags.weights, ahead=flags.forming.ahead),
+        rules=StageRules(
+            flags.weights,
+            ahead=flags.forming.ahead,
+            blocking=flags.average == "blocking",
+            saves=flags.saves,
+            behind=STEPS_APART * -(-flags.batch // flags.microbatch),
+        ),
         backups=flags.forming.backups,
     )
     found = plan_with_backups(request)
@@ -86,7 +92,8 @@ def _gpt2_sizes(model: ModelConfig, microbatch: int, sequence: int, dtype: str) 
     for layer, (shapes, cost) in enumerate(zip(layer_shapes(model), layer_costs(model, sequence), strict=True)):
         sizes = shapes.values()
         cast = product * sum(prod(shape) for shape in sizes if len(shape) > 1) if layer and product < number else 0
-        yield LayerSize(sum(map(prod, sizes)), kept[layer] + cast, inputs[layer], 3 * tokens * cost, number)
+        numbers, work = sum(map(prod, sizes)), 3 * tokens * cost
+        yield LayerSize(numbers, kept[layer] + cast, inputs[layer], work, number, waits=layer > 0)
 
 
 def _attention_bytes(model: ModelConfig, microbatch: int, sequence: int, product: int) -> int:

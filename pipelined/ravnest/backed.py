@@ -69,16 +69,20 @@ class BackedPlace:
         world: of the cluster.
         actor: sends to the other node.
         order: what both do.
-        microbatches: of a step; the nodes are at most two steps apart.
+        microbatches: of a step; the nodes are at most `STEPS_APART` steps apart.
         alive: at most, on this stage.
+        room: microbatches of which the inputs may wait in a new backup.
 
     Attributes:
         holder: this node, beside the other one.
         copying: sends the state of the stage to a new backup, which this node does not wait for meanwhile.
     """
 
-    def __init__(self, world: RpcTransport, actor: Actor, order: NodeOrder, microbatches: int, alive: int):
+    def __init__(
+        self, world: RpcTransport, actor: Actor, order: NodeOrder, microbatches: int, alive: int, room: int = 0
+    ):
         self._actor, self.order, self._every, self._alive = actor, order, microbatches, alive
+        self._most = max(1, room // microbatches - 1)
         self.holder = RankHolder(world)
         self.copying: asyncio.Task[None] | None = None
         self._steps, self._ended_after = 0, -1
@@ -102,14 +106,15 @@ class BackedPlace:
     async def keep_pace(self, updates: int) -> None:
         """Wait until the other node has made all updates but those of the last two steps, or is lost.
 
-        A new backup may be as many steps behind as were made while it got the state, and then ever fewer.
+        A new backup may be as many steps behind as were made while it got the state, and then ever fewer. Its inputs
+        wait there meanwhile: when it has no room for more, this node waits, and with it the cluster.
         """
         number, rest = divmod(updates, self._every)
         if rest or not self.holder.has_twin:
             return
         self._actor.start(self._tell(number))
         if self.copying is not None and not self.copying.done():
-            self._gap = number + FILL
+            self._gap = min(number + FILL, self._most)
         elif number % CATCH_UP == 0:
             self._gap = max(1, self._gap - 1)
         with suppress(PeerLost):

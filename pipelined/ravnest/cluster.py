@@ -195,7 +195,8 @@ class ClusterMember:
         each = training.microbatches
         instructions = fixed_order(clusters, place, len(training.steps_of(number, count)) * each)
         order = NodeOrder(instructions, fixed_turns(training.snapshots(clusters), training.every * each))
-        return BackedPlace(world, actor, order, each, clusters.rows[number][place[1]].alive)
+        room = next(each.room for each in clusters.backups if each[:2] == place)
+        return BackedPlace(world, actor, order, each, clusters.rows[number][place[1]].alive, room)
 
     def _saver(
         self,

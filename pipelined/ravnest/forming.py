@@ -7,7 +7,7 @@ Started again, it follows the clusters that train. No torch.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,7 @@ from pipelined.ravnest.going_on import Newcomers, following, new_backups
 from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import StageSizes
+from pipelined.ravnest.planning.stage import StageRules, StageSizes
 from pipelined.ravnest.records import (
     CLUSTERS,
     ENDING,
@@ -175,8 +175,12 @@ class ClusterFormer:
         held = {(n, s): view.left_at(clusters, n, s) for n in left for s in range(len(clusters.rows[n]))}
         alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
         nodes = {at: self._pool_node(view.nodes[name]) for at, name in alone.items()}
-        rules = replace(self.request.rules, rounds=len(left) > 1)
+        rules = replace(self._rules(view.nodes.values()), rounds=len(left) > 1)
         return new_backups(clusters, nodes, view.free, StageSizes(self.request.layers, rules))
+
+    def _rules(self, nodes: Iterable[NodeRecord]) -> StageRules:
+        """How these nodes hold their stages."""
+        return replace(self.request.rules, saves=any(node.saves for node in nodes))
 
     def _pool_node(self, node: NodeRecord) -> PoolNode:
         """A node as the plan takes it, as reliable as it was seen to be."""
@@ -188,12 +192,12 @@ class ClusterFormer:
         wanted = None if self.request.clusters is None else self.request.clusters - len(left)
         if wanted is not None and wanted < 1:
             return []
-        rules = replace(self.request.rules, rounds=True)
-        sizes = StageSizes(self.request.layers, rules)
-        places = [(n, s) for n in left for s in range(len(clusters.rows[n]))]
-        held = ((n, s, view.nodes[holder.name].ram) for n, s in places for holder in view.left_at(clusters, n, s))
-        if any(sizes.of_row(clusters.rows[n])[s] > ram for n, s, ram in held):
-            return []  # one cluster alone was planned without the copies of a round
+        rules = replace(self._rules(view.nodes.values()), rounds=True)
+        for n in left:  # one alone was planned without the copies of a round, and none with those for a late one
+            sizes = StageSizes(self.request.layers, replace(rules, late=n == left[0]))
+            held = zip(sizes.of_row(clusters.rows[n]), range(len(clusters.rows[n])), strict=True)
+            if any(most > view.nodes[holder.name].ram for most, s in held for holder in view.left_at(clusters, n, s)):
+                return []
         with suppress(UsageError):
             request = replace(self.request, clusters=wanted, rules=rules, backups=0)
             return Clusters.rows_of(await asyncio.to_thread(self._planned, request, waiting, True), waiting)
@@ -268,7 +272,7 @@ class ClusterFormer:
         Args:
             fewer: whether there may be fewer clusters than were requested, and fewer backups.
         """
-        request = replace(request, pool=tuple(map(self._pool_node, nodes)))
+        request = replace(request, pool=tuple(map(self._pool_node, nodes)), rules=self._rules(nodes))
         if fewer and request.backups:
             first = self.nodes - request.backups
             request = replace(request, backups=max(0, len(nodes) - first))

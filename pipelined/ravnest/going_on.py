@@ -6,10 +6,11 @@ parameters any more: the clusters that follow train those steps first. No torch.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from pipelined.ravnest.planning.backups import assign_backups
-from pipelined.ravnest.planning.plan import PlannedStage
+from pipelined.ravnest.planning.backups import HeldPlace, assign_backups
+from pipelined.ravnest.planning.places import MAX_STEP
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageSizes
 from pipelined.ravnest.records import BackupPlace, Clusters, ClusterStop, GoingOn, Holder, NodeRecord, StagePlace
@@ -39,17 +40,29 @@ def new_backups(
 ) -> list[BackupPlace]:
     """Backups for places that have none, of nodes that wait; see `assign_backups`.
 
+    The node of a place needs room for a copy of its stage until this is sent. What is left of the backup's RAM, beside
+    its stage, is room for the inputs that wait there meanwhile.
+
     Args:
         alone: by cluster and stage, the node that holds the place alone.
         sizes: bytes of every stage.
     """
-    stages = list[PlannedStage]()
+    giving, places = StageSizes(sizes.layers, replace(sizes.rules, gives=True)), list[HeldPlace]()
     for (cluster, stage), node in alone.items():
-        row, place = clusters.rows[cluster], clusters.rows[cluster][stage]
-        stages.append(PlannedStage(node, place.first, place.end, sizes.of_row(row)[stage], place.alive))
-    named, found = {each.name: each for each in waiting}, assign_backups(stages, [each.pool_node for each in waiting])
-    records = {at: named[found[index].name] for index, at in enumerate(alone) if index in found}
-    return [BackupPlace(*at, Holder(each.name, each.address, each.incarnation)) for at, each in records.items()]
+        row, (first, end) = clusters.rows[cluster], clusters.rows[cluster][stage][3:5]
+        held = sizes.of_row(row)[stage]
+        least = sizes.backed(first, end, max(held, sizes.receiving(first, end)))
+        places.append(HeldPlace(node, max(giving.of_row(row)[stage], sizes.backed(first, end, held)), least))
+    named, found = {each.name: each for each in waiting}, assign_backups(places, [each.pool_node for each in waiting])
+    backups = list[BackupPlace]()
+    for index, (cluster, stage) in enumerate(alone):
+        if index in found:
+            record, place = named[found[index].name], clusters.rows[cluster][stage]
+            each = max(1, sizes.waiting(place.first, place.end))
+            room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // each
+            holder = Holder(record.name, record.address, record.incarnation)
+            backups.append(BackupPlace(cluster, stage, holder, min(room, MAX_STEP - 1)))
+    return backups
 
 
 def following(

@@ -9,6 +9,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from traceback import clear_frames
 
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.aio.progress import Say
@@ -47,7 +48,7 @@ class RavnestNode:
     def __init__(self, node: Node, member: ClusterMember, capacity: Capacity, lease_s: float, say: Say):
         self._node, self._member, self._capacity, self._lease_s, self._say = node, member, capacity, lease_s, say
         self.view = RavnestView(node.directory, node.clock)
-        self._saves = SavedLayers(node, self.view, member.saving)
+        self.saves = SavedLayers(node, self.view, member.saving)
 
     async def run(self) -> None:
         """Take part until cancelled.
@@ -61,8 +62,9 @@ class RavnestNode:
         """Wait for a cluster, and train in it to its end."""
         name, offered = self._node.name, self._capacity
         address, incarnation = self._node.endpoint.address, registration.incarnation
-        record = NodeRecord(name, address, incarnation, offered.ram, offered.bandwidth, offered.flops)
-        await self._saves.publish(registration)
+        numbers, saves = (offered.ram, offered.bandwidth, offered.flops), self._member.saving is not None
+        record = NodeRecord(name, address, incarnation, *numbers, saves)
+        await self.saves.publish(registration)
         await registration.put(record)
         self._say(f"{name}: waits for a cluster")
         before, done = None, False
@@ -79,7 +81,10 @@ class RavnestNode:
                     await self._until_missing(clusters, (cluster, stage))
                 left = ", ".join(self.view.missing(clusters))
                 self._say(f"{name}: its cluster ended ({str(error) or f'{left} left'})")
+                clear_frames(error.__traceback__)  # a world keeps its error, and with the frames the stage
                 return
+        if before is not None and before.state is not None:
+            self.saves.keep(clusters, before.state.tensors)
         self._say(f"{name}: cluster {cluster} has trained its last step")
 
     def _is_left(self, clusters: Clusters, cluster: int) -> bool:
@@ -111,6 +116,7 @@ class RavnestNode:
         self, registration: Registration, clusters: Clusters, cluster: int, stage: int, before: ClusterOutcome | None
     ) -> ClusterOutcome:
         """Train in these clusters until they are done, or others go on with this one."""
+        self.saves.keep(clusters, {})
         place = clusters.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}")
@@ -120,7 +126,7 @@ class RavnestNode:
             on_step, state = log.report if stage == 0 else _ignore, before.state if before else None
             self._member.worlds.lose(each.address for each in self.view.gone(clusters))
             training = self._member.train(
-                clusters, (cluster, stage), on_step=on_step, log=log, before=state, saved=self._saves
+                clusters, (cluster, stage), on_step=on_step, log=log, before=state, saved=self.saves
             )
             outcome = await beside(training, self._lose_gone(clusters))
             log.end(outcome.digest)

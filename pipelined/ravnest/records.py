@@ -47,6 +47,7 @@ class NodeRecord(Record):
         ram: bytes that it may use for the model.
         bandwidth: bytes a second of its line.
         flops: floating-point operations a second; 0: not known.
+        saves: whether it saves its stage.
     """
 
     name: str
@@ -55,6 +56,7 @@ class NodeRecord(Record):
     ram: int
     bandwidth: float
     flops: float
+    saves: bool = field(default=False, metadata={"absent": False})
 
     def __post_init__(self) -> None:
         numbers = (self.ram, self.bandwidth, self.flops)

@@ -279,11 +279,15 @@ class Story:
             return self.view.follow()
         if name == TRAIN:
             return self._operate(node)
-        worlds, executor = Worlds(node.endpoint, MAX_BYTES), TimedExecutor(SECONDS, node.clock)
         kept = {key: of.get(name) if isinstance(of, dict) else of for key, of in self._kept.items()}
-        member = ClusterMember(self.training, worlds, executor, **kept)
+        member = self._member(name, node, kept)
         self.nodes[name] = RavnestNode(node, member, Capacity(self._ram, 1e6), LEASE_S, self._tell)
         return self.nodes[name].run()
+
+    def _member(self, name, node, kept):
+        """What trains in a node."""
+        executor = TimedExecutor(SECONDS, node.clock)
+        return ClusterMember(self.training, Worlds(node.endpoint, MAX_BYTES), executor, **kept)
 
     async def _operate(self, node):
         """Start `train`, and start it again when it is cut off."""

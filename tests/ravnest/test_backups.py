@@ -6,7 +6,10 @@ from dataclasses import replace
 import pytest
 
 from pipelined.aio.clock import run_virtual
+from pipelined.ravnest.backed import BackedPlace
 from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.planning.backups import STEPS_APART
+from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
 from tests.ravnest.story import LEASE_S, Fault, Phase, Story, tell
 from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
 
@@ -182,6 +185,31 @@ def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_f
     assert all(len(losses) == 1 for losses in told.shown.values()), told.told
     assert not any("left before the last step" in each for each in told.told), told.told
     assert told.ends == [f"average {replayed(training, orders)[0]}"]
+
+
+@pytest.mark.parametrize("room", [2, 3])
+def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slow_line(monkeypatch, room):
+    """The state comes in many small messages, each after the reply to the one before; the place waits meanwhile."""
+    monkeypatch.setattr("pipelined.ravnest.late.CHUNK", CHUNK // 4)
+    told, steps, apart = BackedPlace._tell, {False: 0, True: 0}, []
+
+    async def counted(self, number):
+        if "late" in story.tasks:
+            steps[self.holder.is_backup] = number
+            apart.append(steps[False] - steps[True])
+        await told(self, number)
+
+    monkeypatch.setattr(BackedPlace, "_tell", counted)
+    layers = tuple(LayerSize(100, 8, 1 << 10, 1.0) for _ in range(LONG.model.layers))
+    rules = StageRules(ahead=1, behind=STEPS_APART)
+    sizes, giving = StageSizes(layers, rules), StageSizes(layers, replace(rules, gives=True))
+    ram = sizes.backed(0, 1, giving.of_cut([range(1)], [1])[0]) + (room - STEPS_APART) * sizes.waiting(0, 1)
+    beside = (ram - sizes.backed(0, 1, sizes.receiving(0, 1))) // sizes.waiting(0, 1)
+    story = Story(3, training=LONG, clusters=1, backups=1, ram=ram, ahead=1, delay=0.03)
+    story._request = replace(story._request, layers=layers, rules=rules)
+    run_virtual(story.run(replaced(story)))
+    (new,) = story.view.clusters.backups
+    assert new.stage == 0 and new.room == STEPS_APART + beside == max(apart), (new, beside, max(apart), story.told)
 
 
 @pytest.mark.parametrize("dies", ["first", "late"])

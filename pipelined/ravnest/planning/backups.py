@@ -5,20 +5,23 @@ Source: Ravnest, section 3.5.2 (a new peer is the backup of the most unreliable 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple
 
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan, make_plan
 from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.planning.stage import StageSizes
+
+STEPS_APART = 2
+"""Steps by which the nodes of a place may be apart; the inputs of these wait at the slower one."""
 
 
-class HeldPlace(Protocol):
-    """A place as `assign_backups` reads it: a node, and the bytes that it holds there."""
+class HeldPlace(NamedTuple):
+    """A place: its node, and the bytes that this one and the backup hold when there are two."""
 
-    @property
-    def node(self) -> PoolNode: ...
-    @property
-    def bytes(self) -> int: ...
+    node: PoolNode
+    bytes: int
+    backup_bytes: int
 
 
 def assign_backups(places: Sequence[HeldPlace], spare: Sequence[PoolNode]) -> dict[int, PoolNode]:
@@ -31,8 +34,8 @@ def assign_backups(places: Sequence[HeldPlace], spare: Sequence[PoolNode]) -> di
     left, found = [*spare], dict[int, PoolNode]()
     sure = [1.0 if place.node.reliability is None else place.node.reliability for place in places]
     for index in sorted(range(len(places)), key=lambda index: sure[index]):
-        large = [node for node in left if node.ram >= places[index].bytes]
-        if large:
+        large = [node for node in left if node.ram >= places[index].backup_bytes]
+        if large and places[index].node.ram >= places[index].bytes:
             found[index] = min(large, key=lambda node: (node.ram, -(node.flops or 0.0)))
             left.remove(found[index])
     return found
@@ -54,8 +57,15 @@ def plan_with_backups(request: PoolRequest) -> RavnestPlan:
         raise UsageError("--bytes has no layers to back up; give --preset instead of --bytes, or leave --backups out")
     plan, spare = make_plan(replace(request, pool=request.pool[:first], backups=0)), request.pool[first:]
     stages = [stage for cluster in plan.clusters for stage in cluster.stages]
-    found = assign_backups(stages, spare)
-    backed = iter([replace(stage, backup=found.get(index)) for index, stage in enumerate(stages)])
+    sizes = StageSizes(request.layers, request.rules)
+    held = [sizes.backed(stage.first, stage.end, stage.bytes) for stage in stages]
+    found = assign_backups([HeldPlace(each.node, *2 * [most]) for each, most in zip(stages, held, strict=True)], spare)
+    backed = iter(
+        [
+            replace(stage, backup=found[index], bytes=held[index]) if index in found else stage
+            for index, stage in enumerate(stages)
+        ]
+    )
     clusters = [replace(each, stages=tuple(next(backed) for _ in each.stages)) for each in plan.clusters]
     waiting = (*plan.waiting, *(node for node in spare if node not in found.values()))
     return replace(plan, clusters=tuple(clusters), waiting=waiting)

@@ -33,11 +33,16 @@ class Holder(NamedTuple):
 
 
 class BackupPlace(NamedTuple):
-    """The backup of one stage of one cluster: a second node, which does all that the first one does."""
+    """The backup of one stage of one cluster: a second node, which does all that the first one does.
+
+    Args:
+        room: microbatches of which the inputs may wait in a new backup while it gets the state.
+    """
 
     cluster: int
     stage: int
     holder: Holder
+    room: int = 0
 
 
 class GoingOn(NamedTuple):
@@ -82,15 +87,16 @@ def read_going(value: object, rows: int) -> GoingOn:
 
 def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPlace:
     """The backup of a place of these rows. Raises ValueError: it is something else."""
+    value = [*value, 0] if isinstance(value, (list, tuple)) and len(value) == 3 else value  # of earlier releases
     kinds = [type(each) for each in value] if isinstance(value, (list, tuple)) else []
-    if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind] for kind in (list, tuple, Holder)):
+    if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind, int] for kind in (list, tuple, Holder)):
         raise ValueError(f"Clusters.backups: no backup (got: {value!r:.80})")
-    cluster, stage, holder = value
+    cluster, stage, holder, room = value
     if [type(each) for each in holder] != [str, str, int]:
         raise ValueError(f"Clusters.backups: no node (got: {value!r:.80})")
-    if not (0 <= cluster < len(rows) and 0 <= stage < len(rows[cluster])):
+    if not (0 <= cluster < len(rows) and 0 <= stage < len(rows[cluster]) and 0 <= room < MAX_STEP):
         raise ValueError(f"Clusters.backups: no place (got: {value!r:.80})")
-    return BackupPlace(cluster, stage, Holder(*holder))
+    return BackupPlace(cluster, stage, Holder(*holder), room)
 
 
 def read_place(value: object) -> StagePlace:

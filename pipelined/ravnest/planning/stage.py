@@ -19,7 +19,9 @@ from pipelined.ravnest.planning.places import StagePlace
 
 NUMBER_BYTES = 4
 GRADIENT_AND_MOMENTS = 3
-ROUND_COPIES = 2
+ROUND_COPIES, MOMENTS = 2, 2
+STATE = 1 + MOMENTS
+"""Numbers of a parameter with its moments."""
 Weights = Literal["kept", "newest"]
 
 
@@ -37,6 +39,7 @@ class LayerSize:
             else from the one that made them.
         keeps_input: whether a stage that begins with this layer keeps its input beside `activation_bytes`, because
             these have the output of each layer instead.
+        waits: whether its input waits here for each microbatch that may be alive in the stage before and not here.
     """
 
     parameters: int
@@ -46,6 +49,7 @@ class LayerSize:
     number_bytes: int = NUMBER_BYTES
     reads: tuple[tuple[int, int], ...] = ()
     keeps_input: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,22 @@ class StageRules:
         weights: kept: a version for every microbatch alive; newest: one, and the backward recomputes with it.
         rounds: whether rounds of averaging take place, so that their copies are held.
         ahead: microbatches alive in a cluster's first stage; None: as many as stages.
+        blocking: whether a cluster drains for a round, so that the copies are not held beside its microbatches.
+        saves: whether the nodes save: those of the first cluster, which each may become. Then a copy of the moments is
+            held from a round's snapshot until it is written, beside the average; of a cluster alone with the values.
+        late: whether a late cluster gets the moments in the opening round. A save of that round shares the copy.
+        gives: whether a new backup gets the stage, of which a copy is held until it is sent.
+        behind: microbatches by which a node of a place may be behind the other one.
     """
 
     weights: Weights = "kept"
     rounds: bool = False
     ahead: int | None = None
+    blocking: bool = False
+    saves: bool = False
+    late: bool = False
+    gives: bool = False
+    behind: int = 0
 
     def alive(self, stage: int, depth: int) -> int:
         """Microbatches alive: D - s, or with `ahead` K the like part of it, ⌈K (D - s) / D⌉."""
@@ -79,7 +94,17 @@ class StageRules:
     def copies(self, alive: int) -> int:
         """Numbers held for each parameter."""
         versions = alive if self.weights == "kept" else 1
-        return versions + GRADIENT_AND_MOMENTS + (ROUND_COPIES if self.rounds else 0)
+        beside = ROUND_COPIES + MOMENTS * (self.saves or self.late)
+        if self.blocking or not self.rounds:
+            beside = STATE * self.saves
+        return versions + GRADIENT_AND_MOMENTS + beside + STATE * self.gives
+
+    @property
+    def drained_copies(self) -> int:
+        """Numbers held for each parameter in a round for which the cluster has drained: nothing else is held then."""
+        if not (self.blocking and self.rounds):
+            return 0
+        return 1 + GRADIENT_AND_MOMENTS + 1 + MOMENTS * (self.saves or self.late) + STATE * self.gives
 
 
 class StageSizes:
@@ -95,27 +120,48 @@ class StageSizes:
         self._inputs = np.array([*(float(layer.input_bytes) for layer in layers), 0.0])[:, None]
         self._kept_inputs = self._inputs * np.array([*(layer.keeps_input for layer in layers), False])[:, None]
         self.work = _sums([layer.work for layer in layers]) * rules.passes
+        self._waits = self._inputs * np.array([*(layer.waits for layer in layers), False])[:, None]
         self._straight = _straight(layers)
-        self.has_skips = bool(self._straight.any())
+        self.depend_on_depth = bool(self._straight.any()) or any(layer.waits for layer in layers)
         self._bytes: dict[tuple[int, int], NDArray[np.float64]] = {}
 
-    def bytes(self, alive: int, first: int) -> NDArray[np.float64]:
-        """Bytes of every stage with this many microbatches alive in it, and in the first stage."""
-        if (alive, first) not in self._bytes:
+    def bytes(self, alive: int, first: int, before: int = 0) -> NDArray[np.float64]:
+        """Bytes of every stage with this many microbatches alive in it, in the first stage, and in the one before."""
+        at = alive, first, max(0, before - alive)
+        if at not in self._bytes:
             kept = alive * (self._activations + self._kept_inputs)
             if self.rules.weights == "newest":
                 kept = alive * self._inputs + self._activations
-            self._bytes[alive, first] = self.rules.copies(alive) * self._copy + kept + first * self._straight
-        return self._bytes[alive, first]
+            kept = kept + first * self._straight + at[-1] * self._waits
+            self._bytes[at] = self.rules.copies(alive) * self._copy + kept
+            if self.rules.drained_copies:
+                self._bytes[at] = np.maximum(self._bytes[at], self.rules.drained_copies * self._copy)
+        return self._bytes[at]
 
     def of_cut(self, cut: Sequence[range], alive: Sequence[int]) -> list[int]:
         """Bytes of each stage of a cluster, by its layers and its microbatches alive."""
-        both = zip(cut, alive, strict=True)
-        return [int(self.bytes(count, alive[0])[layers.start, layers.stop]) for layers, count in both]
+        each = zip(cut, alive, [0, *alive], strict=False)
+        return [int(self.bytes(count, alive[0], before)[held.start, held.stop]) for held, count, before in each]
 
     def of_row(self, row: Sequence[StagePlace]) -> list[int]:
         """Bytes of each place of a cluster."""
         return self.of_cut([range(place.first, place.end) for place in row], [place.alive for place in row])
+
+    def backed(self, first: int, end: int, held: int) -> int:
+        """Bytes of a node of a stage that two nodes hold, where one alone holds `held`."""
+        return held + self.rules.behind * self.waiting(first, end)
+
+    def waiting(self, first: int, end: int) -> int:
+        """Bytes of all messages that a stage gets for one microbatch: its inputs, and the gradients of its outputs."""
+        taken = [(first - 1, self.layers[first].input_bytes)] if first else []
+        taken += [read for layer in self.layers[first:end] for read in layer.reads if read[0] < first]
+        given = [self.layers[end].input_bytes] if end < len(self.layers) else []
+        given += [nbytes for layer in self.layers[end:] for at, nbytes in layer.reads if first <= at < end]
+        return sum(nbytes for _, nbytes in taken) + sum(given)
+
+    def receiving(self, first: int, end: int) -> int:
+        """Bytes of a new backup that has got its whole state, beside the parameters and gradients it began with."""
+        return int(self._copy[first, end]) * (STATE + 2)
 
     @property
     def least(self) -> int:

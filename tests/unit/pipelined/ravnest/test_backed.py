@@ -73,7 +73,8 @@ async def test_neither_node_is_more_than_two_steps_ahead_unless_the_other_is_los
 async def test_a_new_backup_is_not_waited_for_while_it_gets_the_state_and_may_then_be_ever_fewer_steps_behind():
     _, (one, other) = await two_holders()
     async with Actor(one) as actor, Actor(other) as slow:
-        first, second = (BackedPlace(end, by, NodeOrder((), {}), 1, 1) for end, by in [(one, actor), (other, slow)])
+        ends = [(one, actor), (other, slow)]
+        first, second = (BackedPlace(end, by, NodeOrder((), {}), 1, 1, 3 * CATCH_UP) for end, by in ends)
         first.copying = asyncio.get_running_loop().create_future()
         for step in range(1, 2 * CATCH_UP):
             await first.keep_pace(step)
@@ -83,6 +84,25 @@ async def test_a_new_backup_is_not_waited_for_while_it_gets_the_state_and_may_th
         await virtual_seconds(1.0)
         assert not waits.done()
         await second.keep_pace(1)
+        await waits
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize(("room", "steps"), [(0, 2), (5, 2), (6, 3), (9, 4)])
+async def test_a_place_waits_while_its_new_backup_has_no_room_for_the_inputs_of_one_more_step(room, steps):
+    """Two microbatches a step; without a limit all steps of a transfer waited in the backup."""
+    _, (one, other) = await two_holders()
+    async with Actor(one) as actor, Actor(other) as slow:
+        first, second = (
+            BackedPlace(end, by, NodeOrder((), {}), 2, 1, room) for end, by in [(one, actor), (other, slow)]
+        )
+        first.copying = asyncio.get_running_loop().create_future()
+        for step in range(1, steps):
+            await first.keep_pace(2 * step)
+        waits = asyncio.ensure_future(first.keep_pace(2 * steps))
+        await virtual_seconds(1.0)
+        assert not waits.done()
+        await second.keep_pace(2)
         await waits
 
 

@@ -1,24 +1,16 @@
 """Which nodes back up which places: the least reliable first, each by the smallest node that can hold it."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.backups import assign_backups, plan_with_backups
+from pipelined.ravnest.planning.backups import HeldPlace, assign_backups, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import LayerSize
 
 
-@dataclass
-class Place:
-    node: PoolNode
-    bytes: int
-
-
 def places(*facts):
-    return [Place(PoolNode(f"n{at}", 100, 1.0, None, sure), size) for at, (sure, size) in enumerate(facts)]
+    return [HeldPlace(PoolNode(f"n{at}", 100, 1.0, None, sure), 100, size) for at, (sure, size) in enumerate(facts)]
 
 
 def spare(**ram):
@@ -43,6 +35,10 @@ def test_the_smallest_node_that_can_hold_a_place_is_taken():
 
 def test_a_place_that_no_node_can_hold_gets_none():
     assert names(assign_backups(places((0.1, 10), (0.2, 5)), spare(a=6))) == {1: "a"}
+
+
+def test_a_place_whose_node_has_no_room_for_what_waits_where_it_is_behind_gets_none():
+    assert names(assign_backups([HeldPlace(PoolNode("n", 5, 1.0), 6, 5)], spare(a=9))) == {}
 
 
 def test_of_two_equal_nodes_the_faster_one_is_taken():

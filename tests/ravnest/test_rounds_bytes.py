@@ -1,0 +1,71 @@
+"""What nodes hold at their fullest in rounds, while they save, and when others join, beside what the plan says.
+
+Where a term of the plan does not hold, it is dropped, and the plan must then be too low: so each term is needed.
+"""
+
+import pytest
+
+from pipelined.aio.clock import run_virtual
+from pipelined.state.store import DiskStore
+from tests.ravnest.counted import MODEL, TRAINING, SlowSaving, WeighedStory, replace
+from tests.ravnest.story import Fault
+from tests.ravnest.test_backups import first_of, replaced
+
+
+def holds(ratios):
+    """Whether the plan is at most 2 % too low and 15 % too high."""
+    return all(0.98 <= ratio <= 1.15 for ratio in ratios)
+
+
+def is_low(ratios):
+    """Whether the plan is too low for some node."""
+    return min(ratios) < 0.98
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_two_clusters_hold_the_copies_of_a_round_and_the_first_one_what_it_saves(tmp_path, blocking):
+    saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
+    story = WeighedStory(replace(TRAINING, overlapped=not blocking), nodes=4, delay=0.03, saving=saving)
+    run_virtual(story.run())
+    (clusters,) = story.every_clusters
+    rules = {"rounds": True, "blocking": blocking}
+    first, second = (story.ratios(clusters, number, saves=number == 0, **rules) for number in range(2))
+    assert holds(first) and holds(second), (first, second)
+    assert is_low(story.ratios(clusters, 0, **rules)), "what is saved"
+    assert is_low(story.ratios(clusters, 1)), "a round"
+
+
+def test_one_cluster_alone_holds_what_it_saves(tmp_path):
+    saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
+    story = WeighedStory(nodes=2, clusters=1, delay=0.03, saving=saving)
+    run_virtual(story.run())
+    (clusters,) = story.every_clusters
+    ratios = story.ratios(clusters, 0, saves=True)
+    assert holds(ratios), ratios
+    assert is_low(story.ratios(clusters, 0))
+
+
+def test_clusters_that_go_on_hold_no_older_stage_and_the_first_one_the_moments_for_a_late_cluster():
+    async def lost(story):
+        await story.view.wait_for(lambda: story.view.progress)
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][0].name])
+
+    story = WeighedStory(replace(TRAINING, steps=40), nodes=4, delay=0.12)
+    run_virtual(story.run(lost(story)))
+    clusters = story.every_clusters[-1]
+    assert clusters.going.late == 1 and len(clusters.rows) == 2
+    first, late = story.ratios(clusters, 0, rounds=True, late=True), story.ratios(clusters, 1, rounds=True)
+    assert holds(first) and holds(late), (first, late)
+    assert is_low(story.ratios(clusters, 0, rounds=True)), "the moments"
+
+
+def test_the_node_of_a_place_holds_the_copy_that_its_new_backup_gets(monkeypatch):
+    monkeypatch.setattr("pipelined.ravnest.late.CHUNK", 4096)
+    story = WeighedStory(nodes=3, clusters=1, backups=1, delay=0.02)
+    run_virtual(story.run(replaced(story)))
+    clusters = story.every_clusters[-1]
+    (new,) = clusters.backups
+    at = [holder.name for stage in range(2) for holder in clusters.holders(0, stage)].index(first_of(clusters, new))
+    gives, alone = (story.ratios(clusters, 0, gives=each) for each in (True, False))
+    assert holds([gives[at]]) and is_low([alone[at]]), (gives, alone)
+    assert holds(alone[:at] + alone[at + 1 :]), alone
