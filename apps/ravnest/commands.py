@@ -98,6 +98,7 @@ async def train(flags: Train, say: Say) -> None:
     data = await asyncio.to_thread(read_data, subject, flags.text)
     symbols = data.tokenizer.vocab_size if isinstance(data, Text) else DIGITS_MODEL.classes
     task = RavnestTask(subject, symbols, data.digest)
+    flags.final.check_model(subject.model(symbols))
     on_step = show_steps(say, flags.metrics)
     run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
@@ -112,6 +113,10 @@ async def train(flags: Train, say: Say) -> None:
                 say,
                 resume=flags.resume,
             ).run()
+            if not flags.final.is_empty:
+                from apps.ravnest.final import write_average
+
+                await write_average(node, task, data, flags.final, say)
 
 
 def pool_request(task: RavnestTask, forming: FormingFlags, newcomers: Newcomer | None = None) -> PoolRequest:
@@ -189,7 +194,8 @@ async def export(flags: Export, say: Say) -> None:
         return await export_whole(whole, flags.output, say)
     from apps.ravnest.digits_training import export_digits
 
-    await asyncio.to_thread(export_digits, whole, flags.output.to, say)
+    say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
+    await asyncio.to_thread(export_digits, whole.values, flags.output.to, say)
 
 
 async def replay(flags: Replay, say: Say) -> None:

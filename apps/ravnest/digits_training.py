@@ -21,7 +21,6 @@ from apps.resnet.model import BasicBlock, Pool, Stem
 from apps.resnet.presets import Block
 from pipelined.api.data.batch import converted
 from pipelined.api.model.user_model import UserModel, bind
-from pipelined.state.store import Whole
 from pipelined.training.exchange.stream import Tree
 
 Pairs = tuple[torch.Tensor, torch.Tensor]
@@ -105,16 +104,15 @@ class DigitsFeed:
         return resized(train, index, SHAPE)
 
 
-def export_digits(whole: Whole, to: Path | None, say: Callable[[str], None]) -> None:
-    """Say how many of the held-out images a saved model gets right, and write it.
+def export_digits(given: Mapping[str, torch.Tensor], to: Path | None, say: Callable[[str], None]) -> None:
+    """Say how many of the held-out images a trained model gets right, and write it.
 
     Args:
         to: directory of `model.safetensors`; None: it is not written.
     """
-    held_out, values = Digits.read().held_out, dict(whole.values)
+    held_out, values = Digits.read().held_out, dict(given)
     every = resized(held_out, torch.arange(len(held_out)), SHAPE)
     correct = count_correct(values, every)
-    say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
     say(f"held-out images: {correct} of {len(held_out)} right ({correct / len(held_out):.3f})")
     if to is not None:
         to.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,19 @@ from pathlib import Path
 from typing import Literal
 
 from apps.common.address import DirectoryAddress
-from apps.common.arguments import FileFlags, OutputFlags, ShowFlags, TextFlags, check_directories, check_files
+from apps.common.arguments import (
+    FileFlags,
+    OutputFlags,
+    ShowFlags,
+    TextFlags,
+    check_directories,
+    check_files,
+    check_sample,
+)
+from apps.common.paths import check_export
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestConfig, find_model
-from apps.ravnest.digits import DigitsConfig, refuse_data
+from apps.ravnest.digits import DIGITS, DigitsConfig, refuse_data
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.places import MAX_ALIVE
@@ -51,6 +60,35 @@ class NewcomerFlags:
 
     newcomers: Literal["backup", "cluster"] | None = None
     """What nodes that come later become: backups first, or clusters alone. Default: backup with --backups."""
+
+
+@dataclass(frozen=True)
+class FinalFlags:
+    """What is written of the average at the end."""
+
+    export: Path | None = None
+    """Directory for the final model in Hugging Face's format, which the nodes send; of digits for its parameters."""
+    sample: int = 0
+    """Tokens to sample at the end."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.export is None and not self.sample
+
+    def check(self, preset: str) -> None:
+        """Raises UsageError: it cannot be done."""
+        check_sample(self.sample, self.prompt)
+        check_directories(export=self.export)
+        if self.sample and preset == DIGITS:
+            raise UsageError(f"--preset {DIGITS} has no text to sample (--sample {self.sample}); leave --sample out")
+
+    def check_model(self, model: ModelConfig | DigitsConfig) -> None:
+        """Refuse a directory that holds another kind of model. Raises UsageError."""
+        if self.export is not None and isinstance(model, ModelConfig):
+            check_export(self.export)
 
 
 @dataclass(frozen=True)
@@ -192,6 +230,7 @@ class Train:
     """With --resume: a directory in which nodes, or one of them, saved; it names the run."""
     resume: bool = False
     """Go on from the latest step of which the nodes hold all stages; start each with the --checkpoint that it had."""
+    final: FinalFlags = field(default_factory=FinalFlags)
     metrics: Path | None = None
     """Append one JSON object for each step to this file."""
     log: Level = "warning"
@@ -229,6 +268,7 @@ class Local:
     """Rounds from one save to the next."""
     resume: bool = False
     """Go on from the latest step of which --checkpoint has all stages."""
+    final: FinalFlags = field(default_factory=FinalFlags)
     orders: Path | None = None
     """Write to this directory what each node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
@@ -291,6 +331,7 @@ def check_forming(flags: Train | Local) -> None:
     flags.subject.model(MIN_VOCABULARY)
     refuse_data(flags.subject.preset, flags.text.data)
     flags.forming.check()
+    flags.final.check(flags.subject.preset)
     refuse_below(1, "--nodes", flags.nodes)
     if not (isinstance(flags, Local) and flags.pool):
         check_clusters(flags.forming, flags.nodes)

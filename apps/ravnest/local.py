@@ -103,7 +103,7 @@ def _pool_node(flags: Local, node: PoolNode) -> list[str]:
 
 def _training(flags: Local, nodes: int) -> list[str]:
     """The flags of `train`."""
-    shared = [flags.text, flags.forming, flags.later, flags.subject]
+    shared = [flags.text, flags.forming, flags.later, flags.subject, flags.final]
     words = ["--nodes", str(nodes), *(word for each in shared for word in arguments_of(each))]
     words += ["--resume", f"--checkpoint={flags.checkpoint}"] if flags.resume else []
     return words if flags.metrics is None else [*words, f"--metrics={flags.metrics}"]

@@ -24,7 +24,18 @@ def ravnest(*words):
 
 def test_two_clusters_train_one_model_that_is_replayed_and_exported(tmp_path):
     metrics, orders, saved = (tmp_path / name for name in ("metrics.jsonl", "orders", "saved"))
-    kept = ["--orders", orders, "--metrics", metrics, "--checkpoint", saved]
+    kept = [
+        "--orders",
+        orders,
+        "--metrics",
+        metrics,
+        "--checkpoint",
+        saved,
+        "--export",
+        tmp_path / "end",
+        "--sample",
+        5,
+    ]
     said = ravnest("local", "--nodes", 3, "--clusters", 2, "--average-every", 8, "--steps", 40, *kept, *FLAGS.split())
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert sorted(row["step"] for row in rows) == list(range(40))
@@ -37,9 +48,12 @@ def test_two_clusters_train_one_model_that_is_replayed_and_exported(tmp_path):
     assert sorted(re.findall(shown, again, re.M)) == sorted(re.findall(shown, said, re.M))
     (average,) = re.findall(r"^average (\w+)$", said, re.M)
     assert again.endswith(f"average {average}\n")
+    assert f"digest of all parameters after step 40: {average}" in said and "sample:\n" in said
     written = ravnest("export", "--checkpoint", saved, "--to", tmp_path / "model", "--sample", 5)
     assert f"digest of all parameters after step 40: {average}" in written
     assert json.loads((tmp_path / "model" / "config.json").read_text())["tie_word_embeddings"] is False
+    ends = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("end", "model")]
+    assert ends[0] == ends[1] and "model.safetensors" in ends[0]
 
 
 def children(parent):

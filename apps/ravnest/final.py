@@ -1,0 +1,64 @@
+"""What `train` writes at the end: the average, which it gets from the nodes, and a sample. Imports torch."""
+
+import asyncio
+from collections.abc import Mapping
+
+from apps.lm.data.text import Text
+from apps.lm.export import FinalOutput, model_of, say_digest
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.weights import Weights
+from apps.ravnest.config import RavnestTask
+from apps.ravnest.digits import Digits
+from apps.ravnest.flags import FinalFlags
+from apps.ravnest.training import training_of
+from pipelined.aio.nursery import beside
+from pipelined.aio.progress import Say
+from pipelined.errors import UsageError
+from pipelined.membership.node import Node
+from pipelined.membership.view import NoLongerValid
+from pipelined.ravnest.rounds import state_by_layer
+from pipelined.ravnest.saved_layers import SavedLayers
+from pipelined.ravnest.view import RavnestView
+from transports import Block
+
+AGAIN_S = 0.2
+"""Seconds between two requests for what a node does not give yet: it joins again after its last step."""
+
+
+async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flags: FinalFlags, say: Say) -> None:
+    """Get the average from the nodes of clusters that have trained their last step, and write what is asked for.
+
+    Raises:
+        UsageError: no node gives a part of it any more.
+    """
+    training, view = training_of(task, data), RavnestView(node.directory, node.clock)
+    layers = [[*each] for each in state_by_layer(training.model, training.numerics.dtype)]
+    found = await beside(_averages(node, view, layers, task.subject.lease), view.follow())
+    tensors = {name: block.torch() for name, block in found.items()}
+    subject, model = task.subject, task.subject.model(task.vocabulary)
+    if isinstance(data, Digits):
+        from apps.ravnest.digits_training import export_digits
+
+        return await asyncio.to_thread(export_digits, tensors, flags.export, say)
+    assert isinstance(model, ModelConfig)
+    weights = Weights(model_of(model.identity()), tensors)  # as `export` takes it from what is saved
+    await say_digest(weights, subject.steps, say)
+    output = FinalOutput(flags.export, flags.sample, flags.prompt, model.positions, subject.seed)
+    await output.write(weights, data.tokenizer, say)
+
+
+async def _averages(node: Node, view: RavnestView, layers: list[list[str]], lease_s: float) -> Mapping[str, Block]:
+    """All values of the average; a node that gives nothing yet is asked again for at most two leases."""
+    saves, found, since = SavedLayers(node, view, None), dict[str, Block](), node.clock.now()
+    clusters = await view.wait_for(lambda: view.clusters)
+    while True:
+        known = len(found)
+        try:
+            await saves.averages(clusters, layers, found)
+            return found
+        except NoLongerValid as error:
+            since = node.clock.now() if len(found) > known else since
+            if node.clock.now() - since > 2 * lease_s:
+                fact = f"the nodes do not give the whole average ({error})"
+                raise UsageError(f"{fact}; start training with --checkpoint, and export that") from error
+        await node.clock.sleep(AGAIN_S)
