@@ -14,6 +14,7 @@ from apps.ravnest.flags import Export, FormingFlags, Replay, Serve, Train
 from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.errors import UsageError
+from pipelined.measurement.codec import ratio_of
 from pipelined.measurement.doctor.machine import free_memory
 from pipelined.membership.addresses import described
 from pipelined.membership.connection import connected, member_node
@@ -133,6 +134,7 @@ def pool_request(task: RavnestTask, forming: FormingFlags, newcomers: Newcomer |
             ahead=forming.ahead,
             blocking=subject.average == "blocking",
             behind=STEPS_APART * subject.microbatches,
+            coded=ratio_of(subject.compress, subject.dtype),
         ),
         backups=forming.backups,
         newcomers=newcomers,

@@ -15,6 +15,7 @@ from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
 from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
+from pipelined.training.exchange.compression import check_codec
 
 MEANINGLESS = {
     "clip": "a step's norm is known when all stages have summed it, as at a flush, and clusters train without one; "
@@ -75,6 +76,8 @@ class RavnestConfig:
     """kept: a version of the weights for each microbatch alive; newest: one, and the backward computes anew with it."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
+    compress: str = "none"
+    """Codec for activations and gradients between nodes: none, blockwise8, bf16, fp16 or zstd."""
     lease: float = 10.0
     """Seconds without a heartbeat after which a node is removed; raise it for large models."""
 
@@ -95,6 +98,7 @@ class RavnestConfig:
         if self.average_every % self.microbatches:
             fact = f"rounds are not whole steps apart (--average-every {self.average_every}, microbatches of a step: "
             raise UsageError(f"{fact}{self.microbatches}); take a multiple of {self.microbatches}")
+        check_codec(self.compress, "--compress")
         refuse_non_positive("--lr", self.lr)
         refuse_lease("--lease", self.lease)
 

@@ -22,6 +22,7 @@ from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.places import MAX_ALIVE
 from pipelined.ravnest.planning.pool import BYTES, RATES, SPEEDS, quantity
+from pipelined.training.exchange.compression import check_codec
 
 MIN_VOCABULARY = 256
 """Symbols of a model that is only checked; the text decides later."""
@@ -124,6 +125,8 @@ class Plan:
     """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
     average: Literal["overlapped", "blocking"] = "overlapped"
     """overlapped: the copies of a round are held beside training; blocking: while a cluster is drained."""
+    compress: str = "none"
+    """Codec for activations and gradients between nodes: none, blockwise8, bf16, fp16 or zstd."""
     saves: bool = False
     """Nodes save (--checkpoint): they need room for a copy of their moments."""
     batch: int = 16
@@ -139,6 +142,7 @@ class Plan:
         self.forming.check()
         for name in ("microbatch", "seq", "batch"):
             refuse_below(1, f"--{name}", getattr(self, name))
+        check_codec(self.compress, "--compress")
         check_files(png=self.png)
         if self.png is not None and self.bytes is not None:
             raise UsageError("--png draws cuts, and --bytes has none; give --preset instead of --bytes")

@@ -8,6 +8,7 @@ from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
 from apps.ravnest.digits import DigitsConfig
 from apps.ravnest.flags import Plan
 from pipelined.errors import UsageError
+from pipelined.measurement.codec import ratio_of
 from pipelined.ravnest.planning.backups import STEPS_APART, plan_with_backups
 from pipelined.ravnest.planning.plan import PlannedCluster, PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import read_pool
@@ -45,6 +46,7 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
             blocking=flags.average == "blocking",
             saves=flags.saves,
             behind=STEPS_APART * -(-flags.batch // flags.microbatch),
+            coded=ratio_of(flags.compress, flags.dtype),
         ),
         backups=flags.forming.backups,
     )

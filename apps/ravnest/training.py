@@ -44,6 +44,7 @@ def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
             dtype=DTYPES[subject.dtype],
             autocast=torch.bfloat16 if subject.dtype == "bfloat16" else None,
             newest=subject.weights == "newest",
+            compress=subject.compress,
         ),
         sequence=subject.seq,
         seed=subject.seed,

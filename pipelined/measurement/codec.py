@@ -47,9 +47,13 @@ class CodecCosts:
         return {"ratio": self.ratio, "fixed": self.fixed, "per_byte": self.per_byte}
 
 
-def ratio_of(codec: str) -> float:
-    """Bytes on the wire per byte of a message, for a message of 256 KiB."""
-    array = _message(1 << 18)
+def ratio_of(codec: str, dtype: str = "float32") -> float:
+    """Bytes on the wire per byte of a message, for a message of 256 KiB.
+
+    Args:
+        dtype: float64; any other one is sent as float32.
+    """
+    array = _message(1 << 18).astype(np.float64 if dtype == "float64" else np.float32)
     return 1.0 if codec == NONE else pack(codec, [array]).nbytes / array.nbytes
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,16 +102,20 @@ def test_the_layers_elements_are_those_of_the_whole_model():
     )
 
 
-@pytest.mark.parametrize("steps", [6, 5])
-def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by_hand(steps):
+@pytest.mark.parametrize(("steps", "codec"), [(6, "none"), (5, "none"), (5, "blockwise8")])
+def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by_hand(steps, codec):
     """One microbatch alive on each stage, so that the order of work is the same in every run."""
     training = training_of(CASE, steps, OPTIMIZER, torch.float32, every=2)
+    training = replace(training, numerics=replace(training.numerics, compress=codec))
     together = Together(training, 3, ahead=1)
     told = trained(together, clusters=2)
     losses, digests = on_loop(by_hand(training, together.clusters))
     assert sorted((each.step, cluster, each.loss) for cluster, each in told) == sorted(losses)
     assert len(set(digests)) == 1 and f"average {digests[0]}" in together.said
     assert sorted(map(len, together.clusters.rows)) == [1, 2]
+    if codec != "none":
+        plain = replace(training, numerics=replace(training.numerics, compress="none"))
+        assert on_loop(by_hand(plain, together.clusters))[0] != losses, "the codec changes nothing"
 
 
 async def by_hand(training, clusters):

@@ -148,6 +148,15 @@ def test_one_cluster_of_which_every_place_has_a_backup_stops_at_a_round_so_that_
     assert len(first.rows) == 1 and last.going.late == 1 and len(last.backups) == 1
 
 
+def test_both_nodes_of_a_place_code_alike_and_the_replay_has_the_same_bits(tmp_path):
+    training = replace(OVERLAPPED, numerics=replace(OVERLAPPED.numerics, compress="blockwise8"))
+    befall = Fault.KILL, {"moment": 0.83, "seconds": 9.0, "names": ["n1", "n0"]}
+    told, orders = recorded(tmp_path, training, befall, nodes=6, ahead=3, backups=3)
+    assert told.ends == [f"average {replayed(training, orders)[0]}"] and len(orders) == 1
+    assert all(len(losses) == 1 for losses in told.shown.values())
+    assert replayed(OVERLAPPED, orders)[0] not in told.ends[0], "the codec changes nothing"
+
+
 LONG = replace(OVERLAPPED, steps=60)
 CHUNK = 256
 """Bytes of a chunk of a stage's state, so that a new backup gets it in many messages."""

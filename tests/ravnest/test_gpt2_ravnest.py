@@ -51,6 +51,15 @@ def rows_of(path):
     return {row["step"]: row for row in map(json.loads, path.read_text().splitlines())}
 
 
+def test_a_codec_between_nodes_changes_the_losses_a_little(tmp_path):
+    found = {}
+    for codec in ("none", "zstd", "bf16"):
+        trained(["--clusters", 1, "--steps", 3, "--compress", codec, "--metrics", tmp_path / codec], 2)
+        found[codec] = [row["loss"] for row in rows_of(tmp_path / codec).values()]
+    assert found["zstd"] == found["none"] != found["bf16"]
+    assert found["bf16"] == pytest.approx(found["none"], rel=1e-2)
+
+
 def test_one_cluster_trains_what_a_plain_loop_trains_and_exports_it(tmp_path):
     """One microbatch is alive, so that the cluster is a plain loop."""
     flags = ["--clusters", 1, "--steps", 6, "--metrics", tmp_path / "rows", "--export", tmp_path / "model"]

@@ -101,6 +101,7 @@ MISTAKES = [
     mistake("--schedule swarm --depth 9", "more stages than layers (stages: 9, layers: 6", "lower --depth to 6"),
     mistake("--schedule swarm --steps 0", "(--steps 0)", "leave --schedule swarm out"),
     mistake("--schedule swarm --compress zip", "--compress: unknown codec 'zip'", "or none"),
+    mistake("--schedule ravnest --compress zip", "--compress: unknown codec 'zip'", "or none"),
     mistake("--schedule swarm --checkpoint ~/same", "checkpoints of a pipeline", "another directory"),
     mistake("--schedule swarm --checkpoint ~/same --resume ~/same", "--resume auto"),
     mistake("--schedule swarm --export ~/occupied", "something else than a GPT-2", "give --export a new directory"),

@@ -25,7 +25,7 @@ AVERAGE_EVERY = 16
 LEASE_S = 60.0
 """The launcher ends the job when a rank dies; so a rank that is only slow keeps its lease."""
 SAME_IN_MODEL = ("layers", "d_model", "heads", "positions", "dropout")
-SAME_IN_CONFIG = ("preset", "steps", "lr", "warmup", "weight_decay", "seed", "dtype")
+SAME_IN_CONFIG = ("preset", "steps", "lr", "warmup", "weight_decay", "seed", "dtype", "compress")
 """Fields of a `RavnestConfig` with the name and value that the model and the flags have."""
 NOT_IN_RAVNEST = {
     "plan": "clusters are formed, and the model cut, by what each rank may hold",
@@ -39,7 +39,6 @@ NOT_IN_RAVNEST = {
     **dict.fromkeys(("offload_optimizer", "delayed_update"), "a node updates its layers where it computes"),
     "all_reduce": "clusters are averaged by rings",
     "exact_sums": "gradients are not summed between nodes",
-    "compress": "activations are sent as they are",
     "trace": "the clusters run without a common step",
     "replay": "`python -m apps.ravnest replay` does it",
     "init": "every node draws its own layers",

@@ -53,7 +53,7 @@ def pace_of(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) 
     speeds = [node.flops for node in nodes if node.flops]
     if len(speeds) < len(cut):
         return Pace(usual)
-    pipe = _Pipe(cut, sizes, speeds, [node.bandwidth for node in nodes])
+    pipe = _Pipe(cut, sizes, speeds, [node.bandwidth / sizes.rules.coded for node in nodes])
     if sizes.rules.ahead is not None:
         return pipe.priced(usual, f"--ahead is {sizes.rules.ahead}")
     return pipe.best([node.ram for node in nodes])

@@ -66,6 +66,7 @@ class StageRules:
         late: whether a late cluster gets the moments in the opening round. A save of that round shares the copy.
         gives: whether a new backup gets the stage, of which a copy is held until it is sent.
         behind: microbatches by which a node of a place may be behind the other one.
+        coded: bytes on a line per byte of what stages send, as a codec makes them.
     """
 
     weights: Weights = "kept"
@@ -76,6 +77,7 @@ class StageRules:
     late: bool = False
     gives: bool = False
     behind: int = 0
+    coded: float = 1.0
 
     def alive(self, stage: int, depth: int) -> int:
         """Microbatches alive: D - s, or with `ahead` K the like part of it, ⌈K (D - s) / D⌉."""

@@ -103,3 +103,7 @@ def test_the_plan_says_what_a_cluster_falls_short_of():
 def test_an_open_number_is_no_more_than_the_schedule_takes(monkeypatch):
     monkeypatch.setattr(pace, "MAX_ALIVE", 3)
     assert paced([30.0] * 3, 30.0).alive == [3, 2, 1]
+
+
+def test_a_codec_shortens_the_lines_and_fewer_are_alive():
+    assert (paced([30.0] * 3, 30.0).alive, paced([30.0] * 3, 30.0, coded=0.5).alive) == ([7, 4, 1], [5, 3, 1])
