@@ -51,14 +51,15 @@ LINE = 1.25e8
 
 
 class LastSave:
-    """A store that also keeps the values of the last save in memory.
+    """A store that also keeps the values of the last save in memory; those of others would be held beside rounds.
 
     Args:
         store: None: nothing is written.
+        step: of the last save.
     """
 
-    def __init__(self, store: ParameterStore | None):
-        self._store, self.values = store, dict[str, Any]()
+    def __init__(self, store: ParameterStore | None, step: int):
+        self._store, self._step, self.values = store, step, dict[str, Any]()
         self.at: SavedStage | None = None
 
     def saved_stages(self) -> list[SavedStage]:
@@ -67,7 +68,8 @@ class LastSave:
 
     def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
         """See `CheckpointStore`."""
-        self.at, self.values = saved, {name: value for name, value in state.items() if name.endswith(VALUE)}
+        if saved.step == self._step:
+            self.at, self.values = saved, {name: value for name, value in state.items() if name.endswith(VALUE)}
         return self._store is None or self._store.save(saved, state)
 
     def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
@@ -196,7 +198,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     ram = await _share_of_memory(transport, launch)
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
     executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
-    rank = Rank(transport, job, text, task, training, executor, ram, LastSave(disk), run, bool(resumed))
+    rank = Rank(transport, job, text, task, training, executor, ram, LastSave(disk, config.steps), run, bool(resumed))
     try:
         async with claimed(transport, config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")):
             async with directory_of_rank0(transport, config.listen, rank.begin) as url:
