@@ -79,7 +79,7 @@ class BackedPlace:
     """
 
     def __init__(
-        self, world: RpcTransport, actor: Actor, order: NodeOrder, microbatches: int, alive: int, room: int = 0
+        self, world: RpcTransport, actor: Actor, order: NodeOrder, *, microbatches: int, alive: int, room: int = 0
     ):
         self._actor, self.order, self._every, self._alive = actor, order, microbatches, alive
         self._most = max(1, room // microbatches - 1)

@@ -196,7 +196,8 @@ class ClusterMember:
         instructions = fixed_order(clusters, place, len(training.steps_of(number, count)) * each)
         order = NodeOrder(instructions, fixed_turns(training.snapshots(clusters), training.every * each))
         room = next(each.room for each in clusters.backups if each[:2] == place)
-        return BackedPlace(world, actor, order, each, clusters.rows[number][place[1]].alive, room)
+        alive = clusters.rows[number][place[1]].alive
+        return BackedPlace(world, actor, order, microbatches=each, alive=alive, room=room)
 
     def _saver(
         self,

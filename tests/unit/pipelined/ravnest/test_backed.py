@@ -42,6 +42,10 @@ def test_a_difference_is_added_half_way_to_the_next_snapshot():
     assert fixed_turns([], 8) == {}
 
 
+def place_at(end, actor, microbatches, alive, room=0):
+    return BackedPlace(end, actor, NodeOrder((), {}), microbatches=microbatches, alive=alive, room=room)
+
+
 async def two_holders():
     network = VirtualNetwork(delay=1e-3)
     ends = [Worlds(network.endpoint(name), 1 << 20) for name in "ab"]
@@ -53,7 +57,7 @@ async def two_holders():
 async def test_neither_node_is_more_than_two_steps_ahead_unless_the_other_is_lost():
     network, (one, other) = await two_holders()
     async with Actor(one) as actor, Actor(other) as slow:
-        first, second = (BackedPlace(end, by, NodeOrder((), {}), 2, 1) for end, by in [(one, actor), (other, slow)])
+        first, second = (place_at(end, by, 2, 1) for end, by in [(one, actor), (other, slow)])
         for updates in (1, 2, 3):
             await first.keep_pace(updates)
         waits = asyncio.ensure_future(first.keep_pace(4))
@@ -74,7 +78,7 @@ async def test_a_new_backup_is_not_waited_for_while_it_gets_the_state_and_may_th
     _, (one, other) = await two_holders()
     async with Actor(one) as actor, Actor(other) as slow:
         ends = [(one, actor), (other, slow)]
-        first, second = (BackedPlace(end, by, NodeOrder((), {}), 1, 1, 3 * CATCH_UP) for end, by in ends)
+        first, second = (place_at(end, by, 1, 1, 3 * CATCH_UP) for end, by in ends)
         first.copying = asyncio.get_running_loop().create_future()
         for step in range(1, 2 * CATCH_UP):
             await first.keep_pace(step)
@@ -93,9 +97,7 @@ async def test_a_place_waits_while_its_new_backup_has_no_room_for_the_inputs_of_
     """Two microbatches a step; without a limit all steps of a transfer waited in the backup."""
     _, (one, other) = await two_holders()
     async with Actor(one) as actor, Actor(other) as slow:
-        first, second = (
-            BackedPlace(end, by, NodeOrder((), {}), 2, 1, room) for end, by in [(one, actor), (other, slow)]
-        )
+        first, second = (place_at(end, by, 2, 1, room) for end, by in [(one, actor), (other, slow)])
         first.copying = asyncio.get_running_loop().create_future()
         for step in range(1, steps):
             await first.keep_pace(2 * step)
@@ -110,7 +112,7 @@ async def test_a_place_waits_while_its_new_backup_has_no_room_for_the_inputs_of_
 async def test_both_stop_after_the_same_step_whatever_they_have_done_beyond_it():
     _, (one, other) = await two_holders()
     async with Actor(one) as actor:
-        early, late = (BackedPlace(end, actor, NodeOrder((), {}), 2, 3) for end in (one, other))
+        early, late = (place_at(end, actor, 2, 3) for end in (one, other))
         early.end_after(4)
         votes = [early.stops() for _ in range(5)]
         seen = [late.stops() for _ in range(3)]
