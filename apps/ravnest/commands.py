@@ -10,7 +10,8 @@ from apps.common.trackers import Tracker, append
 from apps.lm.data.text import Text, read_text
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits, refuse_data
-from apps.ravnest.flags import Export, FormingFlags, Replay, Serve, Train
+from apps.ravnest.flag_groups import FormingFlags
+from apps.ravnest.flags import Export, Replay, Serve, Train
 from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.errors import UsageError

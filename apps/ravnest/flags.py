@@ -12,84 +12,18 @@ from apps.common.arguments import (
     TextFlags,
     check_directories,
     check_files,
-    check_sample,
 )
-from apps.common.paths import check_export
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestConfig, find_model
-from apps.ravnest.digits import DIGITS, DigitsConfig, refuse_data
+from apps.ravnest.digits import DigitsConfig, refuse_data
+from apps.ravnest.flag_groups import FinalFlags, FormingFlags, NewcomerFlags, check_clusters
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
-from pipelined.ravnest.planning.places import MAX_ALIVE
 from pipelined.ravnest.planning.pool import BYTES, RATES, SPEEDS, quantity
 from pipelined.training.exchange.compression import check_codec
 
 MIN_VOCABULARY = 256
 """Symbols of a model that is only checked; the text decides later."""
-
-
-@dataclass(frozen=True)
-class FormingFlags:
-    """How clusters are formed of nodes."""
-
-    clusters: int | None = None
-    """Clusters, each with the whole model. Default: the most that differ by at most --balance of their mean."""
-    balance: float = 0.25
-    """Where --clusters is open: the largest spread of the clusters' seconds, as a part of their mean."""
-    objective: Literal["transfer", "rate"] | None = None
-    """transfer: equal transfer times, equal shares of RAM; rate: the fastest. Default: rate where speeds are known."""
-    ahead: int | None = None
-    """Microbatches alive in a cluster's first stage (K). Default: what keeps all stages busy, as far as it fits."""
-    backups: int = 0
-    """Nodes, the last ones to come, that back up the least reliable places: they do the same, and go on in them."""
-
-    def check(self) -> None:
-        """Raises UsageError: no clusters can be formed so. The owner calls this: the error names its command."""
-        for name in ("clusters", "ahead"):
-            if (value := getattr(self, name)) is not None:
-                refuse_below(1, f"--{name}", value)
-        if self.ahead is not None and self.ahead > MAX_ALIVE:
-            fact = f"--ahead must be at most {MAX_ALIVE} (it is {self.ahead})"
-            raise UsageError(f"{fact}; lower it, or leave it out: the plan takes what keeps all stages busy")
-        refuse_below(0, "--balance", self.balance)
-        refuse_below(0, "--backups", self.backups)
-
-
-@dataclass(frozen=True)
-class NewcomerFlags:
-    """What becomes of nodes that come while clusters train."""
-
-    newcomers: Literal["backup", "cluster"] | None = None
-    """What nodes that come later become: backups first, or clusters alone. Default: backup with --backups."""
-
-
-@dataclass(frozen=True)
-class FinalFlags:
-    """What is written of the average at the end."""
-
-    export: Path | None = None
-    """Directory for the final model in Hugging Face's format, which the nodes send; of digits for its parameters."""
-    sample: int = 0
-    """Tokens to sample at the end."""
-    prompt: str = "ROMEO"
-    """What the sample begins with."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
-        return self.export is None and not self.sample
-
-    def check(self, preset: str) -> None:
-        """Raises UsageError: it cannot be done."""
-        check_sample(self.sample, self.prompt)
-        check_directories(export=self.export)
-        if self.sample and preset == DIGITS:
-            raise UsageError(f"--preset {DIGITS} has no text to sample (--sample {self.sample}); leave --sample out")
-
-    def check_model(self, model: ModelConfig | DigitsConfig) -> None:
-        """Refuse a directory that holds another kind of model. Raises UsageError."""
-        if self.export is not None and isinstance(model, ModelConfig):
-            check_export(self.export)
 
 
 @dataclass(frozen=True)
@@ -339,11 +273,3 @@ def check_forming(flags: Train | Local) -> None:
     refuse_below(1, "--nodes", flags.nodes)
     if not (isinstance(flags, Local) and flags.pool):
         check_clusters(flags.forming, flags.nodes)
-
-
-def check_clusters(forming: FormingFlags, nodes: int) -> None:
-    """Raises UsageError: more clusters are asked for than there will be nodes."""
-    if (clusters := forming.clusters or 1) > nodes - forming.backups:
-        beside = f", --backups: {forming.backups}" if forming.backups else ""
-        fact = f"more clusters than nodes (--clusters: {clusters}, nodes: {nodes}{beside})"
-        raise UsageError(f"{fact}; take fewer --clusters, or add nodes")

@@ -18,7 +18,8 @@ from apps.common.children import (
 )
 from apps.ravnest.commands import pool_request
 from apps.ravnest.config import RavnestTask
-from apps.ravnest.flags import MIN_VOCABULARY, Local, check_clusters
+from apps.ravnest.flag_groups import check_clusters
+from apps.ravnest.flags import MIN_VOCABULARY, Local
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.measurement.doctor.machine import free_memory

@@ -10,7 +10,7 @@ from apps.ravnest.flags import Plan
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import ratio_of
 from pipelined.ravnest.planning.backups import STEPS_APART, plan_with_backups
-from pipelined.ravnest.planning.plan import PlannedCluster, PoolRequest, RavnestPlan
+from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import read_pool
 from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
 

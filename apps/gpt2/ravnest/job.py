@@ -14,7 +14,7 @@ from apps.lm.data.batches import Batches
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2_presets import ModelConfig, parameters
 from apps.ravnest.config import RavnestConfig
-from apps.ravnest.flags import FormingFlags, check_clusters
+from apps.ravnest.flag_groups import FormingFlags, check_clusters
 from pipelined.errors import UsageError
 
 SCHEDULE = "ravnest"

@@ -8,7 +8,7 @@ import pytest
 from apps.common.arguments import TextFlags, arguments_of
 from apps.ravnest.__main__ import parse as ravnest
 from apps.ravnest.config import RavnestConfig
-from apps.ravnest.flags import FormingFlags
+from apps.ravnest.flag_groups import FormingFlags
 from apps.swarm.__main__ import parse as swarm
 from apps.swarm.config import TrainingConfig
 
