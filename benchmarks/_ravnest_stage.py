@@ -77,7 +77,7 @@ def backed_place(run: dict[str, Any], world: RpcTransport, actor: Actor) -> Back
     each, stage = run["microbatches"], world.rank
     row = [StagePlace("", at, 0, n, n + 1, k) for n, (at, k) in enumerate(zip(run["addresses"], alive, strict=True))]
     order = NodeOrder(fixed_order(Clusters(1, [row]), (0, stage), each * run["steps"]), {})
-    return BackedPlace(world, actor, order, each, alive[stage])
+    return BackedPlace(world, actor, order, microbatches=each, alive=alive[stage])
 
 
 async def trained(worlds: Worlds, run: dict[str, Any], clock: Clock) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """What `train` writes at the end: the average, which it gets from the nodes, and a sample. Imports torch."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from apps.lm.data.text import Text
 from apps.lm.export import FinalOutput, model_of, say_digest
@@ -9,7 +11,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.weights import Weights
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import Digits
-from apps.ravnest.flags import FinalFlags
+from apps.ravnest.flag_groups import FinalFlags
 from apps.ravnest.training import training_of
 from pipelined.aio.nursery import beside
 from pipelined.aio.progress import Say
@@ -21,6 +23,7 @@ from pipelined.ravnest.saved_layers import SavedLayers
 from pipelined.ravnest.view import RavnestView
 from transports import Block
 
+Layers = Sequence[Mapping[str, torch.Tensor]]
 AGAIN_S = 0.2
 """Seconds between two requests for what a node does not give yet: it joins again after its last step."""
 
@@ -32,7 +35,7 @@ async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flag
         UsageError: no node gives a part of it any more.
     """
     training, view = training_of(task, data), RavnestView(node.directory, node.clock)
-    layers = [[*each] for each in state_by_layer(training.model, training.numerics.dtype)]
+    layers = state_by_layer(training.model, training.numerics.dtype)
     found = await beside(_averages(node, view, layers, task.subject.lease), view.follow())
     tensors = {name: block.torch() for name, block in found.items()}
     subject, model = task.subject, task.subject.model(task.vocabulary)
@@ -47,7 +50,7 @@ async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flag
     await output.write(weights, data.tokenizer, say)
 
 
-async def _averages(node: Node, view: RavnestView, layers: list[list[str]], lease_s: float) -> Mapping[str, Block]:
+async def _averages(node: Node, view: RavnestView, layers: Layers, lease_s: float) -> Mapping[str, Block]:
     """All values of the average; a node that gives nothing yet is asked again for at most two leases."""
     saves, found, since = SavedLayers(node, view, None), dict[str, Block](), node.clock.now()
     clusters = await view.wait_for(lambda: view.clusters)

@@ -74,11 +74,13 @@ class SavedLayers:
         """Give these values of the average after the last round of clusters to others that ask; none: no more."""
         self._clusters, self.average = clusters.number, {name: tensor.detach() for name, tensor in values.items()}
 
-    async def averages(self, clusters: Clusters, layers: Sequence[Sequence[str]], found: dict[str, Block]) -> None:
+    async def averages(
+        self, clusters: Clusters, layers: Sequence[Mapping[str, torch.Tensor]], found: dict[str, Block]
+    ) -> None:
         """Get the average after the last round of clusters from the nodes that hold it, parameter by parameter.
 
         Args:
-            layers: the names of the parameters and buffers of each layer.
+            layers: of the whole model, see `state_by_layer`.
             found: by name, what is there already; the rest is added.
         Raises:
             NoLongerValid: no node gives one of them now.
@@ -88,22 +90,26 @@ class SavedLayers:
         for layer, names in enumerate(layers):
             places = [(n, s) for n, s, place in rows if place.first <= layer < place.end]
             holders = [holder.name for at in places for holder in clusters.holders(*at)]
-            for name in names:
+            for name, tensor in names.items():
                 if name not in found:
-                    found[name] = (await self._find(holders, version, name))[f"{name}/{VALUE}"]
+                    key, dtype = f"{name}/{VALUE}", str(tensor.dtype).removeprefix("torch.")
+                    found[name] = (await self._find(holders, version, name, {key: (dtype, tuple(tensor.shape))}))[key]
 
     def _holders(self, version: Version) -> list[str]:
         """The nodes that offer a version, in the order in which this one asks them: itself, then those after it."""
         own = self._node.name
         return sorted(self._view.holders(version), key=lambda name: (name < own, name))
 
-    async def _find(self, holders: list[str], version: Version, name: str) -> Mapping[str, Block]:
+    async def _find(
+        self, holders: list[str], version: Version, name: str, expected: Layout | None = None
+    ) -> Mapping[str, Block]:
         for holder in [*holders]:
             try:
-                give = self._read if holder == self._node.name else partial(self._ask, holder)
+                give = self._read if holder == self._node.name else partial(self._ask, holder, expected)
                 found = await give(version, name)
             except (TransportError, TransferError, NoLongerValid) as error:
-                warn("saved parameter not given", node=holder, name=name, why=str(error) or f"{holder} left")
+                if expected is None or isinstance(error, TransferError):  # after the last step each node joins again
+                    warn("saved parameter not given", node=holder, name=name, why=str(error) or f"{holder} left")
                 continue
             if found:
                 holders.remove(holder)
@@ -112,12 +118,14 @@ class SavedLayers:
         asked = ", ".join(holders) or "none offers it"
         raise NoLongerValid(f"no node gives {name} of step {version.step} ({asked})")
 
-    async def _ask(self, holder: str, version: Version, name: str) -> Mapping[str, Block]:
+    async def _ask(self, holder: str, expected: Layout | None, version: Version, name: str) -> Mapping[str, Block]:
         record = self._view.nodes.get(holder)
         if record is None:
             raise NoLongerValid
         async with self._view.while_holds(lambda: self._view.is_here(record)):
             manifest, parts = await self._chunk(record.address, version, name, 0)
+            if expected is not None and manifest.layout not in ({}, expected):
+                raise TransferError(f"another layout (sent: {manifest.layout!r:.80}, expected: {expected})")
             download = Download(manifest)
             for index in range(manifest.chunks):
                 if index:

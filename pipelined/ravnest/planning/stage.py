@@ -125,7 +125,7 @@ class StageSizes:
         self._waits = self._inputs * np.array([*(layer.waits for layer in layers), False])[:, None]
         self._straight = _straight(layers)
         self.depend_on_depth = bool(self._straight.any()) or any(layer.waits for layer in layers)
-        self._bytes: dict[tuple[int, int], NDArray[np.float64]] = {}
+        self._bytes: dict[tuple[int, int, int], NDArray[np.float64]] = {}
 
     def bytes(self, alive: int, first: int, before: int = 0) -> NDArray[np.float64]:
         """Bytes of every stage with this many microbatches alive in it, in the first stage, and in the one before."""

@@ -2,9 +2,11 @@
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
@@ -12,7 +14,7 @@ from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
 from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.records import NODES, NodeRecord
+from pipelined.ravnest.records import NODES, Clusters, NodeRecord, StagePlace
 from pipelined.ravnest.saved_layers import TOPIC, SavedLayers
 from pipelined.ravnest.saving import Saving
 from pipelined.ravnest.view import RavnestView
@@ -143,3 +145,30 @@ async def test_other_dtypes_are_refused_with_both(tmp_path):
     async with nodes(tmp_path, x=[0]) as found:
         with pytest.raises(UsageError, match=r"does not hold a/value \(saved: .*float32.*expected: .*float64.*--dtype"):
             await load(found["x"], {"a/value": np.zeros(3)})
+
+
+CLUSTERS = Clusters(4, [[StagePlace(name, f"virtual://{name}", 1, at, at + 1, 1) for at, name in enumerate("xy")]])
+LAYERS = [{"a": torch.empty(3, device="meta")}, {"b": torch.empty(2, 2, device="meta")}]
+
+
+async def test_the_average_comes_from_the_nodes_that_hold_it_and_what_is_there_is_not_asked_for_again(tmp_path):
+    async with nodes(tmp_path, x=[], y=[], z=[]) as found:
+        found["x"].keep(CLUSTERS, {"a": torch.arange(3.0)})
+        got = {}
+        with pytest.raises(NoLongerValid, match=r"no node gives b of step 4 \(y\)"):
+            await found["z"].averages(CLUSTERS, LAYERS, got)
+        assert [*got] == ["a"]
+        found["x"].keep(CLUSTERS, {})
+        found["y"].keep(CLUSTERS, {"b": torch.ones(2, 2)})
+        await found["z"].averages(CLUSTERS, LAYERS, got)
+        assert got["a"].numpy().tolist() == [0, 1, 2] and got["b"].numpy().tolist() == [[1, 1], [1, 1]]
+
+
+async def test_a_tensor_of_another_size_or_of_other_clusters_is_not_taken_for_the_average(tmp_path):
+    async with nodes(tmp_path, x=[], y=[], z=[]) as found:
+        found["x"].keep(CLUSTERS, {"a": torch.arange(4.0)})
+        with pytest.raises(NoLongerValid, match="no node gives a"):
+            await found["z"].averages(CLUSTERS, LAYERS, {})
+        found["x"].keep(replace(CLUSTERS, number=3), {"a": torch.arange(3.0)})
+        with pytest.raises(NoLongerValid, match="no node gives a"):
+            await found["z"].averages(CLUSTERS, LAYERS, {})
