@@ -8,7 +8,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.state.store import DiskStore
 from tests.ravnest.counted import MODEL, TRAINING, SlowSaving, WeighedStory, replace
-from tests.ravnest.story import Fault
+from tests.ravnest.story import Fault, Story
 from tests.ravnest.test_backups import first_of, replaced
 
 
@@ -57,6 +57,20 @@ def test_clusters_that_go_on_hold_no_older_stage_and_the_first_one_the_moments_f
     first, late = story.ratios(clusters, 0, rounds=True, late=True), story.ratios(clusters, 1, rounds=True)
     assert holds(first) and holds(late), (first, late)
     assert is_low(story.ratios(clusters, 0, rounds=True)), "the moments"
+
+
+@pytest.mark.parametrize(("ram", "late"), [(5500, 0), (6500, 1)])
+def test_a_late_cluster_forms_only_where_the_first_one_has_room_for_a_copy_of_its_moments(ram, late):
+    """Layers of 400 bytes, of which a node holds two: 6 copies with a round, and 8 with those of the moments."""
+
+    async def lost(story):
+        await story.view.wait_for(lambda: story.view.progress)
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][0].name])
+
+    story = Story(4, ram=ram, steps=20)
+    run_virtual(story.run(lost(story)))
+    first, *others = story.chain
+    assert len(first.rows) == 2 and sum(each.going.late for each in others) == late
 
 
 def test_the_node_of_a_place_holds_the_copy_that_its_new_backup_gets(monkeypatch):

@@ -39,6 +39,11 @@ def test_sizes_of_other_models_are_refused(capsys, words):
     assert f"--preset digits has sizes of its own; leave {words[0]} out" in capsys.readouterr().err
 
 
+def test_a_sample_of_images_is_refused(capsys):
+    assert main(["local", "--preset", "digits", "--sample", "5"]) == 2
+    assert "--preset digits has no text to sample (--sample 5); leave --sample out" in capsys.readouterr().err
+
+
 def test_files_to_learn_from_are_refused(tmp_path):
     flags = Local().text
     with pytest.raises(UsageError, match="learns from scikit-learn's digits; leave --data out"):

@@ -3,7 +3,15 @@
 import msgpack
 import pytest
 
-from pipelined.ravnest.records import ClusterProgress, Clusters, GoingOn, NodeRecord, StagePlace
+from pipelined.ravnest.records import (
+    BackupPlace,
+    ClusterProgress,
+    Clusters,
+    GoingOn,
+    Holder,
+    NodeRecord,
+    StagePlace,
+)
 from pipelined.state.versions import Version
 
 ROW = [StagePlace("a", "at a", 7, 0, 2, 3), StagePlace("b", "at b", 8, 2, 5, 1)]
@@ -23,6 +31,23 @@ def test_clusters_that_an_earlier_release_wrote_do_not_go_on():
     old = Clusters(4, [ROW, OTHER], Version(6, "run-3")).stored()
     del old["going"]
     assert Clusters.unpack(msgpack.packb(old)) == Clusters(4, [ROW, OTHER], Version(6, "run-3"))
+
+
+def test_backups_and_nodes_that_an_earlier_release_wrote_have_no_room_and_save_nothing():
+    backed = Clusters(4, [ROW, OTHER], backups=[BackupPlace(0, 1, Holder("z", "at z", 9), 7)])
+    assert Clusters.unpack(backed.pack()) == backed
+    old = backed.stored() | {"backups": [[0, 1, ["z", "at z", 9]]]}
+    assert Clusters.unpack(msgpack.packb(old)).backups == [BackupPlace(0, 1, Holder("z", "at z", 9))]
+    written = node("a", 1).stored()
+    del written["saves"]
+    assert NodeRecord.unpack(msgpack.packb(written)) == node("a", 1)
+
+
+@pytest.mark.parametrize("backup", [[0, 1], [0, 1, ["z", "at z", 9], -1], [0, 9, ["z", "at z", 9], 0], [0, 1, 2, 3]])
+def test_backups_of_no_place_or_with_no_room_are_refused(backup):
+    stored = Clusters(4, [ROW, OTHER]).stored() | {"backups": [backup]}
+    with pytest.raises(ValueError, match="backup"):
+        Clusters.unpack(msgpack.packb(stored))
 
 
 def test_steps_of_lost_clusters_come_first():
