@@ -80,7 +80,7 @@ class Cuts:
 
     def _table(self, depth: int) -> dict[int, Costs]:
         """What is known by the set of nodes, where the depth does not decide on the bytes, too."""
-        by_depth = self._sizes.depend_on_depth or self._sizes.rules.ahead is not None
+        by_depth = self._sizes.has_skips or self._sizes.rules.ahead is not None
         return self._tables.setdefault(depth if by_depth else 0, {})
 
     def _rest(
@@ -113,8 +113,8 @@ class Cuts:
             self._known_for, self._known = (depth, limit), {}
         if (node, stage) not in self._known:
             held, alive = self._nodes[node], self._sizes.rules.alive
-            before = alive(stage - 1, depth) if stage else 0
-            share = self._sizes.bytes(alive(stage, depth), alive(0, depth), before) / held.ram
+            waiting = alive(stage - 1, depth)
+            share = self._sizes.bytes(alive(stage, depth), alive(0, depth), waiting) / held.ram
             seconds = self._sizes.work / held.flops if held.flops else np.zeros_like(share)
             first, second = (seconds, share) if self._objective == "rate" else (share, seconds)
             fits = (share <= 1) & (first <= limit)

@@ -1,9 +1,10 @@
 """What a stage holds, and how many microbatches are alive in it: the bytes and the law, in closed form.
 
 A stage of P parameters of 4 bytes holds 4 P (V + 1 + 2 + R) bytes: V versions of its weights, a gradient, two moments,
-and R copies of a round (the snapshot and its sum). Its activations come on top: those of all K microbatches alive, or,
-where they are recomputed (`newest`), the inputs of K and the activations of one. What it reads of other stages than the
-one before comes straight from there, and waits: as much as K of the first stage.
+and R copies of a round (the snapshot and its sum), of what is saved, and of what is sent to others that join. Its
+activations come on top: those of all K microbatches alive, or, where they are recomputed (`newest`), the inputs of K
+and the activations of one. The inputs of as many more wait as may be alive in the stage before. What it reads of other
+stages than that comes straight from there, and waits: as much as K of the first stage.
 """
 
 import math
@@ -39,7 +40,8 @@ class LayerSize:
             else from the one that made them.
         keeps_input: whether a stage that begins with this layer keeps its input beside `activation_bytes`, because
             these have the output of each layer instead.
-        waits: whether its input waits here for each microbatch that may be alive in the stage before and not here.
+        waits: whether its input waits here for each microbatch that may be alive in the stage before and not here;
+            that of the first layer does not.
     """
 
     parameters: int
@@ -124,7 +126,7 @@ class StageSizes:
         self.work = _sums([layer.work for layer in layers]) * rules.passes
         self._waits = self._inputs * np.array([*(layer.waits for layer in layers), False])[:, None]
         self._straight = _straight(layers)
-        self.depend_on_depth = bool(self._straight.any()) or any(layer.waits for layer in layers)
+        self.has_skips = bool(self._straight.any())
         self._bytes: dict[tuple[int, int, int], NDArray[np.float64]] = {}
 
     def bytes(self, alive: int, first: int, before: int = 0) -> NDArray[np.float64]:
