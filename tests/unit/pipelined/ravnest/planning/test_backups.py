@@ -37,7 +37,7 @@ def test_a_place_that_no_node_can_hold_gets_none():
     assert names(assign_backups(places((0.1, 10), (0.2, 5)), spare(a=6))) == {1: "a"}
 
 
-def test_a_place_whose_node_has_no_room_for_what_waits_where_it_is_behind_gets_none():
+def test_a_place_gets_no_backup_if_its_node_has_no_room_for_the_inputs_that_wait():
     assert names(assign_backups([HeldPlace(PoolNode("n", 5, 1.0), 6, 5)], spare(a=9))) == {}
 
 
