@@ -25,7 +25,7 @@ class Fitting:
 
     def __init__(self, nodes: Sequence[PoolNode], sizes: StageSizes):
         self._sizes, self._rams = sizes, np.array([float(node.ram) for node in nodes])
-        self._ends_of: dict[tuple[int, int], Indices | None] = {}
+        self._ends_of: dict[tuple[int, int, int], Indices | None] = {}
         self._lacks: dict[tuple[float, ...], int | None] = {}
         self._are_alike = len({*sizes.layers[1:-1]}) < 2
 
@@ -102,7 +102,7 @@ class Fitting:
         Shapes: (nodes, L + 2); the last column, where `NOWHERE` points, is the stage after a set that fits nowhere.
         """
         alive = self._sizes.rules.alive
-        key = alive(stage, depth), alive(0, depth)
+        key = alive(stage, depth), alive(0, depth), alive(stage - 1, depth) if stage else 0
         if key not in self._ends_of:
             held = self._sizes.bytes(*key)
             first, end = np.triu_indices(len(held), k=2)
