@@ -23,7 +23,7 @@ MEANINGLESS = {
     "stages": "the plan gives each node of a cluster a stage; say how many --nodes and --clusters there are",
     "optimizer": "each stage is updated by AdamW; leave it out",
     "eval_every": "no node has the whole model before the end; leave it out",
-    **dict.fromkeys(("compress", "compress_sums"), "nodes send tensors as they are; leave it out"),
+    "compress_sums": "rounds send parameters as they are; leave it out",
     "exact_sums": "gradients are not summed between nodes; leave it out, and see --orders for the same bits again",
     "delayed_updates": "a stage is updated right after each backward; leave it out",
     "rebalance": "nodes keep their layers until other clusters are formed; leave it out",

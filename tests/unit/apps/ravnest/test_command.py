@@ -53,7 +53,7 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("train --coordinator tcp://127.0.0.1:1 --clip=1", "as at a flush, and clusters train without one; lower --lr"),
         (
             "local --compress-sums bf16",
-            "--compress-sums means nothing to python -m apps.ravnest: nodes send",
+            "--compress-sums means nothing to python -m apps.ravnest: rounds send",
         ),
         ("local --preset digits --data LICENSE", "--preset digits learns from scikit-learn's digits; leave --data out"),
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
