@@ -2,19 +2,27 @@
 
 
 class Mismatch(ValueError):
-    """The ranks of a group called one collective with different arguments, or different collectives."""
+    """The ranks of a group called one collective with different arguments, or different collectives.
+
+    Args:
+        peer: the other rank.
+    """
+
+    def __init__(self, fact: str, peer: int):
+        super().__init__(fact)
+        self.peer = peer
 
     @classmethod
     def between(cls, mine: int, signature: object, other: int, others_signature: object) -> "Mismatch":
         """The error that names both signatures."""
         fact = f"ranks call one collective differently (rank {mine}: {signature}; rank {other}: {others_signature})"
-        return cls(f"{fact}; give all ranks of the group equal arguments")
+        return cls(f"{fact}; give all ranks of the group equal arguments", other)
 
     @classmethod
     def apart(cls, mine: int, call: str, other: int, others_call: str) -> "Mismatch":
         """The error that names two calls of different numbers."""
         fact = f"ranks wait for one another in different calls (rank {mine}: {call}; rank {other}: {others_call})"
-        return cls(f"{fact}; call the group's collectives equally often and in one order on all of its ranks")
+        return cls(f"{fact}; call the group's collectives equally often and in one order on all of its ranks", other)
 
 
 class Unsupported(ValueError):

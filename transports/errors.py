@@ -30,6 +30,7 @@ class SizeMismatch(TransportError):
     """A received bare buffer has another size than the receiver expected.
 
     Args:
+        peer: the rank that sent it.
         expected: bytes.
         received: bytes; None: more than expected.
         prefix: the first bytes received, if they were kept; at most `expected` of them.
@@ -38,7 +39,7 @@ class SizeMismatch(TransportError):
     def __init__(self, peer: int, channel: int, expected: int, received: int | None, prefix: memoryview):
         sizes = f"expected: {expected} bytes, received: {'more' if received is None else received} bytes"
         super().__init__(f"buffer of another size from rank {peer} on channel {channel} ({sizes})")
-        self.prefix = prefix
+        self.peer, self.prefix = peer, prefix
 
 
 class WireError(TransportError):

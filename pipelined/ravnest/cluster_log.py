@@ -26,7 +26,7 @@ from pipelined.ravnest.records import (
     ClusterProgress,
     Clusters,
     ClusterStop,
-    RoundRecord,
+    RoundEnd,
 )
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.step_report import StepReport
@@ -85,9 +85,18 @@ class ClusterLog:
 
     async def write(self, number: int) -> None:
         """See `RoundLog`. Raises NoLongerValid: this node has left, or newer clusters were formed."""
-        if not self.ends() and self._view.rounds_of(self._clusters) < number:
-            record = RoundRecord(self._clusters.number, number)
-            await self._write({ROUND: record}, **{ENDING: self._ending, ROUND: self._view.round_revision})
+        if not self._end_of(number):
+            await self._write_round(number=number)
+
+    async def refuse(self, number: int, cluster: int, fact: str) -> None:
+        """See `RoundLog`. Raises NoLongerValid: as `write`."""
+        if not self._end_of(number):
+            refused = [*self._view.round_of(self._clusters).refused, [number, cluster]]
+            await self._write_round(refused=refused, fact=fact)
+
+    def sender_of(self, number: int) -> int | None:
+        """See `RoundLog`."""
+        return self._view.refused(self._clusters).get(number)
 
     def ends(self) -> bool:
         """See `RoundLog`."""
@@ -102,7 +111,7 @@ class ClusterLog:
         """See `RoundLog`. Raises TransportError: as `settle`."""
         return await self._until(self.ends, work, self.ends)
 
-    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> bool:
+    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
         """See `RoundLog`.
 
         Raises:
@@ -111,17 +120,23 @@ class ClusterLog:
                 and this node has not the average: the other node of its place goes on.
         """
 
-        def is_committed() -> bool:
-            return self._view.rounds_of(self._clusters) >= number
+        def settled() -> bool:
+            end = self._end_of(number)
+            return whole() if end is RoundEnd.COMMITTED else end is not None
 
-        def over() -> bool:
-            return is_committed() or self.ends()
-
-        await self._until(lambda: whole() if is_committed() else self.ends(), work, over)
-        await self._view.wait_for(over)
-        if is_committed() and not whole():
+        await self._until(settled, work, lambda: self._end_of(number) is not None)
+        end = await self._view.wait_for(lambda: self._end_of(number))
+        if end is RoundEnd.COMMITTED and not whole():
             raise TransportError(f"round {number} is committed, and this node has not the average")
-        return is_committed()
+        return end
+
+    def _end_of(self, number: int) -> RoundEnd | None:
+        """How a round has ended; None: it has not."""
+        if self.sender_of(number) is not None:
+            return RoundEnd.REFUSED
+        if self._view.rounds_of(self._clusters) >= number:
+            return RoundEnd.COMMITTED
+        return RoundEnd.CLUSTERS_END if self.ends() else None
 
     async def _until(
         self, settled: Callable[[], bool], work: Coroutine[Any, Any, T], over: Callable[[], bool]
@@ -178,6 +193,10 @@ class ClusterLog:
             return found is not None and found.clusters == self._clusters.number and found.digest != ""
         own, other = (self._clusters.own_step(self._cluster, each.step) for each in (progress, found))
         return found.digest != "" or (own is not None and other is not None and other >= own)
+
+    async def _write_round(self, **changed: Any) -> None:
+        record = replace(self._view.round_of(self._clusters), **changed)
+        await self._write({ROUND: record}, **{ENDING: self._ending, ROUND: self._view.round_revision})
 
     async def _write(self, records: Mapping[str, Record], **expected: int) -> None:
         try:

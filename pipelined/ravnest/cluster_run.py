@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.backed import BackedPlace
 from pipelined.ravnest.orders import KeptOrder
 from pipelined.ravnest.overlapped import EmptyRounds, OverlappedRounds
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Clusters, RoundEnd
 from pipelined.ravnest.rounds import RoundLog, Rounds
 from pipelined.ravnest.saving import StageSaver
 from pipelined.ravnest.training import ClusterTraining
@@ -80,7 +82,7 @@ class ClusterRun:
                 done = report.step + 1
                 if report.stop:
                     return done, False
-            if not await rounds.average(self.training.weight(clusters, number, rounds.done + 1)):
+            if not await self._average(rounds):
                 return done, False
         return done, True
 
@@ -95,8 +97,9 @@ class ClusterRun:
         training, clusters, number, steps = self.training, self.clusters, self.number, self._steps
         snapshots = training.snapshots(clusters)[clusters.opening :]
         actor = self.trainer.context.actor
-        beside = OverlappedRounds(rounds, actor, snapshots=snapshots, order=order, added=added)
-        weight = training.weight(clusters, number, 1)
+        beside = OverlappedRounds(
+            rounds, actor, snapshots=snapshots, order=order, added=added, weigh=partial(self._weight, rounds)
+        )
 
         async def after_update(updates: int) -> None:
             await beside.after_update(updates)
@@ -105,9 +108,9 @@ class ClusterRun:
 
         if clusters.opening and number < clusters.kept:
             await self.trainer.prepare()  # its small messages would wait behind the round's
-            await beside.begin(weight)
+            await beside.begin()
         elif clusters.opening:
-            if not await rounds.average(weight):
+            if not await self._average(rounds):
                 return 0, False
             added[1] = 0
         stopped = False
@@ -117,7 +120,31 @@ class ClusterRun:
         await beside.finish(len(steps) * training.microbatches)
         if stopped or beside.ended:
             return len(steps), False
-        return len(steps), await rounds.average(training.weight(clusters, number, rounds.done + 1))
+        return len(steps), await self._average(rounds)
+
+    def _weight(self, rounds: Rounds) -> float | None:
+        return self.training.weight(self.clusters, self.number, rounds.done + 1, rounds.last)
+
+    async def _average(self, rounds: Rounds) -> bool:
+        """Take part in the next round; returns whether training goes on, or is whole: else these clusters end.
+
+        They end with a refused last round: the cluster that sent the slice leaves, and the others train its steps.
+
+        Raises:
+            NoLongerValid: the round is refused, and this cluster cannot go on: it is late and has no average, or it is
+                the last round, and this cluster sent what was refused.
+        """
+        end, number = await rounds.average(self._weight(rounds)), rounds.done
+        if end is not RoundEnd.REFUSED:
+            return end is RoundEnd.COMMITTED
+        is_last = number == self.training.rounds_of(self.clusters)
+        if (
+            self.log.sender_of(number) == self.number
+            if is_last
+            else self.number >= self.clusters.kept and not rounds.last
+        ):
+            raise NoLongerValid(f"round {number} was refused")
+        return not is_last
 
     @property
     def _empty_rounds(self) -> EmptyRounds | None:

@@ -93,7 +93,7 @@ class ClusterFormer:
     async def _follow(self, view: RavnestView, changes: deque[Change], clusters: Clusters) -> Mapping[int, str] | None:
         """Show the steps of clusters to their end; returns their digests, or None: others follow, or must be formed."""
         nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, Newcomers()
-        gone = set[Holder]()
+        gone, refused = set[Holder](), len(view.refused(clusters))
         while True:
             seen = view.revision
             for holder in view.gone(clusters):
@@ -106,6 +106,9 @@ class ClusterFormer:
                 newcomers, planned = await self._newcomers(view, clusters), True
             while changes:
                 self._report(clusters, changes.popleft())
+            if len(view.refused(clusters)) > refused:
+                refused = len(view.refused(clusters))
+                self.say(f"round {max(view.refused(clusters))} was refused: {view.round_of(clusters).fact}")
             if view.is_done(clusters):
                 return view.digests(clusters)
             if view.clusters != clusters:

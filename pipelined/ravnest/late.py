@@ -23,6 +23,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.held_stage import HeldStage, State
 from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.refusals import Senders
 from pipelined.state.manifest import CHUNK, Download, Manifest, TransferError, chunk_of, describe
 from transports import Block, Message, PeerLost, Transport, TransportError
 from transports.rpc.world import RankHolder
@@ -54,14 +55,21 @@ class LateState:
             self._state = await self._stage.copied(averages=False)
         return self._state
 
-    async def exchange(self) -> None:
-        """Send it, or receive it. Raises: as `Transport.send` and `Transport.receive`."""
-        if self._sends or self._receives:
-            async with Nursery() as tasks:
-                for rank, names in self._shared().items():
-                    tasks.create_task(self._send(rank, names) if self._sends else self._receive(rank))
-        if self._sends:
-            self._state = State()
+    async def exchange(self, senders: Senders) -> None:
+        """Send it, or receive it.
+
+        Raises:
+            SliceRefused: what was received is no such state, or has numbers that are not finite. Else as
+                `Transport.send` and `Transport.receive`.
+        """
+        try:
+            if self._sends or self._receives:
+                async with Nursery() as tasks:
+                    for rank, names in self._shared().items():
+                        tasks.create_task(self._send(rank, names) if self._sends else self._receive(rank, senders))
+        finally:
+            if self._sends:
+                self._state = State()
 
     async def load(self) -> None:
         """In a late cluster: begin with what was received beside the average."""
@@ -85,8 +93,13 @@ class LateState:
             async for key, blocks in _parts_of(state):
                 tasks.create_task(self._world.send(rank, key, *blocks))
 
-    async def _receive(self, rank: int) -> None:
-        self._state |= await _received(partial(self._world.receive, rank))
+    async def _receive(self, rank: int, senders: Senders) -> None:
+        try:
+            state = await _received(partial(self._world.receive, rank))
+        except TransferError as error:
+            raise senders.refused(rank, f"its optimizer's state cannot be taken: {error}") from error
+        await senders.check_state(rank, state)
+        self._state |= state
 
 
 async def share_state(
@@ -110,6 +123,8 @@ async def share_state(
         raise NoLongerValid("no node has the state of its stage")
     try:
         await stage.restore(await _received(holder.receive))
+    except TransferError as error:
+        raise TransportError(f"the state of another node cannot be taken: {error}") from error
     except PeerLost as error:
         raise NoLongerValid(f"the state of its stage was on its way here ({error})") from error
     return None
@@ -150,12 +165,9 @@ async def _received(receive: Callable[[Key], Awaitable[Message]]) -> State:
     """The state that another node sends.
 
     Raises:
-        TransportError: it sent something else. Else as `Transport.receive`.
+        TransferError: it sent something else. Else as `Transport.receive`.
     """
-    try:
-        download = Download(Manifest.unpack((await receive(("state", "manifest"))).blocks[0].data))
-        for index in [*download.missing]:
-            download.add(index, (await receive(("state", "chunk", index))).blocks)
-    except TransferError as error:
-        raise TransportError(f"the state of another node cannot be taken: {error}") from error
+    download = Download(Manifest.unpack((await receive(("state", "manifest"))).blocks[0].data))
+    for index in [*download.missing]:
+        download.add(index, (await receive(("state", "chunk", index))).blocks)
     return {name: block.torch() for name, block in download.finish().items()}

@@ -2,10 +2,12 @@
 
 A file for each node, `CLUSTERS-CLUSTER-STAGE-NAME.json`: the number of the clusters, then the node's place and name.
 
-    {"task": ..., "clusters": ..., "cluster": 0, "stage": 1, "order": ["F0", "F1", "B0", ...], "added": {"1": 16}}
+    {"task": ..., "clusters": ..., "cluster": 0, "stage": 1, "order": ["F0", "F1", "B0", ...], "added": {"1": 16},
+     "refused": [2]}
 
 `F3` and `B3` are the forward and the backward of the node's microbatch 3, counted from its first step; `added` has by
-round the updates after which the node added its difference. Order, data and clusters determine every bit. No torch.
+round the updates after which the node added its difference, and `refused` the rounds that were refused. Order, data and
+clusters determine every bit. No torch.
 """
 
 import asyncio
@@ -34,10 +36,12 @@ class NodeOrder:
     Args:
         instructions: an op and the microbatch of each forward and backward, in order.
         added: by round the updates after which its difference was added.
+        refused: the rounds that were refused.
     """
 
     instructions: tuple[str, ...]
     added: Mapping[int, int]
+    refused: tuple[int, ...] = ()
 
     def of_stage(self, stage: int) -> dict[int, Order]:
         """The instructions as a rank follows them."""
@@ -93,7 +97,7 @@ class OrderDirectory:
         added = {str(number): updates for number, updates in order.added.items()}
         self.path.mkdir(parents=True, exist_ok=True)
         with whole_file(self.file(clusters, place, second)) as part:
-            part.write_text(json.dumps({**text, "order": order.instructions, "added": added}))
+            part.write_text(json.dumps({**text, "order": order.instructions, "added": added, "refused": order.refused}))
 
 
 class KeptOrder:
@@ -106,7 +110,7 @@ class KeptOrder:
         second: whether the node is a backup.
 
     Attributes:
-        added: see `NodeOrder`.
+        added, refused: see `NodeOrder`.
     """
 
     def __init__(
@@ -119,11 +123,12 @@ class KeptOrder:
     ):
         self._directory, self.clusters, self.place, self._second = directory, clusters, place, second
         self.tracer, self.added = OrderTracer(microbatches), dict[int, int]()
+        self.refused = list[int]()
 
     async def write(self) -> None:
         """Write what was done so far; where that fails it is an event. Cost: a thread writes the whole order again."""
         if self._directory is not None:
-            order = NodeOrder(tuple(self.tracer.instructions), dict(self.added))
+            order = NodeOrder(tuple(self.tracer.instructions), dict(self.added), tuple(self.refused))
             try:
                 await asyncio.to_thread(self._directory.write, self.clusters, self.place, order, self._second)
             except OSError as error:
@@ -150,6 +155,11 @@ class RunOrders:
     def went_on(self, number: int) -> bool:
         """Whether this cluster was among those that went on."""
         return self.followed is not None and self.followed.place_before(self.clusters, number) is not None
+
+    @property
+    def refused(self) -> set[int]:
+        """The rounds that were refused before the last one that a node recorded."""
+        return {number for each in self.orders.values() for number in each.refused}
 
     @property
     def needed(self) -> list[int]:
@@ -206,7 +216,8 @@ def _read(path: Path) -> RunOrders:
         instructions = tuple(map(str, found["order"]))
         if not all(re.fullmatch(r"[FB]\d{1,15}", each) for each in instructions):
             raise ValueError("no forward or backward")
-        order = NodeOrder(instructions, {int(number): int(updates) for number, updates in found["added"].items()})
+        added = {int(number): int(updates) for number, updates in found["added"].items()}
+        order = NodeOrder(instructions, added, tuple(map(int, found.get("refused", ()))))
         return RunOrders(str(found["task"]), clusters, {(int(found["cluster"]), int(found["stage"])): order})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fact = f"{path} is no order of this release ({type(error).__name__}: {error})"

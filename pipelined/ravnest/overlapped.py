@@ -12,11 +12,12 @@ Source: Ravnest, section 3.2; adding the difference is our own.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
 from pipelined.actors.actor import Actor
+from pipelined.ravnest.records import RoundEnd
 from pipelined.ravnest.rounds import RoundLog, Rounds
 
 
@@ -28,10 +29,11 @@ class OverlappedRounds:
         snapshots: the updates after which they begin.
         order: by round the updates after which its difference is to be added; rounds without an entry: as soon as it
             is there.
-        added: by round the updates after which its difference was added, written here.
+        added: by round the updates after which its difference was added, written here; a refused round has none.
+        weigh: the weight of this cluster in the next round; see `Rounds.average`.
 
     Attributes:
-        ended: whether a round was not committed: the clusters end.
+        ended: whether the clusters ended before a round was settled.
     """
 
     def __init__(
@@ -42,11 +44,12 @@ class OverlappedRounds:
         snapshots: Collection[int],
         order: Mapping[int, int],
         added: dict[int, int],
+        weigh: Callable[[], float | None],
     ):
         self._rounds, self._actor, self._snapshots, self._order = rounds, actor, snapshots, order
-        self._running: asyncio.Task[torch.Tensor | None] | None = None
-        self._snapshot = torch.empty(0)
-        self._added, self.ended = added, False
+        self._running: asyncio.Task[RoundEnd] | None = None
+        self._snapshot = self._average = torch.empty(0)
+        self._added, self._weigh, self._number, self.ended = added, weigh, 0, False
 
     async def after_update(self, updates: int) -> None:
         """Add the difference of the last round if it is its turn, and begin the next one if that is due."""
@@ -56,24 +59,25 @@ class OverlappedRounds:
         if due and not self.ended:
             await self.begin()
 
-    async def begin(self, weight: float | None = None) -> None:
-        """Begin the next round; see `Rounds.average`."""
+    async def begin(self) -> None:
+        """Begin the next round."""
         await self._rounds.begin()
-        self._snapshot = await self._rounds.snapshot()
-        self._running = self._actor.start(self._rounds.reduce(await self._rounds.snapshot(), weight))
+        self._number = self._rounds.done + 1
+        self._snapshot, self._average = await self._rounds.snapshot(), await self._rounds.snapshot()
+        self._running = self._actor.start(self._rounds.reduce(self._average, self._weigh()))
 
     async def finish(self, updates: int) -> None:
         """Add the difference of the round that runs, if one does; wait for it."""
         if self._running is not None:
-            average = await self._running
-            self._running, self.ended = None, average is None
-            if average is not None:
-                await self._rounds.add(average, self._snapshot)
-                self._snapshot = torch.empty(0)
-                self._added[len(self._added) + 1] = updates
+            end = await self._running
+            self._running, self.ended = None, end is RoundEnd.CLUSTERS_END
+            if end is RoundEnd.COMMITTED:
+                await self._rounds.add(self._average, self._snapshot)
+                self._added[self._number] = updates
+            self._snapshot = self._average = torch.empty(0)
 
-    def _is_its_turn(self, updates: int, running: "asyncio.Task[torch.Tensor | None]") -> bool:
-        turn = self._order.get(len(self._added) + 1)
+    def _is_its_turn(self, updates: int, running: "asyncio.Task[RoundEnd]") -> bool:
+        turn = self._order.get(self._number)
         return running.done() if turn is None else updates >= turn
 
 
@@ -111,7 +115,7 @@ class EmptyRounds:
             self._done += not self.ended
 
     async def _settle(self, number: int) -> bool:
-        return await self._log.settle(number, self._commit(number), lambda: True)
+        return await self._log.settle(number, self._commit(number), lambda: True) is RoundEnd.COMMITTED
 
     async def _commit(self, number: int) -> None:
         if self._writes:

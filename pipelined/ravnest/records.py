@@ -8,12 +8,13 @@ ending            ClustersEnding        the clusters that end for others to go o
 stopped/C         ClusterStop           what cluster C had done when it stopped for that
 saved/NAME        SavedStages           what a node can read of what was saved; expires with the node's lease
 progress/C        ClusterProgress       the last step that cluster C has completed
-round             RoundRecord           the last committed round of averaging
+round             RoundRecord           the last committed round of averaging, and the refused ones
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from pipelined.directory.record import Record
 from pipelined.ravnest.planning.places import (
@@ -217,17 +218,33 @@ class ClusterProgress(Record):
             raise ValueError(f"ClusterProgress.staleness: no numbers (got: {self.staleness!r:.80})")
 
 
+class RoundEnd(Enum):
+    """How a round ends, on all nodes alike."""
+
+    COMMITTED = "every node has the whole average, and applies it"
+    REFUSED = "a slice had another length, or numbers that are not finite: no node applies it, and training goes on"
+    CLUSTERS_END = "the clusters end first: no node applies it"
+
+
 @dataclass(frozen=True, slots=True)
 class RoundRecord(Record):
     """The last committed round of averaging: every node had the whole average of its layers before it was written.
 
     Args:
         clusters: number of the clusters that averaged.
-        number: of the round, from 1.
+        number: of the round, from 1; 0: none is committed.
+        refused: the refused rounds, each with the cluster that sent the slice.
+        fact: of the last of these, which node sent what.
     """
 
     clusters: int
     number: int
+    refused: list[list[int]] = field(default_factory=list, metadata={"kind": list, "absent": []})
+    fact: str = field(default="", metadata={"absent": ""})
+
+    def __post_init__(self) -> None:
+        if not all(type(each) is list and [*map(type, each)] == [int, int] for each in self.refused):
+            raise ValueError(f"RoundRecord.refused: no rounds and clusters (got: {self.refused!r:.80})")
 
 
 @dataclass(frozen=True, slots=True)

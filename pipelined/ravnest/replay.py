@@ -3,7 +3,7 @@
 The orders of each cluster are proved before they are followed, like any schedule. Imports torch.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import UnequalClusters
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import RunOrders
-from pipelined.ravnest.records import Holder
+from pipelined.ravnest.records import Holder, RoundEnd
 from pipelined.ravnest.saving import Saving
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.schedules import ScheduleError, find
@@ -80,7 +80,7 @@ async def _replay(
     Returns: what the nodes of these clusters have, and the digest of each cluster that trained its last step.
     """
     ranks, clusters = dict[str, list[Transport]](), orders.clusters
-    log = LocalLog(orders.followed.going.rounds if orders.followed else None)
+    log = LocalLog(orders.followed.going.rounds if orders.followed else None, orders.refused)
     async with Nursery() as tasks:
         running = {}
         for (cluster, stage), order in orders.orders.items():
@@ -132,11 +132,12 @@ class LocalLog:
     """The log of clusters in this process: what is written is committed, up to the last round that was in the run.
 
     Args:
-        rounds: that were committed before the clusters ended; None: they did not end.
+        rounds: the last one committed before the clusters ended; None: they did not end.
+        refused: the rounds that were refused in the run, and are left out.
     """
 
-    def __init__(self, rounds: int | None = None):
-        self._rounds, self._written, self._changed = rounds, 0, Notifier()
+    def __init__(self, rounds: int | None = None, refused: Collection[int] = ()):
+        self._rounds, self._refused, self._written, self._changed = rounds, refused, 0, Notifier()
 
     def ends(self) -> bool:
         """See `RoundLog`."""
@@ -151,19 +152,30 @@ class LocalLog:
         self._written = number
         self._changed.notify_all()
 
+    async def refuse(self, number: int, cluster: int, fact: str) -> None:
+        """See `RoundLog`. Raises UsageError: in the run it was committed."""
+        raise UsageError(f"round {number} is refused, but was not in the run ({fact}); give the orders of one run")
+
+    def sender_of(self, number: int) -> int | None:
+        """See `RoundLog`; the order says what each cluster did then."""
+        return None
+
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T:
         """See `RoundLog`."""
         return await work
 
-    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> bool:
+    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
         """See `RoundLog`."""
+        if number in self._refused:
+            work.close()
+            return RoundEnd.REFUSED
         if self._rounds is not None and number > self._rounds:
             work.close()
-            return False
+            return RoundEnd.CLUSTERS_END
         await work
         while self._written < number:
             await self._changed.wait()
-        return True
+        return RoundEnd.COMMITTED
 
 
 def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:

@@ -2,7 +2,8 @@
 
 A round is whole or nothing: the rings leave every node with the average of its layers, then all confirm, then one
 transaction commits the round, and only then is it applied. Where clusters end first, it is never committed, and no
-node applies it.
+node applies it. A node that has, or gets, a slice of another length or with numbers that are not finite confirms
+nothing: it refuses the round in the directory, and all train on.
 
 Running statistics are averaged like parameters. Optimizer moments stay where they are, because a difference of second
 moments could make one negative, and so do integers, such as the batches that a norm has counted. Imports torch.
@@ -15,18 +16,20 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from collectives.clusters import Rings, Share
+from collectives.clusters import Rings, Share, rings_of
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.held_stage import State, averaged, flat_copy
 from pipelined.ravnest.late import LateState
 from pipelined.ravnest.orders import KeptOrder
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Clusters, RoundEnd
+from pipelined.ravnest.refusals import Senders, SliceRefused
 from pipelined.ravnest.saving import StageSaver
 from pipelined.training.check_model import persistent_buffers
 from pipelined.training.model import Model
 from transports import Transport, TransportError
+from transports.state import CHANNELS
 
 CHANNEL = 0
 """Of the first ring."""
@@ -43,13 +46,23 @@ class RoundLog(Protocol):
         """Wait until these clusters end; returns how many of their rounds are committed."""
 
     async def write(self, number: int) -> None:
-        """Commit a round, the next after the last one, unless these clusters end."""
+        """Commit a round, unless it is refused or these clusters end."""
+
+    async def refuse(self, number: int, cluster: int, fact: str) -> None:
+        """Refuse a round, unless it is committed or these clusters end.
+
+        Args:
+            cluster: that sent what is refused.
+        """
+
+    def sender_of(self, number: int) -> int | None:
+        """The cluster that sent what was refused in a round; None: it is not refused."""
 
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of work with other clusters; None: these clusters end first, also where it failed."""
 
-    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> bool:
-        """Take part in a round by this work; returns whether it is committed. Otherwise these clusters end.
+    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
+        """Take part in a round by this work; returns how it ends.
 
         Args:
             whole: whether this node has the average; a round may be committed before, by the other holder of the place.
@@ -88,6 +101,10 @@ class Rounds:
         saver: saves averages; None: they are not saved.
         late: what late clusters get in the first round; None: there are none.
         kept: the order of this node, written before it confirms a round; None: it is not kept.
+
+    Attributes:
+        done: the number of the last round that is over.
+        last: the number of the last committed round.
     """
 
     def __init__(
@@ -107,27 +124,28 @@ class Rounds:
         self._world, self._executor, self._log = world, executor, log
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
-        self._rings = None if world is None else Rings(world, shares_of(clusters, sizes), CHANNEL)
-        self.done = self._whole = 0
+        self._shares = shares_of(clusters, sizes)
+        self._senders = None if world is None else Senders(clusters, self._shares, world.rank)
+        self.done = self.last = self._whole = self._refused = 0
 
-    async def average(self, weight: float | None = None) -> bool:
-        """Take part in the next round, and wait for it: afterwards this node's tensors are the average.
+    async def average(self, weight: float | None = None) -> RoundEnd:
+        """Take part in the next round, and wait for it: if it is committed, this node's tensors are the average.
 
         Every node of every cluster calls this the same number of times; nothing is computed meanwhile.
 
         Args:
             weight: of this cluster; None: that of each is the same.
-        Returns: whether it is committed; if not, these clusters end, and nothing has changed.
+        Returns: how it ends; if it is not committed, nothing has changed.
         Cost: with C clusters 2(C-1)/C of its bytes are sent, and twice its bytes are held.
         """
         await self.begin()
-        average = await self.reduce(await self.snapshot(), weight)
-        if average is None:
-            return False
-        await self.replace(average)
-        if self._late is not None and self.done == 1:
-            await self._late.load()
-        return True
+        average = await self.snapshot()
+        end = await self.reduce(average, weight)
+        if end is RoundEnd.COMMITTED:
+            await self.replace(average)
+            if self._late is not None and self.done == 1:
+                await self._late.load()
+        return end
 
     async def begin(self) -> None:
         """Before the snapshot of the next round: copy what is saved, or sent to late clusters, beside the average."""
@@ -140,35 +158,44 @@ class Rounds:
         copy, _, _ = await self._executor.run("snapshot", lambda: flat_copy(self._tensors))
         return copy
 
-    async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> torch.Tensor | None:
-        """Take part in the next round with this snapshot, which becomes the average.
-
-        Returns: the average, when the round is committed; None: these clusters end, and it is not.
-        """
+    async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> RoundEnd:
+        """Take part in the next round with this snapshot, which becomes the average, if the round is committed."""
         if weight is not None:
             snapshot *= weight
         number = self.done + 1
         op = "mean" if weight is None else "sum"
-        if not await self._log.settle(number, self._exchange(number, snapshot, op), lambda: self._whole == number):
-            return None
-        self.done = number
-        if self._saver is not None:
-            await self._saver.save(number, snapshot)
-        return snapshot
+        end = await self._log.settle(number, self._exchange(number, snapshot, op), lambda: self._whole == number)
+        if end is not RoundEnd.CLUSTERS_END:
+            self.done = number
+        if end is RoundEnd.REFUSED:
+            self._refused += 1
+            if self._kept is not None:
+                self._kept.refused.append(number)
+        elif end is RoundEnd.COMMITTED:
+            self.last = number
+            if self._saver is not None:
+                await self._saver.save(number, snapshot)
+        return end
 
     async def _exchange(self, number: int, snapshot: torch.Tensor, op: str) -> None:
-        """Average the snapshot, confirm that it is whole here, and on the first node commit the round.
+        """Average the snapshot, confirm that it is whole here, and on the first node commit the round; or refuse it.
 
         Raises:
             TransportError: a node of some cluster is lost, or failed; the world has aborted then. Or it never opened.
         """
-        if self._world is None or self._rings is None:
+        if self._world is None or self._senders is None:
             raise TransportError("the world of all clusters never opened here")
         try:
-            async with Nursery() as tasks:
-                tasks.create_task(self._rings.all_reduce([snapshot], op))
-                if self._late is not None and number == 1:
-                    tasks.create_task(self._late.exchange())
+            try:
+                await self._senders.check_own(snapshot)
+                async with Nursery() as tasks:
+                    tasks.create_task(self._senders.checked(self._rings(self._world).all_reduce([snapshot], op)))
+                    if self._late is not None and number == 1:
+                        tasks.create_task(self._late.exchange(self._senders))
+                await self._senders.check_average(snapshot)
+            except SliceRefused as refused:
+                await self._log.refuse(number, refused.cluster, f"{refused}")
+                return
             self._whole = number
             if self._kept is not None:
                 await self._kept.write()
@@ -178,6 +205,11 @@ class Rounds:
         except TransportError as error:
             await self._world.abort(f"round {number} failed: {error}")
             raise
+
+    def _rings(self, world: Transport) -> Rings:
+        """The rings of a round. After a refused one, which may have left bytes on its channels, they use others."""
+        many = len(rings_of(self._shares))
+        return Rings(world, self._shares, CHANNEL + self._refused % (CHANNELS // many) * many)
 
     async def replace(self, average: torch.Tensor) -> None:
         """Set the tensors to the average."""

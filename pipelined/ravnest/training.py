@@ -5,6 +5,7 @@ Imports torch.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from torch import nn
@@ -125,16 +126,19 @@ class ClusterTraining:
         apart += [clusters.step_of(number, own) for own in range(self.done_at(clusters, number, rounds), done)]
         return ClusterStop(clusters.number, self.steps_at(clusters, rounds), apart)
 
-    def weight(self, clusters: Clusters, number: int, round_: int) -> float | None:
-        """The weight of one of these clusters in a round; None: that of each is the same."""
-        if round_ > clusters.opening:
-            span = round_ - 1 - clusters.opening
-            steps = [len(self.spans_of(clusters, each)[span]) for each in range(len(clusters.rows))]
-        else:
-            steps = [*map(len, clusters.going.apart)]
+    def weight(self, clusters: Clusters, number: int, round_: int, last: int) -> float | None:
+        """The weight of one of these clusters in a round; None: that of each is the same.
+
+        Args:
+            last: the last committed round before; those between them were refused.
+        """
+        done, late = partial(self.done_at, clusters), len(clusters.rows) - clusters.kept
+        steps = [done(each, round_) - done(each, last) for each in range(len(clusters.rows))]
+        if last < clusters.opening:
+            apart = [*map(len, clusters.going.apart), *[0] * late]
+            steps = [own + before for own, before in zip(steps, apart, strict=True)]
         if not self.by_microbatches or not any(steps):
-            steps = [1] * len(steps)
-        steps += [0] * (len(clusters.rows) - len(steps))  # late clusters
+            steps = [1] * clusters.kept + [int(round_ > clusters.opening)] * late
         return None if len({*steps}) == 1 else steps[number] / sum(steps)
 
 

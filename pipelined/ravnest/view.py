@@ -164,5 +164,13 @@ class RavnestView(MembershipView):
 
     def rounds_of(self, clusters: Clusters) -> int:
         """The committed rounds of these clusters."""
+        return self.round_of(clusters).number
+
+    def round_of(self, clusters: Clusters) -> RoundRecord:
+        """The record of the rounds of these clusters."""
         found = self._round.record
-        return found.number if found is not None and found.clusters == clusters.number else 0
+        return found if found is not None and found.clusters == clusters.number else RoundRecord(clusters.number, 0)
+
+    def refused(self, clusters: Clusters) -> dict[int, int]:
+        """By each refused round of these clusters the cluster that sent what was refused."""
+        return {number: cluster for number, cluster in self.round_of(clusters).refused}

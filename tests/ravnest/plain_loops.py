@@ -84,6 +84,7 @@ class Chain:
 
     def __init__(self, training, changes):
         self.training, self.clusters, self.rounds, self.stops = training, {}, defaultdict(int), defaultdict(dict)
+        self.refused = defaultdict(set)
         for change in changes:
             if change.entry is None:
                 continue
@@ -93,6 +94,7 @@ class Chain:
             elif change.key == ROUND:
                 found = RoundRecord.unpack(change.entry.value)
                 self.rounds[found.clusters] = found.number
+                self.refused[found.clusters] = {number for number, _ in found.refused}
             else:
                 found = ClusterStop.unpack(change.entry.value)
                 self.stops[found.clusters][int(change.key.removeprefix(STOPPED))] = found
@@ -124,7 +126,8 @@ class Chain:
         training = replace(self.training, begin=clusters.begun.step)
         many, last = len(loops), clusters.number == max(self.clusters)
         rounds = training.rounds_of(clusters) if last else self.rounds[clusters.number]
-        if clusters.opening and rounds:
+        refused = self.refused[clusters.number]
+        if clusters.opening and rounds and 1 not in refused:
             average(loops[: clusters.kept], loops[clusters.kept :])
         limits = [self._limit(training, clusters, number, rounds, last, shown) for number in range(many)]
         spans = [training.spans_of(clusters, number) for number in range(many)]
@@ -134,7 +137,8 @@ class Chain:
                     if own < limits[number]:
                         step = clusters.step_of(number, own)
                         losses[clusters.number, number, step] = loop.train(step)
-            if many > 1 and at + 1 + clusters.opening <= rounds:
+            number = at + 1 + clusters.opening
+            if many > 1 and number <= rounds and number not in refused:
                 average(loops)
 
     def _limit(self, training, clusters, number, rounds, last, shown):

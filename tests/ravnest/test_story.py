@@ -53,7 +53,10 @@ def test_late_clusters_and_the_others_count_by_the_microbatches_that_they_traine
     killed = [(Phase.TRAINING, ["n0", "n1"]), (Phase.CONFIRMED, ["n2", "n3"])]
     run_virtual(story.run(*(story.befall(Fault.KILL, phase=at, seconds=0.2, names=names) for at, names in killed)))
     weights = [
-        {replace(story.training, begin=each.begun.step).weight(each, n, round_) for n in range(len(each.rows))}
+        {
+            replace(story.training, begin=each.begun.step).weight(each, n, round_, round_ - 1)
+            for n in range(len(each.rows))
+        }
         for each in story.chain
         for round_ in range(1, story.chain.rounds[each.number] + 1)
     ]

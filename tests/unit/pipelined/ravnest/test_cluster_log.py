@@ -24,6 +24,7 @@ from pipelined.ravnest.records import (
     ClusterStop,
     Holder,
     NodeRecord,
+    RoundEnd,
     RoundRecord,
     StagePlace,
 )
@@ -55,7 +56,7 @@ async def story(stack):
 async def test_a_round_is_written_and_committed():
     async with AsyncExitStack() as stack:
         _, _, log, _ = await story(stack)
-        assert await log.settle(1, log.write(1), lambda: True)
+        assert await log.settle(1, log.write(1), lambda: True) is RoundEnd.COMMITTED
 
 
 @pytest.mark.parametrize("step", [-1, 1, 10**12 + 1])
@@ -90,7 +91,7 @@ async def test_a_round_of_clusters_that_end_does_not_stand():
         await log.write(1)  # before this node has seen it
         assert ROUND not in (await directory.read(ROUND)).entries
         assert await log.ended() == 0 and log.ends()
-        assert not await log.settle(1, log.write(1), lambda: True)
+        assert await log.settle(1, log.write(1), lambda: True) is RoundEnd.CLUSTERS_END
         await log.stop(ClusterStop(1, 0, [0, 2]))
         await view.wait_for(lambda: view.stopped)
 
@@ -119,7 +120,7 @@ async def test_a_round_waits_for_the_end_where_its_work_fails_and_a_node_is_miss
         await VirtualClock().sleep(100.0)
         assert not settling.done()
         await directory.transact({}, {ENDING: ClustersEnding(2).pack()})
-        assert not await settling
+        assert await settling is RoundEnd.CLUSTERS_END
 
 
 async def test_the_first_cluster_leaves_after_the_others_where_these_do_not():

@@ -1,0 +1,76 @@
+"""Why a node refuses a round: a slice of another length, or with numbers that are not finite. Imports torch.
+
+A node checks its own snapshot before it sends any of it, and afterwards the average that the rings left.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+
+import torch
+
+from collectives.clusters import Share, rings_of
+from collectives.errors import Mismatch
+from pipelined.ravnest.records import Clusters
+from transports import SizeMismatch
+
+
+class SliceRefused(Exception):
+    """What a node has for a round, or got for it, is no slice of the model.
+
+    Args:
+        cluster: of the node that sent it.
+    """
+
+    def __init__(self, cluster: int, fact: str):
+        super().__init__(fact)
+        self.cluster = cluster
+
+
+class Senders:
+    """The nodes of all clusters as one of them receives slices of theirs.
+
+    Args:
+        shares: of the nodes; see `shares_of`.
+        rank: of this node.
+    """
+
+    def __init__(self, clusters: Clusters, shares: Sequence[Sequence[Share]], rank: int):
+        self._names = [(number, place.name) for number, row in enumerate(clusters.rows) for place in row]
+        self._shares, self._rank = shares, rank
+
+    def refused(self, rank: int, fact: str) -> SliceRefused:
+        """The error that names the node that sent it."""
+        cluster, name = self._names[rank]
+        return SliceRefused(cluster, f"{name} (cluster {cluster}): {fact}")
+
+    async def check_own(self, snapshot: torch.Tensor) -> None:
+        """Raises SliceRefused: a number of this node's snapshot is not finite."""
+        if not await asyncio.to_thread(_are_finite, [snapshot]):
+            raise self.refused(self._rank, "its snapshot has numbers that are not finite")
+
+    async def checked(self, rings: Awaitable[None]) -> None:
+        """Await the rings. Raises SliceRefused: another node sent bytes of another length."""
+        try:
+            await rings
+        except (SizeMismatch, Mismatch) as error:
+            raise self.refused(error.peer, f"its slice has another length ({error})") from error
+
+    async def check_average(self, average: torch.Tensor) -> None:
+        """Raises SliceRefused: a number of this node's average is not finite, though its own snapshot's all were."""
+        if not await asyncio.to_thread(_are_finite, [average]):
+            (share,) = (each for row in self._shares for each in row if each.rank == self._rank)
+            at = share.low + int(torch.isfinite(average).logical_not().nonzero()[0])
+            ranks = next(ring.ranks for ring in rings_of(self._shares) if ring.low <= at < ring.high)
+            before = ranks[ranks.index(self._rank) - 1]
+            raise self.refused(before, "it sent, or passed on, a slice with numbers that are not finite")
+
+    async def check_state(self, rank: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Raises SliceRefused: a number of the state that a node sent is not finite."""
+        if not await asyncio.to_thread(_are_finite, state.values()):
+            raise self.refused(rank, "its optimizer's state has numbers that are not finite")
+
+
+def _are_finite(tensors: Iterable[torch.Tensor]) -> bool:
+    """Cost: no memory."""
+    numbers = (each for each in tensors if each.numel() and each.is_floating_point())
+    return all(bool(torch.isfinite(end)) for each in numbers for end in torch.aminmax(each.detach()))
