@@ -17,6 +17,10 @@ LATE_BESIDE_BACKUP = 1081
 """A node waits to form a late cluster when the first node of a place has left, and its backup goes on."""
 
 
+DETECTION_S = {Fault.KILL: 1.0, Fault.FREEZE: LEASE_S, Fault.CUT_OFF: LEASE_S}
+"""At most until a lost node is seen: by its closed connection, or at the end of its lease."""
+
+
 class Backed(Story):
     """Two clusters of three nodes, and a backup for each; nodes that come back wait."""
 
@@ -47,6 +51,7 @@ def test_nothing_is_lost_with_a_node_that_has_a_backup(fault, phase):
     run_virtual(story.run(story.befall(fault, phase=phase, seconds=2.5, names=["n0", "n1"])))
     assert len([*story.chain]) == 1, "clusters ended"
     assert all(len(losses) == 1 for losses in story.shown.values()), "a step was trained again"
+    assert story.stall <= 2 * DETECTION_S[fault], "the stall is longer than twice the detection"
 
 
 def test_a_node_that_lost_a_connection_leaves_at_once_what_its_backup_shows(monkeypatch):
