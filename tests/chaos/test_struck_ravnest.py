@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from pipelined.ravnest.orders import read_orders
 from tests.launching import launched, started
 
 STEPS = 60
@@ -17,12 +18,14 @@ MAX_S = 200
 """Seconds of one run. A run without faults takes 15 s on two cores, and a silent node costs it two leases."""
 NEAR = "tcp://127.0.0.1:0?delay=5ms"
 STRIKES = ("SIGKILL", "SIGSTOP", "CUT")
+STEP = re.compile(r"^step (\d+): loss (\S+), cluster", re.M)
 AGAIN = "left before the last step"
 """What `train` says of a node that was lost without a backup."""
 pytestmark = pytest.mark.timeout(2 * MAX_S)
 
 ALONE = 3, 0, "--clusters 2"
 BACKED = 5, 0, "--clusters 2 --backups 2"
+ALL_BACKED = 4, 0, "--clusters 1 --backups 2"
 NEW_BACKUP = 3, 1, "--clusters 2 --newcomers backup"
 LATE_CLUSTER = 2, 1, "--newcomers cluster"
 """Nodes, nodes that come while the others train, flags of `train`."""
@@ -56,15 +59,25 @@ def struck(path, fault, nodes, late, flags, only_late=False):
                     each.send_signal(signal.SIGCONT)
         text = "".join(said)
         assert train.wait() == 0, text
-    assert hit.exists(), f"no node was struck\n{text}"
+    hits = [hit, path / "struck-second"][: fault.count("+") + 1]
+    assert all(each.exists() for each in hits), f"a node was not struck\n{text}"
     check(text, launched(ravnest("replay", "--orders", orders), MAX_S))
+    if late == 0 and have_backups(orders, [each.read_text() for each in hits]):
+        assert AGAIN not in text and len(STEP.findall(text)) == STEPS, text
     return text
+
+
+def have_backups(orders, names):
+    """Whether each of these nodes held a place with another one, in the clusters that were formed first."""
+    first = min(read_orders(orders), key=lambda each: each.clusters.number).clusters
+    places = [first.place_of(each) for name in names for each in first.all_holders if each.name == name]
+    return len({*places}) == len(names) and all(first.has_backup(*place) for place in places)
 
 
 def check(said, replay):
     """The replay trains every step, shows the losses that `train` showed last, and has the run's average."""
     assert replay.returncode == 0, said + replay.stdout + replay.stderr
-    shown, again = (re.findall(r"^step (\d+): loss (\S+), cluster", text, re.M) for text in (said, replay.stdout))
+    shown, again = (STEP.findall(text) for text in (said, replay.stdout))
     assert dict(again) == dict(shown) and {*map(int, dict(again))} == {*range(STEPS)}, said + replay.stdout
     assert AGAIN in said or len(again) == len(shown) == STEPS, said
     (average,) = re.findall(r"^average (\w+)$", said, re.M)
@@ -75,6 +88,19 @@ def check(said, replay):
 def test_either_node_may_be_struck_while_a_new_backup_gets_its_state(tmp_path, fault):
     said = struck(tmp_path, fault, *NEW_BACKUP)
     assert "SIGKILL" not in fault or AGAIN in said, said
+
+
+def test_a_neighbour_may_be_struck_while_a_backup_takes_over(tmp_path):
+    """Each of both places loses one of its two nodes, the second one because the first is seen to be lost."""
+    struck(tmp_path, "backward:3:SIGKILL+take-over:1:SIGKILL", *ALL_BACKED)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("second", STRIKES)
+@pytest.mark.parametrize("first", STRIKES)
+@pytest.mark.parametrize("phase", ["forward:3", "one copy:5"])
+def test_a_neighbour_may_be_struck_in_any_way_while_a_backup_takes_over(tmp_path, phase, first, second):
+    struck(tmp_path, f"{phase}:{first}+take-over:1:{second}", *ALL_BACKED)
 
 
 @pytest.mark.full

@@ -4,6 +4,8 @@ FAULT names a phase, the number of times that it begins first, and a signal that
 of its links: `chunk sent:2:SIGKILL`, `ring:5:SIGSTOP`, `commit:3:CUT`. SIGCONT ends it. All nodes may have the same
 fault: the first one that it befalls writes FILE, and no other is struck. "": none is.
 
+Two faults joined by "+" each befall another node; the second one writes FILE with "-second".
+
 With "late" before `serve` the node joins when a step is done: a process takes longer to start than a short training.
 """
 
@@ -11,6 +13,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from functools import partial
 
 from apps.common import program
@@ -37,6 +40,14 @@ def does(op, worker, at, *args):
     return at.op == op
 
 
+def is_neighbour(worlds, addresses):
+    """Whether holders of other places than this node's are lost, and this one's has two."""
+    gone = {*addresses}
+    both = [world for world in worlds._worlds.values() if world.holders.have_backups]
+    twins = [world.holders.addresses[twin] for world in both if (twin := world.holders.twin) is not None]
+    return bool(gone) and len(twins) == len(both) > 0 and not gone & {*twins}
+
+
 def is_state(key):
     return key[0] == "state" and key[1] != "held"
 
@@ -51,7 +62,7 @@ PHASES = {
     "ring": (RpcTransport, "send_buffer", always),
     "commit": (ClusterLog, "write", always),
     "difference": (Rounds, "add", always),
-    "take-over": (Worlds, "lose", lambda worlds, addresses: bool([*addresses])),
+    "take-over": (Worlds, "lose", is_neighbour),
     "moments sent": (RpcTransport, "send", lambda end, peer, key, *args: is_state(key)),
     "moments received": (
         RpcTransport,
@@ -76,6 +87,7 @@ def strike_at(phase, times, claim, act):
     original, left = getattr(owner, method), [times]
 
     def struck(*args, **kwargs):
+        args = [[*each] if isinstance(each, Iterator) else each for each in args]
         left[0] -= is_it(*args)
         if left[0] == 0:
             left[0] = -1
@@ -109,10 +121,11 @@ def one_copy(original, left, claim, act):
     return send_copy
 
 
-def claimed(path):
-    """Whether this process is the first one that asks."""
+def claimed(path, name):
+    """Whether this process, the node of this name, is the first one that asks."""
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        with open(path, "x") as file:
+            file.write(name)
     except FileExistsError:
         return False
     return True
@@ -133,14 +146,14 @@ def main(path, fault, *words):
     if words[0] == "late":
         words = words[1:]
         asyncio.run(first_step(words[words.index("--coordinator") + 1]))
-    if fault:
-        phase, times, how = fault.split(":")
+    for each, file in zip(fault.split("+") if fault else (), (path, f"{path}-second"), strict=False):
+        phase, times, how = each.split(":")
         if how == CUT:
             loop, links = cuttable_loop()
-            program.new_event_loop, act = (lambda: loop), links.cut
+            program.new_event_loop, act = (lambda loop=loop: loop), links.cut
         else:
             act = partial(os.kill, os.getpid(), getattr(signal, how))
-        strike_at(phase, int(times), partial(claimed, path), act)
+        strike_at(phase, int(times), partial(claimed, file, words[words.index("--name") + 1]), act)
     return command.main([*words])
 
 
