@@ -1,0 +1,59 @@
+"""Real processes of Ravnest train while their directory is struck: the coordinator, or one of three members of etcd."""
+
+import re
+from contextlib import ExitStack
+
+import pytest
+
+from tests.chaos.test_struck_ravnest import AGAIN, FLAGS, MAX_S, check, ravnest
+from tests.etcd_cluster import EtcdCluster, needs_etcd
+from tests.launching import launched, started
+
+pytestmark = pytest.mark.timeout(2 * MAX_S)
+
+
+def trained(path, address, befall):
+    """Train on this directory, and let something befall it once steps are done; no step is lost, none trained twice."""
+    with ExitStack() as stack:
+        at, orders = ["--coordinator", address], path / "orders"
+        serve = ravnest("serve", *at, "--ram", "1G", "--orders", orders, "--listen", "tcp://127.0.0.1:0", "--name")
+        for number in range(3):
+            stack.enter_context(started([*serve, f"n{number}"]))
+        train = stack.enter_context(
+            started(ravnest("train", *at, "--nodes", 3, *FLAGS.split(), "--clusters", 2, "--lease", 15))
+        )
+        said = []
+        for line in train.stdout:
+            said.append(line)
+            if line.startswith("step 6:"):
+                befall(stack)
+        text = "".join(said)
+        assert train.wait() == 0, text
+    assert "step 6:" in text and AGAIN not in text, text
+    check(text, launched(ravnest("replay", "--orders", orders), MAX_S))
+
+
+def coordinator(stack, path, listen="tcp://127.0.0.1:0"):
+    """A coordinator with a journal, and its address."""
+    words = ravnest("coordinator", "--listen", listen, "--journal", path / "journal")
+    process = stack.enter_context(started(words))
+    (address,) = re.findall(r"tcp://\S+\d", process.stdout.readline())
+    return process, address
+
+
+def test_a_coordinator_that_is_killed_and_started_again_costs_no_step(tmp_path):
+    with ExitStack() as outer:
+        first, address = coordinator(outer, tmp_path)
+
+        def befall(stack):
+            first.kill()
+            first.wait()
+            assert coordinator(outer, tmp_path, address)[1] == address
+
+        trained(tmp_path, address, befall)
+
+
+def test_a_member_of_etcd_that_dies_costs_no_step(tmp_path):
+    needs_etcd()
+    with EtcdCluster(tmp_path) as cluster:
+        trained(tmp_path, cluster.url("ravnest"), lambda stack: cluster.kill(0))
