@@ -30,6 +30,7 @@ from pipelined.ravnest.view import RavnestView
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import Case
 from tests.numerics.ravnest import training_of
+from tests.ravnest.invariants import Invariants
 from tests.ravnest.plain_loops import Chain
 from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork, address_of
@@ -104,6 +105,7 @@ class Story:
         newcomers=None,
         **kept,
     ):
+        self.invariants = Invariants(self)
         self.network, self._draw = VirtualNetwork(seed, delay=delay, jitter=delay / 2), random.Random(seed)
         self.names, self.tasks, self.nodes = [f"n{number}" for number in range(nodes)], {}, {}
         self.shown, self.seen, self.ends, self.told, self._dead = defaultdict(list), {}, [], [], []
@@ -124,6 +126,7 @@ class Story:
         """
         loop = asyncio.get_running_loop()
         loop.run_in_executor = at_once
+        self.network.listen(self.invariants.after)
         self._start(DIRECTORY)
         for name in [*self.names, WATCHER, TRAIN]:
             self._start(name)
@@ -132,6 +135,7 @@ class Story:
                 for befall in befalls:
                     tasks.create_task(befall)
                 tasks.create_task(self._finished())
+            self.invariants.hold()
             self._check()
         except (TimeoutError, AssertionError, BaseExceptionGroup) as error:
             raise AssertionError("\n".join([*self.told, *self.ends, repr(error)])) from error
