@@ -16,6 +16,7 @@ from matplotlib.patches import Rectangle
 
 from pipelined.errors import writing
 from pipelined.ravnest.planning.plan import PlannedStage, RavnestPlan
+from pipelined.ravnest.planning.rings import number_bytes
 
 WIDTH, ROW, HEIGHT = 12.0, 1.2, 0.62  # inches of the page and of a row; the part of a row that a box takes
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
@@ -55,7 +56,7 @@ def _draw_rings(axes: Axes, plan: RavnestPlan, rows: int) -> None:
     for number, ring in enumerate(plan.rings):
         axes.axvspan(ring.low, ring.high, color=COLOURS[number % len(COLOURS)], alpha=0.45, lw=0)
         if ring.high - ring.low >= MIN_SHARE * plan.rings[-1].high:
-            size = f"ring {number}\n{(ring.high - ring.low) * plan.number_bytes / 2**20:,.1f} MiB"
+            size = f"ring {number}\n{(ring.high - ring.low) * number_bytes(plan.layers) / 2**20:,.1f} MiB"
             axes.text((ring.low + ring.high) / 2, rows - 0.5, size, ha="center", va="center", fontsize=6)
 
 

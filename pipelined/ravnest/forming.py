@@ -186,8 +186,8 @@ class ClusterFormer:
         return replace(self.request.rules, saves=any(node.saves for node in nodes))
 
     def _pool_node(self, node: NodeRecord) -> PoolNode:
-        """A node as the plan takes it, as reliable as it was seen to be."""
-        return replace(node.pool_node, reliability=1 / (1 + self.losses[node.name]))
+        """A node as the plan takes it, as reliable as it was told to be, and was seen to be."""
+        return replace(node.pool_node, reliability=node.reliability / (1 + self.losses[node.name]))
 
     async def _late_rows(self, view: RavnestView, clusters: Clusters) -> list[list[StagePlace]]:
         """The rows of clusters that nodes which wait can form beside these; none: they cannot."""

@@ -28,11 +28,13 @@ from transports import TransportError
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a node offers: bytes of RAM for the model, bytes a second of its line, and its speed (0: not known)."""
+    """What a node offers; the fields are those of `NodeRecord`."""
 
     ram: int
     bandwidth: float
     flops: float = 0.0
+    delay: float = 0.0
+    reliability: float = 1.0
 
 
 class RavnestNode:
@@ -60,10 +62,8 @@ class RavnestNode:
 
     async def _live(self, registration: Registration) -> None:
         """Wait for a cluster, and train in it to its end."""
-        name, offered = self._node.name, self._capacity
-        address, incarnation = self._node.endpoint.address, registration.incarnation
-        numbers, saves = (offered.ram, offered.bandwidth, offered.flops), self._member.saving is not None
-        record = NodeRecord(name, address, incarnation, *numbers, saves)
+        name, address, saves = self._node.name, self._node.endpoint.address, self._member.saving is not None
+        record = NodeRecord(name, address, registration.incarnation, **vars(self._capacity), saves=saves)
         await self.saves.publish(registration)
         await registration.put(record)
         self._say(f"{name}: waits for a cluster")

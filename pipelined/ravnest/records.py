@@ -36,6 +36,8 @@ ENDING, STOPPED = "ending", "stopped/"
 UPDATES = "updates"
 """The field, in what a node saves, of the number of updates that a parameter has had; a swarm's peers save none."""
 MAX_PLACES = 4096
+MAX_DELAY_S = 60.0
+"""Of a line: longer than any connection waits for a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class NodeRecord(Record):
         bandwidth: bytes a second of its line.
         flops: floating-point operations a second; 0: not known.
         saves: whether it saves its stage.
+        delay: seconds of a byte on its line, one way.
+        reliability: from 0 to 1, as the node was told; 1 where nothing is known.
     """
 
     name: str
@@ -58,16 +62,20 @@ class NodeRecord(Record):
     bandwidth: float
     flops: float
     saves: bool = field(default=False, metadata={"absent": False})
+    delay: float = field(default=0.0, metadata={"absent": 0.0})
+    reliability: float = field(default=1.0, metadata={"absent": 1.0})
 
     def __post_init__(self) -> None:
-        numbers = (self.ram, self.bandwidth, self.flops)
+        numbers = (self.ram, self.bandwidth, self.flops, self.delay, self.reliability)
         if not all(math.isfinite(number) for number in numbers) or min(numbers) < 0 or 0 in numbers[:2]:
             raise ValueError(f"NodeRecord: no RAM, line or speed of a node (got: {numbers})")
+        if self.delay > MAX_DELAY_S or self.reliability > 1:
+            raise ValueError(f"NodeRecord: no delay or reliability (got: {self.delay:g} s, {self.reliability:g})")
 
     @property
     def pool_node(self) -> PoolNode:
         """The node as the plan takes it."""
-        return PoolNode(self.name, self.ram, self.bandwidth, self.flops or None)
+        return PoolNode(self.name, self.ram, self.bandwidth, self.flops or None, self.reliability, self.delay)
 
 
 @dataclass(frozen=True, slots=True)

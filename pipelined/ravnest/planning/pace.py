@@ -8,6 +8,7 @@ run once with the cluster's seconds and lines.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import le
 
 from pipelined.programs.pricing.stepped import PipeCosts, steady_step
@@ -53,22 +54,24 @@ def pace_of(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) 
     speeds = [node.flops for node in nodes if node.flops]
     if len(speeds) < len(cut):
         return Pace(usual)
-    pipe = _Pipe(cut, sizes, speeds, [node.bandwidth / sizes.rules.coded for node in nodes])
+    pipe = _Pipe(cut, sizes, speeds, nodes)
     if sizes.rules.ahead is not None:
         return pipe.priced(usual, f"--ahead is {sizes.rules.ahead}")
     return pipe.best([node.ram for node in nodes])
 
 
 class _Pipe:
-    def __init__(self, cut: Sequence[range], sizes: StageSizes, speeds: Sequence[float], rates: Sequence[float]):
+    def __init__(self, cut: Sequence[range], sizes: StageSizes, speeds: Sequence[float], nodes: Sequence[PoolNode]):
         work = [float(sizes.work[layers.start, layers.stop]) for layers in cut]
         seconds = [each / speed for each, speed in zip(work, speeds, strict=True)]
-        lines = line_seconds(sizes.layers, cut, rates)
+        lines = line_seconds(sizes.layers, cut, [node.bandwidth / sizes.rules.coded for node in nodes])
+        delays = (max(one.delay, other.delay) for one, other in pairwise(nodes))
+        ways = [line + delay for line, delay in zip(lines, delays, strict=True)]
         forward = sizes.rules.forward_share
         self._cut, self._sizes = cut, sizes
-        self._costs = PipeCosts([each * forward for each in seconds], [each * (1 - forward) for each in seconds], lines)
+        self._costs = PipeCosts([each * forward for each in seconds], [each * (1 - forward) for each in seconds], ways)
         self._slowest = max([*seconds, *lines])
-        self._law = law(seconds, lines, self._slowest)
+        self._law = law(seconds, ways, self._slowest)
 
     def best(self, rams: Sequence[int]) -> Pace:
         most = min(MAX_ALIVE, math.ceil(WIDEST * self._law[0]))

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collectives import ProblemSize
-from collectives.algorithms.all_reduce.ring import RingAllReduce
-from collectives.clusters import Ring, Share, rings_of
+from collectives.clusters import Ring
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.cuts import Cuts, Objective
 from pipelined.ravnest.planning.formation import Formation, Method, Partition, form, method_for
 from pipelined.ravnest.planning.pace import Pace, pace_of
 from pipelined.ravnest.planning.pool import Newcomer, PoolNode
-from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules, StageSizes
+from pipelined.ravnest.planning.rings import rings_between, round_bytes
+from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
 
 
 @dataclass(frozen=True)
@@ -114,20 +113,11 @@ class RavnestPlan:
         """The nodes of all stages, in the order of clusters and stages: the ranks of the rings."""
         return [stage.node for cluster in self.clusters for stage in cluster.stages]
 
-    @property
-    def number_bytes(self) -> int:
-        """Bytes of a parameter."""
-        return max((layer.number_bytes for layer in self.layers), default=NUMBER_BYTES)
-
     def round_bytes(self) -> dict[str, int]:
-        """Bytes that each node sends in a round of averaging: the ring's own closed form, over its slices."""
-        members, ring, number = self.members, RingAllReduce(), self.number_bytes
-        sent = {node.name: 0 for node in members}
-        for part in self.rings:
-            problem = ProblemSize.on_one_node(len(part.ranks), (part.high - part.low) * number, number)
-            for place, rank in enumerate(part.ranks):
-                sent[members[rank].name] += sum(ring.bytes_to(problem, place).values())
-        return sent
+        """Bytes that each node sends in a round of averaging; see `round_bytes`."""
+        members = self.members
+        sent = round_bytes(self.rings, self.layers, len(members))
+        return {node.name: nbytes for node, nbytes in zip(members, sent, strict=True)}
 
     def plain(self) -> dict[str, Any]:
         """What `--json` prints. A layer's seconds are those of the fastest node, if speeds are known."""
@@ -232,7 +222,8 @@ class _Planner:
                 held = [range(stage.first, stage.end) for stage in cut]
                 clusters.append(_cluster([self._nodes[stage.node] for stage in cut], held, sizes))
         request = self._request
-        rings = tuple(rings_between(clusters, request.layers)) if request.layers else ()
+        rows = [cluster.stages for cluster in clusters]
+        rings = tuple(rings_between(rows, request.layers)) if request.layers else ()
         return RavnestPlan(tuple(clusters), self._waiting, self._method, self._objective, request.layers, rings)
 
     def _for(self, clusters: int) -> tuple[StageSizes | None, Cuts | None, Formation]:
@@ -274,13 +265,3 @@ def _cluster(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes)
         for node, layers, held, count in zip(nodes, cut, sizes.of_cut(cut, pace.alive), pace.alive, strict=True)
     )
     return PlannedCluster(tuple(nodes), stages, pace)
-
-
-def rings_between(clusters: Sequence[PlannedCluster], layers: Sequence[LayerSize]) -> list[Ring]:
-    """A ring for every slice of the model's elements that no cluster cuts further."""
-    starts = [sum(layer.parameters for layer in layers[:index]) for index in range(len(layers) + 1)]
-    shares, rank = [], 0
-    for cluster in clusters:
-        shares.append([Share(rank + i, starts[s.first], starts[s.end]) for i, s in enumerate(cluster.stages)])
-        rank += len(cluster.stages)
-    return rings_of(shares)

@@ -35,6 +35,7 @@ class PoolNode:
         bandwidth: bytes a second of its line.
         flops: floating-point operations a second; None: unknown.
         reliability: from 0 to 1, 1 is best; None: unknown.
+        delay: seconds of a byte on its line, one way; that of a line between two nodes is the longer one of both.
     """
 
     name: str
@@ -42,6 +43,7 @@ class PoolNode:
     bandwidth: float
     flops: float | None = None
     reliability: float | None = None
+    delay: float = 0.0
 
     @property
     def transfer_s(self) -> float:

@@ -177,26 +177,26 @@ class StageSizes:
         return int(self.bytes(1, 1)[index, index + 1])
 
 
-def law(seconds: Sequence[float], lines: Sequence[float], slowest: float | None = None) -> list[int]:
+def law(seconds: Sequence[float], ways: Sequence[float], slowest: float | None = None) -> list[int]:
     """Microbatches alive that keep every stage busy: K_s = ⌈(the rest's compute + 2 its lines) / slowest stage⌉.
 
     Args:
         seconds: forward and backward of a microbatch, for each of the D stages.
-        lines: seconds of one message from each stage to the next, D - 1.
+        ways: seconds of one message from each stage to the next, its delay included, D - 1.
         slowest: seconds from one microbatch to the next; None: those of the slowest stage.
     Source: the round trip of a microbatch from stage s and back, over the time between two of them.
     """
-    return [max(1, math.ceil(trip / (slowest or max(seconds)) - 1e-9)) for trip in round_trips(seconds, lines)]
+    return [max(1, math.ceil(trip / (slowest or max(seconds)) - 1e-9)) for trip in round_trips(seconds, ways)]
 
 
-def round_trips(seconds: Sequence[float], lines: Sequence[float]) -> list[float]:
+def round_trips(seconds: Sequence[float], ways: Sequence[float]) -> list[float]:
     """Seconds from a microbatch's entry into each stage to the end of its backward there, where nothing waits."""
-    own = [stage + 2 * line for stage, line in zip(seconds, [*lines, 0.0], strict=True)]
+    own = [stage + 2 * way for stage, way in zip(seconds, [*ways, 0.0], strict=True)]
     return [*accumulate(reversed(own))][::-1]
 
 
 def line_seconds(layers: Sequence[LayerSize], cut: Sequence[range], lines: Sequence[float]) -> list[float]:
-    """Seconds of a microbatch's messages from each stage to the next.
+    """Seconds for which a microbatch's messages occupy the line from each stage to the next, without its delay.
 
     What goes straight to a later stage takes its time on the lines of both its ends, and none between.
 

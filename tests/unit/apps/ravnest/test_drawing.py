@@ -10,8 +10,9 @@ from matplotlib.patches import Rectangle
 
 from apps.ravnest.drawing import draw, save
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.plan import PlannedCluster, PlannedStage, RavnestPlan, rings_between
+from pipelined.ravnest.planning.plan import PlannedCluster, PlannedStage, RavnestPlan
 from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.planning.rings import rings_between
 from pipelined.ravnest.planning.stage import LayerSize
 
 LAYERS = (LayerSize(30_000, 0, 0, 0.0),) * 4
@@ -29,7 +30,14 @@ def planned():
             for node, (low, high) in zip(nodes, pairwise(cuts), strict=True)
         ]
         clusters.append(PlannedCluster(tuple(nodes), tuple(stages)))
-    return RavnestPlan(tuple(clusters), (), "exhaustive", "transfer", LAYERS, tuple(rings_between(clusters, LAYERS)))
+    return RavnestPlan(
+        tuple(clusters),
+        (),
+        "exhaustive",
+        "transfer",
+        LAYERS,
+        tuple(rings_between([each.stages for each in clusters], LAYERS)),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -101,10 +101,23 @@ def test_clusters_that_begin_with_no_save_are_refused(begun):
         Clusters.unpack(msgpack.packb({"number": 1, "rows": [OTHER], "begun": begun}))
 
 
-@pytest.mark.parametrize("change", [{"ram": 0}, {"bandwidth": 0.0}, {"flops": -1.0}, {"bandwidth": float("nan")}])
+STRANGE = [
+    {"ram": 0},
+    {"bandwidth": 0.0},
+    {"flops": -1.0},
+    {"bandwidth": float("nan")},
+    {"delay": -1.0},
+    {"delay": 1e9},
+    {"reliability": 1.5},
+]
+
+
+@pytest.mark.parametrize("change", STRANGE)
 def test_a_node_without_ram_or_line_is_refused(change):
+    """A record without a delay and a reliability is one of a release that had neither."""
     good = {"name": "a", "address": "at a", "incarnation": 1, "ram": 5, "bandwidth": 2.0, "flops": 0.0}
-    assert NodeRecord.unpack(msgpack.packb(good)).pool_node.flops is None
+    node = NodeRecord.unpack(msgpack.packb(good)).pool_node
+    assert (node.flops, node.delay, node.reliability) == (None, 0.0, 1.0)
     with pytest.raises(ValueError, match="NodeRecord"):
         NodeRecord.unpack(msgpack.packb(good | change))
 

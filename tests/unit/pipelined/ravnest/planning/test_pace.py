@@ -20,9 +20,9 @@ LEAST = {
 """By the seconds of the stages' forwards, and lines of 0, 1 and 3 s: the least K_0; a range depends on ties."""
 
 
-def paced(works, line=0.0, ram=10**6, **rules):
+def paced(works, line=0.0, ram=10**6, delay=0.0, **rules):
     """The pace of a layer a node, with a forward and a backward of these seconds, and lines of so many."""
-    nodes = [PoolNode(str(i), ram, 1.0, 1.0) for i in range(len(works))]
+    nodes = [PoolNode(str(i), ram, 1.0, 1.0, delay=delay) for i in range(len(works))]
     layers = [LayerSize(parameters=1, activation_bytes=4, input_bytes=int(line), work=float(work)) for work in works]
     return pace_of(nodes, [range(i, i + 1) for i in range(len(works))], StageSizes(layers, StageRules(**rules)))
 
@@ -107,3 +107,9 @@ def test_an_open_number_is_no_more_than_the_schedule_takes(monkeypatch):
 
 def test_a_codec_shortens_the_lines_and_fewer_are_alive():
     assert (paced([30.0] * 3, 30.0).alive, paced([30.0] * 3, 30.0, coded=0.5).alive) == ([7, 4, 1], [5, 3, 1])
+
+
+def test_a_delay_is_in_each_round_trip_and_occupies_no_line():
+    """Lines of 60 s a way, of which the bytes occupy 10: 11 alive by the law, and the stages set the pace."""
+    found = paced([30.0] * 3, 10, delay=50.0)
+    assert found.alive[0] == 11 and found.share >= 0.95

@@ -11,9 +11,9 @@ from pipelined.ravnest.planning.plan import (
     PoolRequest,
     RavnestPlan,
     make_plan,
-    rings_between,
 )
 from pipelined.ravnest.planning.pool import PoolNode, check_pool, read_pool
+from pipelined.ravnest.planning.rings import rings_between
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
 from tests.unit.pipelined.ravnest.planning.test_formation import SIX
 
@@ -40,7 +40,8 @@ def test_rings_and_the_bytes_of_a_round():
     for cuts in ([0, 2, 4], [0, 1, 3, 4], [0, 4]):
         stages = [PlannedStage(next(nodes), low, high, 0, 1) for low, high in pairwise(cuts)]
         clusters.append(PlannedCluster(tuple(stage.node for stage in stages), tuple(stages)))
-    plan = RavnestPlan(tuple(clusters), (), "exhaustive", "transfer", layers, tuple(rings_between(clusters, layers)))
+    rings = tuple(rings_between([cluster.stages for cluster in clusters], layers))
+    plan = RavnestPlan(tuple(clusters), (), "exhaustive", "transfer", layers, rings)
     assert [(ring.low, ring.high) for ring in plan.rings] == [
         (0, 30_000),
         (30_000, 60_000),
