@@ -8,6 +8,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
 from pipelined.errors import UsageError
+from pipelined.measurement.line import serve_line
 from pipelined.membership.connection import endpoint_at
 from transports import Transport
 from transports.rpc import Endpoint
@@ -32,6 +33,7 @@ async def directory_of_rank0(
         yield await broadcast(transport, "directory")
         return
     async with endpoint, Nursery() as tasks:
+        serve_line(endpoint)
         serving = tasks.create_task(serve_directory(endpoint, RealClock()))
         await begin(endpoint.address)
         yield await broadcast(transport, "directory", endpoint.address)

@@ -16,6 +16,7 @@ from pipelined.aio.events import Level, log_to_stderr
 from pipelined.directory.disk import JournalError
 from pipelined.directory.server import serve_directory
 from pipelined.errors import UsageError
+from pipelined.measurement.line import serve_line
 from pipelined.process.exit import print_line
 from pipelined.process.stop_request import until_stop_request
 from transports.aio.event_loop import new_event_loop
@@ -77,5 +78,6 @@ async def serve(listen: str, journal: Path | None, say: Callable[[str], None]) -
     except (ValueError, TransportError) as error:
         raise UsageError(f"--listen {listen}: {error}") from error
     async with endpoint:
+        serve_line(endpoint)
         ready = partial(say, f"coordinator at {endpoint.address}")
         await until_stop_request(serve_directory(endpoint, RealClock(), journal, ready=ready))

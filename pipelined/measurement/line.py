@@ -1,0 +1,87 @@
+"""A process's line: its rate and its delay, from requests with a payload to another process. No torch.
+
+    seconds of a request = 2 x delay + bytes / rate
+
+The reply is empty, so the rate is that of the way there. A process that serves this topic takes at most `MAX_BYTES` at
+a time, and keeps nothing.
+"""
+
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelined.aio.clock import Clock
+from pipelined.aio.nursery import with_timeout
+from pipelined.measurement.fit import Sample, fit
+from transports import TransportError
+from transports.rpc import Endpoint, Request, Response
+
+TOPIC = "line"
+SIZES = (1 << 10, 1 << 16, 1 << 18, 1 << 20)
+"""Bytes of the payloads, the smallest first."""
+MAX_BYTES, MAX_WAITING = SIZES[-1], 2
+REPEATS = 3
+MAX_RATE = 1e11 / 8
+"""Bytes a second, of 100 gbit: a faster line is not told from one that carries all bytes at once."""
+ENOUGH_S, PATIENCE_S = 2.0, 10.0
+"""Seconds after which no further payload is sent, and after which a reply is not waited for."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A measured line.
+
+    Args:
+        rate: bytes a second.
+        delay: seconds of a byte, one way.
+    """
+
+    rate: float
+    delay: float
+
+    @classmethod
+    def best_of(cls, lines: Sequence["Line"]) -> "Line":
+        """A process's own line, from those to several others: the fastest, as the others' own lines may be slower."""
+        return cls(max(line.rate for line in lines), statistics.median(line.delay for line in lines))
+
+
+def serve_line(endpoint: Endpoint) -> None:
+    """Reply to those that measure their lines."""
+    endpoint.handle(TOPIC, _reply, MAX_BYTES, MAX_WAITING)
+
+
+async def measure_line(endpoint: Endpoint, address: str, clock: Clock) -> Line | None:
+    """The line to the process at an address; None: it does not reply, or does not serve this topic.
+
+    Cost: at most REPEATS x the sum of SIZES in bytes (4 MiB); two seconds, or longer where one request takes longer,
+        and at most PATIENCE_S.
+    """
+    seconds: dict[int, list[float]] = {}
+    with suppress(TimeoutError, TransportError):
+        await with_timeout(clock, PATIENCE_S, _time(endpoint, address, clock, seconds))
+    found = [size for size in SIZES if seconds.get(size)]
+    if len(found) < 2:
+        return None
+    delays, bytes_s = fit([Sample((1.0, float(size)), tuple(seconds[size])) for size in found]).values
+    return Line(min(MAX_RATE, 1 / bytes_s) if bytes_s else found[-1] / min(seconds[found[-1]]), delays / 2)
+
+
+async def _time(endpoint: Endpoint, address: str, clock: Clock, seconds: dict[int, list[float]]) -> None:
+    """Add the seconds of each request, by its bytes."""
+    await endpoint.request(address, TOPIC)  # it connects
+    began = clock.now()
+    for size in SIZES:
+        payload = np.ones(size, np.uint8)
+        for _ in range(REPEATS):
+            if len(seconds) > 1 and clock.now() - began > ENOUGH_S:
+                return
+            start = clock.now()
+            await endpoint.request(address, TOPIC, payload)
+            seconds.setdefault(size, []).append(clock.now() - start)
+
+
+async def _reply(request: Request) -> Response:
+    return Response()
