@@ -1,0 +1,75 @@
+"""The speed on a model's layers: known answers for work of a known duration; real layers, without a claim on time."""
+
+import asyncio
+
+import pytest
+import torch
+
+from apps.lm.models.gpt2 import UntiedGPT2
+from apps.lm.models.gpt2_presets import PRESETS
+from apps.ravnest.config import RavnestConfig
+from pipelined.actors.executor import TimedExecutor, TorchExecutor
+from pipelined.aio.clock import RealClock, VirtualClock
+from pipelined.measurement.costs import kinds_of
+from pipelined.measurement.speed import SpeedProbe, speed
+from pipelined.planner.trial import RandomTokens
+from pipelined.training.job import Numerics
+
+MODEL = PRESETS["tiny"]
+WORK = [1.0, *[60.0] * MODEL.layers, 300.0]
+ALL = [True] * len(WORK)
+
+
+def probe(executor):
+    feed = RandomTokens(MODEL.vocab, (2, 8))
+    return SpeedProbe(UntiedGPT2(MODEL), feed, (2, 8), Numerics(), executor)
+
+
+@pytest.mark.virtual
+async def test_the_speed_is_the_models_work_over_its_seconds():
+    """Each layer takes 30 ms."""
+    executor = TimedExecutor({"forward": 0.01, "backward": 0.02}, VirtualClock())
+    assert await probe(executor).flops(WORK, ALL) == pytest.approx(sum(WORK) / (0.03 * len(WORK)))
+
+
+@pytest.mark.virtual
+async def test_layers_that_do_not_fit_are_not_built():
+    executor = TimedExecutor({"forward": 0.01, "backward": 0.02}, VirtualClock())
+    of_model, built = probe(executor), []
+    build = of_model.model.build
+    of_model.model.build = lambda layers, *more: (built.append(layers.start), build(layers, *more))[1]
+    found = await of_model.flops(WORK, [False, *[True] * MODEL.layers, False])
+    assert (found, built) == (pytest.approx(60 / 0.03), [MODEL.layers])
+    assert await of_model.flops(WORK, [False] * len(WORK)) == 0
+
+
+def test_each_kind_counts_as_often_as_the_model_has_it():
+    """Four blocks of 1 s and a head of 6 s, with the work of 10 and 100: 140 in 10 s."""
+    work = [1.0, 10.0, 10.0, 10.0, 10.0, 100.0]
+    kinds = kinds_of(work)
+    assert speed(work, kinds, {kinds[1]: 1.0, kinds[5]: 6.0}) == 14
+    assert speed(work, kinds, {}) == speed(work, kinds, {kinds[1]: 0.0}) == 0
+
+
+def test_real_layers_of_each_kind_are_timed():
+    executor = TorchExecutor("cpu", RealClock())
+    try:
+        assert asyncio.run(probe(executor).flops(WORK, ALL)) > 0
+    finally:
+        executor.close()
+
+
+def test_layers_of_unknown_shape_take_what_those_before_compute():
+    pytest.importorskip("sklearn")
+    from apps.ravnest.digits import DIGITS_MODEL, Digits
+    from apps.ravnest.digits_training import DigitsFeed, digits_model
+
+    config = RavnestConfig(preset="digits", microbatch=4, batch=8)
+    feed = DigitsFeed(config, Digits.read(), torch.float32)
+    executor = TorchExecutor("cpu", RealClock())
+    sizes = [*DIGITS_MODEL.layer_sizes(4)]
+    try:
+        found = SpeedProbe(digits_model(0), feed, (4, 1), Numerics(), executor)
+        assert asyncio.run(found.flops([size.work for size in sizes], [True] * len(sizes))) > 0
+    finally:
+        executor.close()
