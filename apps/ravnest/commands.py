@@ -16,7 +16,7 @@ from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import ratio_of
-from pipelined.measurement.doctor.machine import free_memory
+from pipelined.measurement.line import serve_line
 from pipelined.membership.addresses import described
 from pipelined.membership.connection import connected, member_node
 from pipelined.membership.task_record import RUN, publish_task, read_task
@@ -43,10 +43,11 @@ async def serve(flags: Serve, say: Say) -> None:
     async with connected(url, flags.address.listen) as (endpoint, directory):
         task = RavnestTask.unpack(await read_task(directory, url, say))
         data = await asyncio.to_thread(read_data, task.subject, flags.text)
+        from apps.ravnest.offer import offer
         from apps.ravnest.training import training_of
         from pipelined.actors.executor import TorchExecutor
         from pipelined.ravnest.cluster import ClusterMember
-        from pipelined.ravnest.node import Capacity, RavnestNode
+        from pipelined.ravnest.node import RavnestNode
         from transports.rpc.world import Worlds
 
         training = training_of(task, data)
@@ -57,8 +58,9 @@ async def serve(flags: Serve, say: Say) -> None:
                 run = (await directory.read(RUN)).entries[RUN].value.decode()
                 saving = await asyncio.to_thread(saving_of, flags, task, run) if flags.checkpoint else None
                 member = ClusterMember(training, Worlds(endpoint, MAX_BYTES), executor, orders=orders, saving=saving)
-                capacity = Capacity(flags.ram_bytes or free_memory(), flags.bandwidth_bytes, flags.flops_number)
-                say(f"{node.name}: node at {endpoint.address}, {capacity.ram / 2**20:,.0f} MiB")
+                serve_line(endpoint)
+                capacity, words = await offer(flags, task, training, node, executor)
+                say(f"{node.name}: node at {endpoint.address}, {words}")
                 await RavnestNode(node, member, capacity, task.subject.lease, say).run()
             finally:
                 executor.close()

@@ -19,7 +19,8 @@ from apps.ravnest.digits import DigitsConfig, refuse_data
 from apps.ravnest.flag_groups import FinalFlags, FormingFlags, NewcomerFlags, check_clusters
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
-from pipelined.ravnest.planning.pool import BYTES, RATES, SPEEDS, quantity
+from pipelined.ravnest.planning.pool import BYTES, RATES, SECONDS, SPEEDS, quantity
+from pipelined.ravnest.records import MAX_DELAY_S
 from pipelined.training.exchange.compression import check_codec
 
 MIN_VOCABULARY = 256
@@ -110,10 +111,14 @@ class Serve:
     address: DirectoryAddress
     ram: str | None = None
     """Bytes that it may use for the model, as 4G. Default: the memory that it could use now."""
-    bandwidth: str = "1gbit"
-    """Its line, as 200mbit; the clusters are formed by it."""
+    bandwidth: str | None = None
+    """Its line, as 200mbit; the clusters are formed by it. Default: measured, with its delay."""
+    delay: str | None = None
+    """Time of a byte on its line, one way, as 30ms. Default: measured with the line; 0 where --bandwidth is given."""
     flops: str | None = None
-    """Its speed, as 400G; if omitted, nodes are compared by RAM and bandwidth only."""
+    """Its speed, as 400G; 0: not known, and nodes are compared without it. Default: measured on the model's layers."""
+    reliability: float = 1.0
+    """From 0 to 1: the least reliable places get backups first."""
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
     text: TextFlags = field(default_factory=TextFlags)
@@ -132,10 +137,13 @@ class Serve:
         self.address.check()
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
         refuse_below(1, "--save-every", self.save_every)
-        if self.ram_bytes == 0 or self.bandwidth_bytes <= 0:
+        if self.ram_bytes == 0 or self.rate == 0:
             raise UsageError(f"a node needs RAM and a line (--ram {self.ram}, --bandwidth {self.bandwidth}); give both")
-        if self.flops is not None and self.flops_number <= 0:
-            raise UsageError(f"--flops must be above 0 (it is {self.flops}); leave it out if the speed is not known")
+        if not 0 <= self.reliability <= 1:
+            raise UsageError(f"--reliability must be from 0 to 1 (it is {self.reliability:g})")
+        if (self.delay_s or 0.0) > MAX_DELAY_S:
+            raise UsageError(f"--delay must be at most {MAX_DELAY_S:g}s (it is {self.delay})")
+        _ = self.speed
 
     @property
     def ram_bytes(self) -> int | None:
@@ -143,14 +151,19 @@ class Serve:
         return None if self.ram is None else int(quantity("--ram", self.ram, BYTES))
 
     @property
-    def bandwidth_bytes(self) -> float:
-        """Bytes a second."""
-        return quantity("--bandwidth", self.bandwidth, RATES)
+    def rate(self) -> float | None:
+        """Bytes a second; None: to be measured."""
+        return None if self.bandwidth is None else quantity("--bandwidth", self.bandwidth, RATES)
 
     @property
-    def flops_number(self) -> float:
-        """Floating-point operations a second; 0: not known."""
-        return 0.0 if self.flops is None else quantity("--flops", self.flops, SPEEDS)
+    def delay_s(self) -> float | None:
+        """Seconds; None: as measured."""
+        return None if self.delay is None else quantity("--delay", self.delay, SECONDS)
+
+    @property
+    def speed(self) -> float | None:
+        """Floating-point operations a second; 0: not known; None: to be measured."""
+        return None if self.flops is None else quantity("--flops", self.flops, SPEEDS)
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,11 @@ from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode, read_pool
+from transports.urls import split_profile
 
 PROGRAM = "pipelined.apps.ravnest"
+ALIKE = ("--bandwidth", "1gbit", "--flops", "0")
+"""Of nodes that are not in a pool: each counts the same."""
 
 
 async def local(flags: Local, say: Say) -> None:
@@ -89,7 +92,8 @@ async def _refused(node: Child) -> None:
 def _nodes(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:
     """The words of each node."""
     if not pool:
-        common = ["--listen", listen_url(flags.links), "--ram", str(free_memory() // flags.nodes)]
+        common = ["--listen", listen_url(flags.links), "--ram", str(free_memory() // flags.nodes), *ALIKE]
+        common += _delay(flags)
         return [["serve", "--name", f"node{n}", *common] for n in range(flags.nodes)]
     return [_pool_node(flags, node) for node in pool]
 
@@ -99,7 +103,13 @@ def _pool_node(flags: Local, node: PoolNode) -> list[str]:
     rate = f"{node.bandwidth * 8 / 1e6:g}mbit"
     links = "&".join(filter(None, [flags.links, f"rate={rate}"]))
     words = ["serve", "--name", node.name, "--listen", listen_url(links), "--ram", str(node.ram), "--bandwidth", rate]
-    return words if node.flops is None else [*words, "--flops", f"{node.flops:g}"]
+    return [*words, *_delay(flags), "--flops", f"{node.flops or 0.0:g}"]
+
+
+def _delay(flags: Local) -> list[str]:
+    """The delay of the emulated links, which the plan counts."""
+    profile, _ = split_profile(flags.links)
+    return ["--delay", f"{profile.delay:g}s"] if profile and profile.delay else []
 
 
 def _training(flags: Local, nodes: int) -> list[str]:

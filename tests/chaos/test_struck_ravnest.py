@@ -17,6 +17,8 @@ FLAGS = f"{MODEL} --batch 8 --microbatch 4 --lr 1e-2 --average-every 4 --steps {
 MAX_S = 200
 """Seconds of one run. A run without faults takes 15 s on two cores, and a silent node costs it two leases."""
 NEAR = "tcp://127.0.0.1:0?delay=5ms"
+ALIKE = ("--ram", "1G", "--bandwidth", "1gbit", "--flops", "0")
+"""What each node is told, so that it measures nothing, and the plan is the same each time."""
 STRIKES = ("SIGKILL", "SIGSTOP", "CUT")
 STEP = re.compile(r"^step (\d+): loss (\S+), cluster", re.M)
 AGAIN = "left before the last step"
@@ -47,7 +49,7 @@ def struck(path, fault, nodes, late, flags, only_late=False):
         (address,) = re.findall(r"tcp://\S+\d", coordinator.stdout.readline())
         at = ["--coordinator", address]
         program = [sys.executable, "-u", "-m", "tests.ravnest.struck_node", hit]
-        its = ["serve", *at, "--ram", "1G", "--orders", orders, "--listen", NEAR, "--name"]
+        its = ["serve", *at, *ALIKE, "--orders", orders, "--listen", NEAR, "--name"]
         everyone = [start(*program, "" if only_late else fault, *its, f"n{number}") for number in range(nodes)]
         everyone += [start(*program, fault, "late", *its, f"late{number}") for number in range(late)]
         said = []

@@ -7,8 +7,8 @@ else they read from the directory, as `python -m apps.ravnest serve` does.
 import asyncio
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from apps.common.rank_directory import directory_of_rank0
 from apps.common.trackers import opened_trackers
@@ -20,12 +20,14 @@ from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.weights import VALUE, Weights
 from apps.ravnest.commands import MAX_BYTES, pool_request, show_steps
 from apps.ravnest.config import RavnestTask
+from apps.ravnest.offer import NOT_MEASURED, measured_line, measured_speed
 from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.errors import UsageError
 from pipelined.measurement.doctor.machine import free_memory
+from pipelined.measurement.line import serve_line
 from pipelined.membership.connection import connected, member_node
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import publish_task
@@ -46,8 +48,7 @@ from transports.rpc.world import Worlds
 
 STOP, OVER, STAGE = ("ravnest", "stop"), ("ravnest", "over"), ("ravnest", "stage")
 """Tags: a rank requests that training stops; rank 0 says that it is over; a stage of the trained model."""
-LINE = 1.25e8
-"""Bytes a second by which clusters are formed: equal on all ranks, as nothing is known of their lines."""
+T = TypeVar("T", int, float)
 
 
 class LastSave:
@@ -87,7 +88,7 @@ class Rank:
     """One rank, prepared.
 
     Args:
-        ram: bytes that its node may use.
+        capacity: what its node offers, but for its line where there are several machines: that is measured.
         last: what its node saved last.
         run: unique name of this job, or of the one that it resumes.
         resumes: whether training goes on from a save.
@@ -99,7 +100,7 @@ class Rank:
     task: RavnestTask
     training: ClusterTraining
     executor: TorchExecutor
-    ram: int
+    capacity: Capacity
     last: LastSave
     run: str
     resumes: bool
@@ -117,17 +118,21 @@ class Rank:
             member_node(url, endpoint, f"rank{self.transport.rank}", self.task.subject.lease) as node,
             Nursery() as tasks,
         ):
-            serving = tasks.create_task(self._serve(node))
+            serving = tasks.create_task(self._serve(node, url))
             done = await lead(url, request)
             await cancelled(serving)
         return done
 
-    async def _serve(self, node: Node) -> None:
+    async def _serve(self, node: Node, url: str) -> None:
         saving = Saving(self.last, 1, self.run)
         member = ClusterMember(self.training, Worlds(node.endpoint, MAX_BYTES), self.executor, saving=saving)
         say = print_line if self.transport.rank == 0 else _say_nothing
+        serve_line(node.endpoint)
+        several = len(set(self.transport.nodes)) > 1
+        line = (await measured_line(node, url) if several else None) or NOT_MEASURED
+        capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
         try:
-            await RavnestNode(node, member, Capacity(self.ram, LINE), self.task.subject.lease, say).run()
+            await RavnestNode(node, member, capacity, self.task.subject.lease, say).run()
         except AgreedError as error:  # that of one cluster's ranks
             raise UsageError(str(error)) from error
 
@@ -195,11 +200,11 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     training = await agree(transport, "training", asyncio.to_thread(training_of, task, text))
     resumed = await agree(transport, "run", _saved_run(transport, config))
     run = resumed or await broadcast(transport, "new run", secrets.token_hex(8))
-    ram = await _share_of_memory(transport, launch)
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
     executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
-    rank = Rank(transport, job, text, task, training, executor, ram, LastSave(disk, config.steps), run, bool(resumed))
     try:
+        capacity = await _capacity(transport, launch, task, training, executor)
+        rank = Rank(transport, job, text, task, training, executor, capacity, LastSave(disk, config.steps), run, bool(resumed))
         async with claimed(transport, config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")):
             async with directory_of_rank0(transport, config.listen, rank.begin) as url:
                 done = await rank.take_part(url, stop)
@@ -230,12 +235,21 @@ async def _saved_run(transport: Transport, config: GPT2Flags) -> str:
     return Version(step, lineage).run
 
 
-async def _share_of_memory(transport: Transport, launch: Launch) -> int:
-    """Bytes that this rank's node may use: the same on all ranks of a machine, so that equal ranks get equal plans."""
+async def _capacity(
+    transport: Transport, launch: Launch, task: RavnestTask, training: ClusterTraining, executor: TorchExecutor
+) -> Capacity:
+    """A share of its machine's memory, and its speed: the same on all ranks of a machine, so that plans are equal."""
     own = await asyncio.to_thread(free_memory) // launch.ranks_here(transport.world_size)
-    found = await broadcast(transport, "memory", await gather(transport, "free memory", own))
+    ram = await _least_here(transport, "free memory", own)
+    flops = await measured_speed(task, training, ram, executor)
+    return Capacity(ram, NOT_MEASURED.rate, await _least_here(transport, "speed", flops))
+
+
+async def _least_here(transport: Transport, what: str, own: T) -> T:
+    """The least of all ranks of a machine."""
+    found = await broadcast(transport, f"every {what}", await gather(transport, what, own))
     here = transport.nodes[transport.rank]
-    return min(size for size, node in zip(found, transport.nodes, strict=True) if node == here)
+    return min(each for each, node in zip(found, transport.nodes, strict=True) if node == here)
 
 
 def _say_nothing(text: str) -> None:

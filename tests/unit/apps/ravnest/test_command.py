@@ -1,6 +1,7 @@
 """The command line of Ravnest: what cannot be is refused in a line; what is trained is read back, and checked."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -28,7 +29,6 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("serve --coordinator tcp://127.0.0.1:1 --ram 4X", "--ram '4X' is no quantity"),
         ("serve --coordinator tcp://127.0.0.1:1 --ram 0", "a node needs RAM and a line"),
         ("serve --coordinator tcp://127.0.0.1:1 --bandwidth 0", "a node needs RAM and a line"),
-        ("serve --coordinator tcp://127.0.0.1:1 --flops 0", "--flops must be above 0"),
         ("train --coordinator tcp://127.0.0.1:1 --nodes 0", "--nodes must be at least 1"),
         ("train --coordinator tcp://127.0.0.1:1 --batch 6", "let --microbatch divide --batch"),
         ("train --coordinator tcp://127.0.0.1:1 --preset none", "no preset is called 'none'"),
@@ -113,13 +113,48 @@ def test_a_record_of_something_else_is_refused(data):
         RavnestTask.unpack(data)
 
 
+def parse_node(words):
+    return parse([words[0], "--coordinator", "tcp://127.0.0.1:1", *words[1:]])
+
+
+def test_what_a_node_is_not_told_it_measures():
+    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1"])
+    assert (flags.ram_bytes, flags.rate, flags.delay_s, flags.speed, flags.reliability) == (None, None, None, None, 1.0)
+    words = "--ram 4G --bandwidth 200mbit --delay 30ms --flops 40G --reliability 0.8"
+    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", *words.split()])
+    assert (flags.ram_bytes, flags.rate, flags.delay_s, flags.speed, flags.reliability) == (
+        4 << 30,
+        25e6,
+        0.03,
+        4e10,
+        0.8,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--bandwidth 0mbit", r"a node needs RAM and a line \(--ram None, --bandwidth 0mbit\)"),
+        ("--reliability 1.5", r"--reliability must be from 0 to 1 \(it is 1.5\)"),
+        ("--delay 61s", r"--delay must be at most 60s \(it is 61s\)"),
+        ("--delay 3", "--delay '3' is no quantity; .* ms, s, us"),
+        ("--flops fast", "--flops 'fast' is no quantity"),
+    ],
+)
+def test_a_line_or_speed_that_cannot_be_is_refused(words, told, capsys):
+    assert main(["serve", "--coordinator", "tcp://127.0.0.1:1", *words.split()]) == 2
+    assert re.search(told, capsys.readouterr().err)
+
+
 def test_local_starts_the_nodes_of_a_pool_with_their_ram_and_lines():
     flags = parse(["local", "--steps", "7", "--layers", "2", "--clusters", "1", "--links", "delay=5ms"])
     pool = (PoolNode("attic", 1 << 20, 25e6, 4e10), PoolNode("shed", 1 << 21, 12.5e6))
     attic, shed = _nodes(flags, pool)
     assert attic[:2] == ["serve", "--name"] and attic[2] == "attic" and attic[-2:] == ["--flops", "4e+10"]
     assert attic[4] == "tcp://127.0.0.1:0?delay=5ms&rate=200mbit"
-    assert shed[shed.index("--ram") + 1] == str(1 << 21) and "--flops" not in shed
+    assert attic[attic.index("--delay") + 1] == "0.005s"
+    assert shed[shed.index("--ram") + 1] == str(1 << 21) and shed[-2:] == ["--flops", "0"]
+    assert all(None not in (told.rate, told.delay_s, told.speed) for told in map(parse_node, (attic, shed)))
     words = _training(flags, 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).subject == flags.subject
     assert words[words.index("--nodes") + 1] == "2"

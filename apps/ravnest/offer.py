@@ -1,0 +1,89 @@
+"""What a node offers to the clusters: what its flags say, and what it measures where they say nothing.
+
+Imports torch.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from apps.ravnest.config import RavnestTask
+from apps.ravnest.flags import Serve
+from apps.ravnest.plan import layer_sizes
+from pipelined.actors.executor import Executor
+from pipelined.measurement.doctor.machine import free_memory
+from pipelined.measurement.line import Line, measure_line
+from pipelined.measurement.speed import SpeedProbe
+from pipelined.membership.node import Node
+from pipelined.ravnest.node import Capacity
+from pipelined.ravnest.planning.stage import StageRules, StageSizes
+from pipelined.ravnest.records import MAX_DELAY_S, NODES, NodeRecord
+from pipelined.ravnest.training import ClusterTraining
+from transports.rpc.registry import endpoint_schemes
+
+NOT_MEASURED = Line(1e9 / 8, 0.0)
+"""The line where neither a node nor a coordinator replies: 1 gbit."""
+MOST = 2
+"""Nodes to which a line is measured: the last ones to join."""
+
+
+async def offer(
+    flags: Serve, task: RavnestTask, training: ClusterTraining, node: Node, executor: Executor
+) -> tuple[Capacity, str]:
+    """What a node offers, and the same in words."""
+    ram, flops = flags.ram_bytes or free_memory(), flags.speed
+    line, how = await _line(flags, node)
+    speed = "speed not known"
+    if flops is None:
+        flops = await measured_speed(task, training, ram, executor)
+        speed = f"{flops * 1e-9:.3g} Gflops (measured)" if flops else "no layer fits, so its speed is not known"
+    elif flops:
+        speed = f"{flops * 1e-9:.3g} Gflops"
+    words = f"{ram / 2**20:,.0f} MiB, {line.rate * 8e-6:,.4g} mbit and {line.delay * 1e3:.3g} ms a way{how}, {speed}"
+    return Capacity(ram, line.rate, flops, line.delay, flags.reliability), words
+
+
+async def _line(flags: Serve, node: Node) -> tuple[Line, str]:
+    """The line, and where it is from."""
+    if flags.rate is not None:
+        return Line(flags.rate, flags.delay_s or 0.0), ""
+    found, how = await measured_line(node, flags.address.url), " (measured)"
+    if found is None:
+        found, how = NOT_MEASURED, " (assumed: no node replies)"
+    return (found if flags.delay_s is None else replace(found, delay=flags.delay_s)), how
+
+
+async def measured_speed(task: RavnestTask, training: ClusterTraining, ram: int, executor: Executor) -> float:
+    """Operations a second on those of the model's layers that fit in this RAM; 0: none does."""
+    subject = task.subject
+    layers = tuple(layer_sizes(subject.model(task.vocabulary), subject.microbatch, subject.seq, subject.dtype))
+    sizes = StageSizes(layers, StageRules(subject.weights))
+    shape = subject.microbatch, subject.seq
+    probe = SpeedProbe(training.model, training.feed, shape, training.numerics, executor)
+    fitting = [sizes.of_layer(index) <= ram for index in range(len(layers))]
+    return await probe.flops([layer.work for layer in layers], fitting)
+
+
+async def measured_line(node: Node, url: str) -> Line | None:
+    """The line to the nodes that joined last, one after another, or without any to the coordinator; None: no reply.
+
+    Args:
+        url: of the directory.
+    """
+    found = []
+    for address in await _others(node, url):
+        line = await measure_line(node.endpoint, address, node.clock)
+        if line is not None:
+            found.append(replace(line, delay=min(line.delay, MAX_DELAY_S)))
+    return Line.best_of(found) if found else None
+
+
+async def _others(node: Node, url: str) -> list[str]:
+    """The addresses of some listed nodes; of the coordinator where there is none."""
+    found = list[NodeRecord]()
+    for entry in (await node.directory.read(NODES)).entries.values():
+        with suppress(ValueError):
+            found.append(NodeRecord.unpack(entry.value))
+    found.sort(key=lambda each: each.incarnation)
+    others = [each.address for each in found if each.name != node.name][-MOST:]
+    has_coordinator = url.partition("://")[0] in endpoint_schemes()
+    return others or ([url] if has_coordinator else [])
