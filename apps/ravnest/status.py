@@ -1,6 +1,7 @@
 """`python -m apps.ravnest status`: show the clusters once, or continuously."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
@@ -8,19 +9,31 @@ from rich.text import Text
 
 from apps.common.status import EVERY_S, show
 from apps.common.web import Rendering
+from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Status
+from apps.ravnest.plan import layer_sizes
 from pipelined.aio.events import printable
 from pipelined.aio.progress import MOMENT_S
 from pipelined.membership.connection import connected
-from pipelined.ravnest.status import RavnestStatus, statuses
+from pipelined.ravnest.status import RavnestStatus, TrainedSizes, statuses
 
-COLUMNS = ("cluster", "step", "loss", "s/step", "stage", "node", "backup", "layers", "alive", "delay")
+OF_CLUSTER = ("cluster", "step", "loss", "s/step")
+COLUMNS = (*OF_CLUSTER, "stage", "node", "backup", "layers", "trained", "alive", "delay", "averaged MB")
 
 
 async def status(flags: Status) -> None:
     """Print the state of the clusters; with --watch or --web until it is interrupted."""
     async with connected(flags.address.url, flags.address.listen) as (_, directory):
-        await show(flags.shown, statuses(directory, EVERY_S), RAVNEST)
+        await show(flags.shown, statuses(directory, EVERY_S, sizes_of), RAVNEST)
+
+
+def sizes_of(task: bytes) -> TrainedSizes:
+    """What places are counted by, from the directory's record. Raises UsageError: as `RavnestTask.unpack`."""
+    read = RavnestTask.unpack(task)
+    subject = read.subject
+    model = subject.model(read.vocabulary)
+    layers = layer_sizes(model, subject.microbatch, subject.seq, subject.dtype)
+    return TrainedSizes(subject.microbatches, tuple(layers))
 
 
 def table(seen: RavnestStatus) -> Group:
@@ -29,14 +42,20 @@ def table(seen: RavnestStatus) -> Group:
     for number, cluster in enumerate(plain["clusters"]):
         own = [str(number), _step(cluster), _number(cluster["loss"], ".4f"), _number(cluster["step_s"], ".2f")]
         for stage, place in enumerate(cluster["places"]):
-            layers, delay = f"{place['layers'][0]}-{place['layers'][1] - 1}", _number(place["staleness"], ".1f")
-            nodes = [place["node"], place["backup"] or ""]
-            cells = [*(own if stage == 0 else [""] * 4), str(stage), *nodes, layers, str(place["alive"]), delay]
+            cells = [*(own if stage == 0 else [""] * len(OF_CLUSTER)), str(stage), *_place(place)]
             shown.add_row(*(_text(cell) for cell in cells), style="dim" if place["node"] in seen.missing else "")
     return Group(_text(_where(seen), "bold"), shown, *(_text(line, "yellow") for line in _warnings(seen)))
 
 
 RAVNEST = Rendering[RavnestStatus]("ravnest", table)
+
+
+def _place(place: dict[str, Any]) -> list[str]:
+    """A place's columns from its node on."""
+    sent = None if place["averaged_bytes"] is None else place["averaged_bytes"] / 1e6
+    held = [place["node"], place["backup"] or "", f"{place['layers'][0]}-{place['layers'][1] - 1}"]
+    alive, delay = str(place["alive"]), _number(place["staleness"], ".1f")
+    return [*held, _number(place["microbatches"], "d"), alive, delay, _number(sent, ",.1f")]
 
 
 def _where(seen: RavnestStatus) -> str:

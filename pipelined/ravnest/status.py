@@ -1,14 +1,32 @@
 """The status of Ravnest: its clusters, how far they are, and the nodes that wait."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, View
+from pipelined.errors import UsageError
 from pipelined.membership.polls import poll_status
+from pipelined.membership.task_record import TASK
+from pipelined.ravnest.planning.rings import rings_between, round_bytes
+from pipelined.ravnest.planning.stage import LayerSize
 from pipelined.ravnest.records import ClusterProgress, Clusters
 from pipelined.ravnest.view import RavnestView
+
+
+@dataclass(frozen=True)
+class TrainedSizes:
+    """What the work of places is counted by.
+
+    Args:
+        microbatches: of a step.
+        layers: of the model.
+    """
+
+    microbatches: int
+    layers: Sequence[LayerSize]
 
 
 @dataclass(frozen=True)
@@ -22,6 +40,7 @@ class RavnestStatus:
         waiting: nodes without a cluster, in the order in which they joined.
         missing: nodes that left their cluster before it was done.
         unreadable: why a record of the directory cannot be read, by key.
+        sizes: None: what is trained cannot be read.
         age_s: seconds since the directory replied.
     """
 
@@ -31,18 +50,19 @@ class RavnestStatus:
     waiting: Sequence[str]
     missing: Sequence[str]
     unreadable: Mapping[str, str]
+    sizes: TrainedSizes | None = None
     age_s: float = 0.0
 
     @classmethod
-    def of(cls, view: RavnestView) -> "RavnestStatus":
+    def of(cls, view: RavnestView, sizes: TrainedSizes | None) -> "RavnestStatus":
         """What a view shows."""
         clusters, waiting = view.clusters, [node.name for node in view.free]
         if clusters is None:
-            return cls(None, {}, 0, waiting, [], view.unreadable)
+            return cls(None, {}, 0, waiting, [], view.unreadable, sizes)
         found = ((number, view.progress.get(f"{number}")) for number in range(len(clusters.rows)))
         progress = {number: each for number, each in found if each and each.clusters == clusters.number}
-        missing = view.missing(clusters)
-        return cls(view.settled(clusters), progress, view.rounds_of(clusters), waiting, missing, view.unreadable)
+        missing, settled, rounds = view.missing(clusters), view.settled(clusters), view.rounds_of(clusters)
+        return cls(settled, progress, rounds, waiting, missing, view.unreadable, sizes)
 
     @property
     def last(self) -> ClusterProgress | None:
@@ -51,44 +71,78 @@ class RavnestStatus:
 
     def plain(self) -> dict[str, Any]:
         """The status as JSON shows it; docs/ravnest.md has the fields."""
-        last = self.last
-        rows = enumerate(self.clusters.rows if self.clusters else [])
+        last, averaged = self.last, iter(self._averaged())
+        rows = self.clusters.rows if self.clusters else []
         return {
             "step": last.step if last else None,
             "loss": last.loss if last else None,
             "round": self.round,
             "waiting": list(self.waiting),
             "missing": list(self.missing),
-            "clusters": [self._cluster(number) for number, _ in rows],
+            "clusters": [self._cluster(number, [next(averaged) for _ in row]) for number, row in enumerate(rows)],
             "unreadable": dict(self.unreadable),
             "past_s": self.age_s,
         }
 
-    def _cluster(self, number: int) -> dict[str, Any]:
+    def _cluster(self, number: int, averaged: Sequence[int | None]) -> dict[str, Any]:
+        """One cluster, with the bytes that each of its places has sent in rounds."""
         assert self.clusters is not None
         row, progress = self.clusters.rows[number], self.progress.get(number)
         names = {each.stage: each.holder.name for each in self.clusters.backups if each.cluster == number}
-        backups = [names.get(stage) for stage in range(len(row))]
         delays = progress.staleness if progress and len(progress.staleness) == len(row) else [None] * len(row)
+        trained = self._microbatches(number)
         return {
             "step": progress.step if progress else None,
             "loss": progress.loss if progress else None,
             "step_s": progress.seconds if progress else None,
             "done": bool(progress and progress.digest),
             "places": [
-                {"node": p.name, "backup": backup, "layers": [p.first, p.end], "alive": p.alive, "staleness": delay}
-                for p, backup, delay in zip(row, backups, delays, strict=True)
+                {
+                    "node": place.name,
+                    "backup": names.get(stage),
+                    "layers": [place.first, place.end],
+                    "microbatches": trained,
+                    "alive": place.alive,
+                    "staleness": delay,
+                    "averaged_bytes": sent,
+                }
+                for stage, (place, delay, sent) in enumerate(zip(row, delays, averaged, strict=True))
             ],
         }
 
+    def _microbatches(self, number: int) -> int | None:
+        """What each place of a cluster has trained since these clusters were formed, in completed steps."""
+        assert self.clusters is not None
+        progress = self.progress.get(number)
+        own = self.clusters.own_step(number, progress.step) if progress else -1
+        return None if self.sizes is None or own is None else (own + 1) * self.sizes.microbatches
 
-async def statuses(directory: Directory, every_s: float) -> AsyncIterator[RavnestStatus]:
-    """The status, again and again; see `poll_status`."""
+    def _averaged(self) -> list[int | None]:
+        """Bytes that each place has sent in the committed rounds of these clusters, by the ring's closed form."""
+        rows = self.clusters.rows if self.clusters else []
+        places = sum(map(len, rows))
+        if not rows or self.sizes is None or rows[0][-1].end != len(self.sizes.layers):
+            return [None] * places
+        layers = self.sizes.layers
+        return [self.round * sent for sent in round_bytes(rings_between(rows, layers), layers, places)]
+
+
+async def statuses(
+    directory: Directory, every_s: float, sizes_of: Callable[[bytes], TrainedSizes]
+) -> AsyncIterator[RavnestStatus]:
+    """The status, again and again; see `poll_status`.
+
+    Args:
+        sizes_of: reads the record of what is trained; raises UsageError if it cannot.
+    """
     view = RavnestView(directory, RealClock())
 
     async def status(entries: View) -> RavnestStatus:
         view.load(entries)
-        return RavnestStatus.of(view)
+        sizes = None
+        with suppress(UsageError, KeyError):
+            sizes = sizes_of(entries.entries[TASK].value)
+        return RavnestStatus.of(view, sizes)
 
     async for last, age_s in poll_status(directory, status, every_s):
         yield replace(last, age_s=age_s)

@@ -3,11 +3,14 @@
 import json
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from math import prod
 
 import pytest
 
 from apps.common import web
-from apps.ravnest.status import RAVNEST
+from apps.lm.models.gpt2_presets import layer_shapes
+from apps.ravnest.config import RavnestConfig, RavnestTask
+from apps.ravnest.status import RAVNEST, sizes_of
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
@@ -45,7 +48,7 @@ async def seen(records, network=None):
         directory = EmbeddedDirectory(network.endpoint("a"), address_of("directory"), VirtualClock())
         for key, record in records.items():
             await directory.transact({}, {key: record.pack()})
-        looks = statuses(directory, 1.0)
+        looks = statuses(directory, 1.0, sizes_of)
         found = [await anext(looks)]
         network.cut_off("directory")
         found += [await anext(looks), await anext(looks)]
@@ -60,8 +63,39 @@ async def test_clusters_and_waiting_nodes_are_shown():
     assert "step 7, loss 2.5000, round 3; waiting: c" in shown and "1.5" in shown and "2-4" in shown
     (cluster,) = told["clusters"]
     assert (told["step"], told["round"], told["waiting"], told["missing"]) == (7, 3, ["c"], [])
-    assert cluster["places"][1] == {"node": "b", "backup": None, "layers": [2, 5], "alive": 1, "staleness": 0.0}
+    assert cluster["places"][1] == {
+        "node": "b",
+        "backup": None,
+        "layers": [2, 5],
+        "microbatches": None,
+        "alive": 1,
+        "staleness": 0.0,
+        "averaged_bytes": None,
+    }
     assert (cluster["step"], cluster["loss"], cluster["step_s"], cluster["done"]) == (7, 2.5, 0.25, False)
+
+
+async def test_what_each_place_trained_and_sent_follows_from_steps_and_rounds():
+    """Steps of four microbatches; cluster 0 has done steps 0, 2, 4 and 6, and cluster 1 none; three rounds.
+
+    With two clusters a node sends its own bytes in a round.
+    """
+    task = RavnestTask(RavnestConfig(layers=1, microbatch=4, batch=16), 256, "digest of a text")
+    rows = [[StagePlace("a", "at a", 1, 0, 1, 2), StagePlace("b", "at b", 2, 1, 3, 1)]]
+    clusters = replace(CLUSTERS, rows=[*rows, [StagePlace("c", "at c", 3, 0, 3, 1)]])
+    progress = ClusterProgress(4, 6, 2.5, [1.5, 0.0], 0.25, "")
+    look, *_ = await seen({**RECORDS, "clusters": clusters, "progress/0": progress, "subject": task})
+    embedding, *others = (4 * sum(map(prod, shapes.values())) for shapes in layer_shapes(task.subject.model(256)))
+    places = [place for cluster in look.plain()["clusters"] for place in cluster["places"]]
+    assert [place["microbatches"] for place in places] == [16, 16, 0]
+    sent = [3 * embedding, 3 * sum(others), 3 * (embedding + sum(others))]
+    assert [place["averaged_bytes"] for place in places] == sent
+    assert f"{sent[1] / 1e6:,.1f}" in web.page(RAVNEST, look)
+
+
+async def test_a_training_of_another_release_leaves_out_what_cannot_be_counted():
+    look, *_ = await seen({**RECORDS, "subject": RoundRecord(1, 1)})
+    assert look.plain()["clusters"][0]["places"][0]["microbatches"] is None
 
 
 async def test_the_backup_of_a_place_is_shown_beside_its_node():
