@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from apps.common.arguments import TextFlags
 from apps.common.trackers import Tracker, append
 from apps.lm.data.text import Text, read_text
-from apps.ravnest.config import RavnestConfig, RavnestTask
+from apps.ravnest.config import RavnestConfig, RavnestTask, own_code, require_own_code
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits, refuse_data
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.flags import Export, Replay, Serve, Train
@@ -42,6 +42,7 @@ async def serve(flags: Serve, say: Say) -> None:
     url = flags.address.url
     async with connected(url, flags.address.listen) as (endpoint, directory):
         task = RavnestTask.unpack(await read_task(directory, url, say))
+        require_own_code(task, await asyncio.to_thread(own_code))
         data = await asyncio.to_thread(read_data, task.subject, flags.text)
         from apps.ravnest.offer import offer
         from apps.ravnest.training import training_of
@@ -101,13 +102,14 @@ async def train(flags: Train, say: Say) -> None:
     subject, url = flags.subject, flags.address.url
     data = await asyncio.to_thread(read_data, subject, flags.text)
     symbols = data.tokenizer.vocab_size if isinstance(data, Text) else DIGITS_MODEL.classes
-    task = RavnestTask(subject, symbols, data.digest)
+    task = RavnestTask(subject, symbols, data.digest, await asyncio.to_thread(own_code))
     flags.final.check_model(subject.model(symbols))
     on_step = show_steps(say, flags.metrics)
     run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
         async with reported_wait(described(url), say):
             await publish_task(directory, task, run)
+            require_own_code(RavnestTask.unpack(await read_task(directory, url, say)), task.code)
         async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
             await ClusterFormer(
                 node,

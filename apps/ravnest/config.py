@@ -5,9 +5,13 @@ The process that forms clusters writes it to the directory; nodes read it there.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+import apps
+import collectives
+import pipelined
+import transports
 from apps.common.flags import flag
 from apps.common.presets import find_preset
 from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
@@ -15,6 +19,7 @@ from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
 from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
+from pipelined.membership.code import digest_of_sources
 from pipelined.training.exchange.compression import check_codec
 
 MEANINGLESS = {
@@ -135,11 +140,13 @@ class RavnestTask:
     Args:
         vocabulary: symbols of the tokenizer; or classes of images.
         text: digest of tokenizer and text, or of the images.
+        code: digest of the code that trains; "": not known, as in records of earlier releases.
     """
 
     subject: RavnestConfig
     vocabulary: int
     text: str
+    code: str = field(default="", compare=False)
 
     def pack(self) -> bytes:
         return json.dumps({"ravnest": asdict(self)}, sort_keys=True).encode()
@@ -154,10 +161,22 @@ class RavnestTask:
         try:
             found = json.loads(data)["ravnest"]
             subject = read_settings(RavnestConfig, found["subject"])
-            return cls(subject, int(found["vocabulary"]), str(found["text"]))
+            return cls(subject, int(found["vocabulary"]), str(found["text"]), str(found.get("code", "")))
         except UNREADABLE as error:
             raise unknown_task(error) from error
 
     def differences(self, other: "RavnestTask") -> str:
         """What differs in another task, in words."""
         return differences(self, other)
+
+
+def own_code() -> str:
+    """The digest of this process's code."""
+    return digest_of_sources([apps, pipelined, collectives, transports])
+
+
+def require_own_code(task: RavnestTask, own: str) -> None:
+    """Raises UsageError: the task is trained by other code than this process has."""
+    if task.code and task.code != own:
+        fact = f"another release trains here (digest of the code here: {own[:16]}, there: {task.code[:16]})"
+        raise UsageError(f"{fact}; install that release, or take another coordinator")

@@ -19,7 +19,7 @@ from apps.lm.export import FinalOutput
 from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.weights import VALUE, Weights
 from apps.ravnest.commands import MAX_BYTES, pool_request, show_steps
-from apps.ravnest.config import RavnestTask
+from apps.ravnest.config import RavnestTask, own_code
 from apps.ravnest.offer import NOT_MEASURED, measured_line, measured_speed
 from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
@@ -196,7 +196,8 @@ class Rank:
 
 async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of the job to its end; returns its exit code."""
-    config, task = job.config, RavnestTask(job.subject, job.model.vocab, text.digest)
+    config, code = job.config, await asyncio.to_thread(own_code)
+    task = RavnestTask(job.subject, job.model.vocab, text.digest, code)
     training = await agree(transport, "training", asyncio.to_thread(training_of, task, text))
     resumed = await agree(transport, "run", _saved_run(transport, config))
     run = resumed or await broadcast(transport, "new run", secrets.token_hex(8))

@@ -1,23 +1,31 @@
 """The command line of Ravnest: what cannot be is refused in a line; what is trained is read back, and checked."""
 
+import asyncio
 import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from apps.common.arguments import names_of
+from apps.lm.data.text import read_text
 from apps.ravnest.__main__ import PROGRAM, main, parse
-from apps.ravnest.commands import resumed_run, saving_of
-from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask
+from apps.ravnest.commands import resumed_run, saving_of, serve, train
+from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask, own_code, require_own_code
 from apps.ravnest.local import _nodes, _training
 from apps.swarm.__main__ import PROGRAM as SWARM
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
+from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.errors import UsageError
+from pipelined.membership.task_record import publish_task
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import SavedStage
 from tests.launching import launched
+from transports.rpc import open_endpoint
 
 TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
 
@@ -85,6 +93,37 @@ def test_what_is_trained_is_read_back():
     assert RavnestTask.unpack(TASK.pack()) == TASK
     other = RavnestTask(RavnestConfig(layers=3, steps=7), 256, "digest of a text")
     assert TASK.differences(other) == "layers: 2 here, 3 there"
+
+
+def test_other_code_is_refused_with_both_digests():
+    """A record of an earlier release has no digest of its code."""
+    own = own_code()
+    task, other = replace(TASK, code=own), replace(TASK, code="0" * 64)
+    assert RavnestTask.unpack(task.pack()).code == own
+    with pytest.raises(UsageError, match=rf"here: {own[:16]}, there: {'0' * 16}\); install that release"):
+        require_own_code(other, own)
+    earlier = json.loads(TASK.pack())
+    del earlier["ravnest"]["code"]
+    require_own_code(RavnestTask.unpack(json.dumps(earlier).encode()), own)
+
+
+@pytest.mark.parametrize("words", ["serve", "train --layers 2 --steps 7 --data LICENSE"])
+def test_a_directory_with_a_training_by_other_code_is_left(words):
+    """Both write or read the record first; then the code is compared."""
+    text = read_text([Path("LICENSE")], None)
+    task = RavnestTask(TASK.subject, text.tokenizer.vocab_size, text.digest, "0" * 64)
+
+    async def run():
+        async with await open_endpoint("tcp://127.0.0.1:0") as endpoint, Nursery() as tasks:
+            serving = tasks.create_task(serve_directory(endpoint, RealClock()))
+            await publish_task(EmbeddedDirectory(endpoint, endpoint.address, RealClock()), task)
+            command, *more = words.split()
+            with pytest.raises(UsageError, match=f"here: .*, there: {'0' * 16}"):
+                flags = parse([command, "--coordinator", endpoint.address, *more])
+                await {"serve": serve, "train": train}[command](flags, print)
+            serving.cancel()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

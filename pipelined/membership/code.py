@@ -1,0 +1,20 @@
+"""The digest of this code, by which processes of different releases refuse to train together. No torch."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+
+def digest_of_sources(packages: Iterable[ModuleType]) -> str:
+    """The blake2b of every source file of these packages, with its place in them.
+
+    Cost: reads all of them: 5 MB for this project.
+    """
+    hashed = hashlib.blake2b(digest_size=32)
+    for package in packages:
+        root = Path(package.__file__ or "").parent
+        for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
+            source = path.read_bytes()
+            hashed.update(f"{package.__name__}/{path.relative_to(root).as_posix()} {len(source)}\n".encode() + source)
+    return hashed.hexdigest()
