@@ -5,6 +5,7 @@ transport defines `async def open_url(url: ParsedUrl) -> Transport`, which takes
 make links slow (`transports.emulation.options`) work with every transport and are applied here.
 """
 
+import math
 from pkgutil import resolve_name
 
 from transports.base import Transport
@@ -30,7 +31,10 @@ def read_url(url: str) -> ParsedUrl:
     Raises:
         ValueError: no such scheme (the error lists the known ones), or invalid options of slow links.
     """
-    return ParsedUrl("transport", url, TRANSPORTS)
+    parsed = ParsedUrl("transport", url, TRANSPORTS)
+    if parsed.links is not None and parsed.links.line < math.inf:
+        raise ValueError(f"a rank has a link to each other one, and no line for all (?line= in {url!r}); write ?rate=")
+    return parsed
 
 
 async def open_transport(url: str) -> Transport:

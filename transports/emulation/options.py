@@ -29,6 +29,7 @@ class LinkProfile:
         loss: the probability that a transmission is lost, 0 <= loss < 1; it is then sent again after a time-out.
         seed: seed of jitter and loss.
         node: ranks of a node; 0: all ranks are on one node. Rank r is on node r // node.
+        line: bytes a second that an endpoint sends to all others together, and as many that it receives.
         far_delay, far_rate: as `delay` and `rate`, of links between nodes; None: as inside a node.
     Raises:
         ValueError: the jitter exceeds a delay, or links between nodes are given without the ranks of a node.
@@ -42,6 +43,7 @@ class LinkProfile:
     node: int = 0
     far_delay: float | None = None
     far_rate: float | None = None
+    line: float = math.inf
 
     def __post_init__(self) -> None:
         if not self.node and (self.far_delay, self.far_rate) != (None, None):
@@ -122,4 +124,5 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "node": _node,
     "far-delay": _with_unit(SECONDS),
     "far-rate": _rate,
+    "line": _rate,
 }

@@ -5,12 +5,13 @@ not accept are counted and dropped.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from transports.errors import WireError
-from transports.rpc.channel import RpcChannel
 from transports.rpc.frames import RpcKind
 from transports.stream.incoming import EMPTY_BODY, IncomingMessage
 from transports.stream.reader import Body, FrameReceiver
+from transports.wire.arrays import Block
 from transports.wire.frames import Header, Preamble
 
 SCRATCH_BYTES = 64 << 10
@@ -57,6 +58,14 @@ class BodyPart:
         self._whole.fail(error)
 
 
+class Channel(Protocol):
+    """Takes the frames of a connection; see `RpcChannel`."""
+
+    def accepts(self, kind: RpcKind, header: Header) -> bool: ...
+    def receive(self, kind: RpcKind, header: Header, blocks: tuple[Block, ...] = ()) -> None: ...
+    def on_truncated(self, kind: RpcKind, header: Header) -> None: ...
+
+
 class Reassembly(FrameReceiver[RpcKind]):
     """The incoming frames of one connection, or of many at once in parts.
 
@@ -64,7 +73,7 @@ class Reassembly(FrameReceiver[RpcKind]):
         received: called with the bytes of the arrays of each accepted frame that is complete.
     """
 
-    def __init__(self, channel: RpcChannel, received: Callable[[int], None]):
+    def __init__(self, channel: Channel, received: Callable[[int], None]):
         self._channel, self._received = channel, received
         self._streams: dict[int, tuple[RpcKind, IncomingMessage | DiscardedBody]] = {}
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))

@@ -25,6 +25,7 @@ from transports.rpc.identity import (
     parse_address,
     rejection_label,
 )
+from transports.rpc.slow_links import SharedLine
 from transports.rpc.tcp_connection import Connection
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
@@ -105,6 +106,7 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
     ):
         super().__init__(format_address(own), secrets.randbits(63), max_in_flight)
         self._me, self._profile = PartyIdentity(own, self.incarnation, key), profile
+        self._line = SharedLine.of(profile)
         self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -158,7 +160,7 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
         self.handlers.fail(error)
 
     def _connection(self, address: str) -> Connection:
-        connection = Connection(self, address, self._profile)
+        connection = Connection(self, address, self._profile, self._line)
         self.connections.add(connection)
         return connection
 

@@ -9,7 +9,6 @@ Requests that are sent before the connection is established wait in the schedule
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from transports.emulation.delay_line import DelayLine
@@ -21,10 +20,10 @@ from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.frames import KINDS, RpcKind
 from transports.rpc.reassembly import Reassembly
-from transports.rpc.scheduler import SendScheduler, Writer
+from transports.rpc.scheduler import SendScheduler
+from transports.rpc.slow_links import SharedLine, SlowChannel, SlowWriter
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.reader import FrameReader
-from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import Key
 
@@ -39,15 +38,24 @@ class Connection(ConnectionOwner):
         endpoint: the endpoint that owns this end.
         address: the other party's address, as the caller gave it.
         profile: the profile of the emulated slow link for outgoing frames; None: not slowed.
+        line: the endpoint's emulated line; None: unlimited.
 
     Attributes:
         ended: whether the connection has ended.
     """
 
-    def __init__(self, endpoint: "CommonEndpoint[Connection]", address: str, profile: LinkProfile | None):
-        self.address, self._endpoint, self._profile = address, endpoint, profile
+    def __init__(
+        self,
+        endpoint: "CommonEndpoint[Connection]",
+        address: str,
+        profile: LinkProfile | None,
+        line: SharedLine | None = None,
+    ):
+        self.address, self._endpoint, self._profile, self._line = address, endpoint, profile, line
         self.channel = RpcChannel(endpoint.handlers, self)
-        self._scheduler, self._reassembly = SendScheduler(), Reassembly(self.channel, self._received)
+        self._slow_channel = SlowChannel(self.channel, line.down, self._end_invalid) if line else None
+        self._scheduler = SendScheduler()
+        self._reassembly = Reassembly(self._slow_channel or self.channel, self._received)
         self._reader = FrameReader(KINDS, self._reassembly)
         self._connection: FrameConnection | None = None
         self._slow: SlowWriter | None = None
@@ -59,7 +67,9 @@ class Connection(ConnectionOwner):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._connection = FrameConnection(sock, self._reader, self)
         if self._profile is not None:
-            self._slow = SlowWriter(self._connection, SlowLink(self._profile, (self._endpoint.address, peer.address)))
+            link = SlowLink(self._profile, (self._endpoint.address, peer.address))
+            delay_line = DelayLine(link, up=self._line.up if self._line else None)
+            self._slow = SlowWriter(self._connection, delay_line)
         self._scheduler.begin(self._slow or self._connection)
 
     def send(
@@ -103,44 +113,18 @@ class Connection(ConnectionOwner):
             return
         self.ended = True
         self._scheduler.end()
-        if self._slow is not None:
-            self._slow.close()
+        for slow in (self._slow, self._slow_channel):
+            if slow is not None:
+                slow.close()
         if self._connection is not None:
             self._connection.end(Ending.DROP, error)
         self.channel.end(error)
         self._reassembly.end(error)
         self._endpoint.connections.remove(self)
 
+    def _end_invalid(self, error: WireError) -> None:
+        self.on_invalid(error)
+        self.end(f"it sent an invalid frame: {error}")
+
     def _received(self, nbytes: int) -> None:
         self._endpoint.bytes_received += nbytes
-
-
-class SlowWriter:
-    """A writer behind a slow link, for emulating a slow network on one machine.
-
-    A frame is copied when it is written. It counts as written when its last byte has left, so that the scheduler's
-    lanes share the emulated link in turns.
-
-    Args:
-        writer: sends each frame on when it has passed the slow link.
-    """
-
-    def __init__(self, writer: Writer, link: SlowLink):
-        self._writer, self._delay_line = writer, DelayLine(link)
-        self._loop = asyncio.get_running_loop()
-
-    def write(self, views: Sequence[bytes | memoryview]) -> Outgoing:
-        copy = b"".join(views)
-        frame = Outgoing((), LONG_BYTES)
-        self._loop.call_at(self._delay_line.send(len(copy), partial(self._arrive, copy)).departure, frame.resolve)
-        return frame
-
-    def withdraw(self, frame: Outgoing) -> bool:
-        """A written frame still arrives, from its own copy."""
-        return False
-
-    def close(self) -> None:
-        self._delay_line.close()
-
-    def _arrive(self, frame: bytes) -> None:
-        self._writer.write([frame])

@@ -36,6 +36,12 @@ def test_invalid_link_options_list_the_allowed_values(scheme):
         asyncio.run(open_transport(f"{scheme}://?delay=soon"))
 
 
+@pytest.mark.parametrize("scheme", schemes(), ids="{}://".format)
+def test_ranks_share_no_line(scheme):
+    with pytest.raises(ValueError, match=r"no line for all \(\?line= in '.*line=1mbit'\); write \?rate="):
+        asyncio.run(open_transport(f"{scheme}://?line=1mbit"))
+
+
 def test_a_url_is_parsed_once_and_taken_part_by_part():
     url = read_url("tcp://host:29500?wait=60&delay=50ms&unix=no")
     assert (url.scheme, url.host, url.port, url.links.delay) == ("tcp", "host", 29500, pytest.approx(0.05))

@@ -42,6 +42,8 @@ def test_without_link_options_there_is_no_shape():
         ("rate=1gbit", "rate", 1.25e8),
         ("rate=8kbit", "rate", 1000.0),
         ("delay=1ms", "rate", math.inf),
+        ("line=200mbit", "line", 25e6),
+        ("rate=200mbit", "line", math.inf),
         ("loss=1e-3", "loss", 0.001),
         ("loss=2.5e-2", "loss", 0.025),
     ],

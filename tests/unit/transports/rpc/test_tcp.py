@@ -141,6 +141,7 @@ async def test_the_key_comes_from_the_environment(monkeypatch):
         ("tcp://127.0.0.1:0/path", "write tcp://HOST:PORT"),
         ("tcp://127.0.0.1:0?speed=1", r"unknown option in the tcp:// URL \(got: speed; known: listen, delay"),
         ("tcp://127.0.0.1:0?delay=fast", "takes a number"),
+        ("tcp://127.0.0.1:0?line=fast", "takes a number"),
         ("tcp://127.0.0.1:0?delay=1ms&node=4", r"no rank, so no node \(node: 4\)"),
         ("tcp://127.0.0.1:0?listen=nowhere", r"\?listen= takes HOST:PORT \(got: 'nowhere'\)"),
         ("virtual://name", "VirtualNetwork"),
@@ -264,6 +265,27 @@ async def test_links_are_as_slow_as_their_url_states():
         taken = loop.time() - began
         assert response.blocks[0].nbytes == MEBI
         assert taken >= 0.03 + MEBI / 10e6  # only what leaves `here` is slow
+
+
+async def test_all_that_an_endpoint_sends_passes_its_line():
+    loop = asyncio.get_running_loop()
+    async with await open_endpoint("tcp://127.0.0.1:0?line=80mbit") as here, opened(3, key=b"") as peers:
+        began = loop.time()
+        await asyncio.gather(*(here.request(peer.address, "echo", bytes(MEBI)) for peer in peers))
+        assert loop.time() - began >= 3 * MEBI / 10e6
+
+
+async def test_all_that_an_endpoint_receives_passes_its_line():
+    loop = asyncio.get_running_loop()
+    async with await open_endpoint("tcp://127.0.0.1:0?line=80mbit") as here, opened(3, key=b"") as peers:
+        here.handle("take", taken, max_bytes=MEBI)
+        began = loop.time()
+        await asyncio.gather(*(peer.request(here.address, "take", bytes(MEBI)) for peer in peers))
+        assert loop.time() - began >= 2 * MEBI / 10e6  # the first one came at the line's rate, for all that is known
+
+
+async def taken(request):
+    return Response()
 
 
 async def test_a_party_that_hangs_up_while_it_is_called_is_unreachable_and_the_next_call_reaches_it():
