@@ -14,6 +14,7 @@ from traceback import clear_frames
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory.registration import Registration
+from pipelined.measurement.doctor.machine import PeakMemory
 from pipelined.membership.node import Node
 from pipelined.membership.presence import under_leases
 from pipelined.membership.view import NoLongerValid
@@ -45,9 +46,20 @@ class RavnestNode:
         member: trains its stage in a cluster.
         lease_s: seconds without a heartbeat after which it is removed.
         say: prints a line.
+        memory: of this process, if it is the node's alone.
     """
 
-    def __init__(self, node: Node, member: ClusterMember, capacity: Capacity, lease_s: float, say: Say):
+    def __init__(
+        self,
+        node: Node,
+        member: ClusterMember,
+        capacity: Capacity,
+        lease_s: float,
+        say: Say,
+        *,
+        memory: PeakMemory | None = None,
+    ):
+        self._memory = memory
         self._node, self._member, self._capacity, self._lease_s, self._say = node, member, capacity, lease_s, say
         self.view = RavnestView(node.directory, node.clock)
         self.saves = SavedLayers(node, self.view, member.saving)
@@ -85,7 +97,15 @@ class RavnestNode:
                 return
         if before is not None and before.state is not None:
             self.saves.keep(clusters, before.state.tensors)
-        self._say(f"{name}: cluster {cluster} has trained its last step")
+        self._say(f"{name}: cluster {cluster} has trained its last step{self._peak}")
+
+    @property
+    def _peak(self) -> str:
+        """The most memory that this process took, beside what it was to take."""
+        grown = self._memory.grown if self._memory else None
+        if grown is None:
+            return ""
+        return f"; memory grew by at most {grown / 2**20:,.0f} MiB, of {self._capacity.ram / 2**20:,.0f} MiB offered"
 
     def _is_left(self, clusters: Clusters, cluster: int) -> bool:
         """Whether no node of this cluster has left; always true when all have trained their last step."""

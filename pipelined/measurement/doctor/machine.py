@@ -8,6 +8,7 @@ import platform
 import shutil
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,26 @@ def free_memory(root: Path = Path("/")) -> int:
     if found is None:
         raise UsageError("this machine does not say how much memory is free; give --ram")
     return found
+
+
+class PeakMemory:
+    """The most bytes by which the memory of this process has exceeded what it had when this was made.
+
+    It includes what Python and torch load meanwhile. Where the kernel does not let a process reset its peak, an earlier
+    one counts, too.
+    """
+
+    def __init__(self, root: Path = Path("/")):
+        self._status = root / "proc/self/status"
+        with suppress(OSError):
+            (root / "proc/self/clear_refs").write_text("5")  # the peak is what is used now
+        self._start = _meminfo(self._status).get("VmRSS")
+
+    @property
+    def grown(self) -> int | None:
+        """Bytes; None: the kernel does not say."""
+        peak = _meminfo(self._status).get("VmHWM")
+        return None if peak is None or self._start is None else max(0, peak - self._start)
 
 
 def number(path: Path) -> int | None:
