@@ -16,6 +16,7 @@ from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import ratio_of
+from pipelined.measurement.doctor.machine import PeakMemory
 from pipelined.measurement.line import serve_line
 from pipelined.membership.addresses import described
 from pipelined.membership.connection import connected, member_node
@@ -62,7 +63,7 @@ async def serve(flags: Serve, say: Say) -> None:
                 serve_line(endpoint)
                 capacity, words = await offer(flags, task, training, node, executor)
                 say(f"{node.name}: node at {endpoint.address}, {words}")
-                await RavnestNode(node, member, capacity, task.subject.lease, say).run()
+                await RavnestNode(node, member, capacity, task.subject.lease, say, memory=PeakMemory()).run()
             finally:
                 executor.close()
 

@@ -203,7 +203,7 @@ class Local:
     nodes: int = 3
     """Nodes to start."""
     pool: Path | None = None
-    """Instead of --nodes: a pool as `plan` takes it; nodes are limited to its RAM, and its bandwidth is emulated."""
+    """Instead of --nodes: a pool as `plan` takes it; the plan keeps to its RAM, and its lines are emulated."""
     forming: FormingFlags = field(default_factory=FormingFlags)
     later: NewcomerFlags = field(default_factory=NewcomerFlags)
     links: str = ""

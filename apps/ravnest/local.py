@@ -46,7 +46,8 @@ async def local(flags: Local, say: Say) -> None:
     check_clusters(flags.forming, len(pool) or flags.nodes)
     if pool:
         await asyncio.to_thread(_refuse_small, flags, pool)
-    async with await endpoint_at(listen_url(flags.links), f"--links {flags.links}"):  # checks the links
+    links = _links(flags, pool[0]) if pool else flags.links
+    async with await endpoint_at(listen_url(links), f"--links {flags.links}"):  # checks the links
         pass
     await until_stop_request(_local(flags, pool, say))
 
@@ -100,10 +101,20 @@ def _nodes(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:
 
 def _pool_node(flags: Local, node: PoolNode) -> list[str]:
     """A node with the RAM and the line of the pool."""
-    rate = f"{node.bandwidth * 8 / 1e6:g}mbit"
-    links = "&".join(filter(None, [flags.links, f"rate={rate}"]))
-    words = ["serve", "--name", node.name, "--listen", listen_url(links), "--ram", str(node.ram), "--bandwidth", rate]
+    rate = _rate(node)
+    words = ["serve", "--name", node.name, "--listen", listen_url(_links(flags, node))]
+    words += ["--ram", str(node.ram), "--bandwidth", rate]
+    words += [] if node.reliability is None else ["--reliability", f"{node.reliability:g}"]
     return [*words, *_delay(flags), "--flops", f"{node.flops or 0.0:g}"]
+
+
+def _links(flags: Local, node: PoolNode) -> str:
+    """The links of a node, all behind one line of the pool's bandwidth."""
+    return "&".join(filter(None, [flags.links, f"line={_rate(node)}"]))
+
+
+def _rate(node: PoolNode) -> str:
+    return f"{node.bandwidth * 8 / 1e6:g}mbit"
 
 
 def _delay(flags: Local) -> list[str]:

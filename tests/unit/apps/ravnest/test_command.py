@@ -187,16 +187,23 @@ def test_a_line_or_speed_that_cannot_be_is_refused(words, told, capsys):
 
 def test_local_starts_the_nodes_of_a_pool_with_their_ram_and_lines():
     flags = parse(["local", "--steps", "7", "--layers", "2", "--clusters", "1", "--links", "delay=5ms"])
-    pool = (PoolNode("attic", 1 << 20, 25e6, 4e10), PoolNode("shed", 1 << 21, 12.5e6))
+    pool = (PoolNode("attic", 1 << 20, 25e6, 4e10, 0.8), PoolNode("shed", 1 << 21, 12.5e6))
     attic, shed = _nodes(flags, pool)
     assert attic[:2] == ["serve", "--name"] and attic[2] == "attic" and attic[-2:] == ["--flops", "4e+10"]
-    assert attic[4] == "tcp://127.0.0.1:0?delay=5ms&rate=200mbit"
+    assert attic[4] == "tcp://127.0.0.1:0?delay=5ms&line=200mbit"
+    assert attic[attic.index("--reliability") + 1] == "0.8" and "--reliability" not in shed
     assert attic[attic.index("--delay") + 1] == "0.005s"
     assert shed[shed.index("--ram") + 1] == str(1 << 21) and shed[-2:] == ["--flops", "0"]
     assert all(None not in (told.rate, told.delay_s, told.speed) for told in map(parse_node, (attic, shed)))
     words = _training(flags, 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).subject == flags.subject
     assert words[words.index("--nodes") + 1] == "2"
+
+
+def test_links_with_a_line_are_refused_where_the_pool_has_the_lines(tmp_path, capsys):
+    (tmp_path / "pool.csv").write_text("name,ram,bandwidth\nattic,1G,200mbit\n")
+    assert main(["local", "--pool", str(tmp_path / "pool.csv"), "--links", "line=1mbit"]) == 2
+    assert "?line= is given 2 times in one URL (values: 1mbit, 200mbit)" in capsys.readouterr().err
 
 
 def test_the_nodes_of_a_pool_count_and_not_those_of_the_flag(tmp_path, capsys):
