@@ -6,10 +6,10 @@ Started again, it follows the clusters that train. No torch.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pipelined.aio.nursery import beside, with_timeout
@@ -25,6 +25,7 @@ from pipelined.ravnest.planning.stage import StageRules, StageSizes
 from pipelined.ravnest.records import (
     CLUSTERS,
     ENDING,
+    LOSSES,
     PROGRESS,
     BackupPlace,
     ClusterProgress,
@@ -56,7 +57,6 @@ class ClusterFormer:
         say: prints a line.
         return_s: see `RETURN_S`.
         resume: whether training goes on from a save of any run; else only if this run has one.
-        losses: how often each name was seen to leave its cluster.
     """
 
     node: Node
@@ -66,7 +66,6 @@ class ClusterFormer:
     say: Say
     return_s: float = RETURN_S
     resume: bool = False
-    losses: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> None:
         """Form clusters, or find those that train, and return when each has trained its last step.
@@ -86,6 +85,7 @@ class ClusterFormer:
                 await self._form(view)
             self._describe(clusters)
             digests = await self._follow(view, changes, clusters)
+            await self._count(view, clusters)
         if len(set(digests.values())) > 1:
             raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests.values())})")
         self.say(f"average {digests[0]}")
@@ -99,7 +99,7 @@ class ClusterFormer:
             for holder in view.gone(clusters):
                 if holder not in gone:
                     gone.add(holder)
-                    self._left(view, clusters, holder)
+                    self._describe_left(view, clusters, holder)
             if view.nodes != nodes:
                 nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, Newcomers()
             if not planned and (len(nodes) >= self.nodes or self.node.clock.now() - since >= self.return_s):
@@ -121,6 +121,7 @@ class ClusterFormer:
                 await self._go_on(view, clusters, newcomers)
             elif not view.ends(clusters) and (newcomers or view.missing(clusters)):
                 await self._end(view, clusters)
+            await self._count(view, clusters)
             with suppress(TimeoutError):
                 await with_timeout(self.node.clock, self.return_s, view.wait_for(partial(self._is_past, view, seen)))
 
@@ -128,13 +129,19 @@ class ClusterFormer:
     def _is_past(view: RavnestView, seen: int) -> bool:
         return view.revision != seen
 
-    def _left(self, view: RavnestView, clusters: Clusters, holder: Holder) -> None:
-        """Count a node that left its cluster, and say what goes on in its place."""
-        self.losses[holder.name] += 1
-        place = clusters.place_of(holder)
-        left = view.left_at(clusters, *place) if place and not view.is_done(clusters) else []
-        if place and left and clusters.has_backup(*place):
+    def _describe_left(self, view: RavnestView, clusters: Clusters, holder: Holder) -> None:
+        """Say what goes on in the place of a node that left."""
+        place = None if view.is_done(clusters) else clusters.place_of(holder)
+        if place and clusters.has_backup(*place) and (left := view.left_at(clusters, *place)):
             self.say(f"{holder.name} left cluster {place[0]}; {left[0].name} goes on in its place")
+
+    async def _count(self, view: RavnestView, clusters: Clusters) -> None:
+        """Write the nodes that left these clusters, each incarnation once, for this process and later ones."""
+        while not view.is_done(clusters) and (losses := view.losses.counted(view.gone(clusters))) != view.losses:
+            revision = view.losses_revision
+            with suppress(Conflict):
+                await view.directory.transact({LOSSES: revision}, {LOSSES: losses.pack()})
+            await view.wait_for(partial(lambda before: view.losses_revision != before, revision))
 
     async def _end(self, view: RavnestView, clusters: Clusters) -> None:
         """Let these clusters end, so that others go on."""
@@ -177,17 +184,13 @@ class ClusterFormer:
         left = view.left(clusters)
         held = {(n, s): view.left_at(clusters, n, s) for n in left for s in range(len(clusters.rows[n]))}
         alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
-        nodes = {at: self._pool_node(view.nodes[name]) for at, name in alone.items()}
+        nodes = {at: view.pool_node(view.nodes[name]) for at, name in alone.items()}
         rules = replace(self._rules(view.nodes.values()), rounds=len(left) > 1)
         return new_backups(clusters, nodes, view.free, StageSizes(self.request.layers, rules))
 
     def _rules(self, nodes: Iterable[NodeRecord]) -> StageRules:
         """How these nodes hold their stages."""
         return replace(self.request.rules, saves=any(node.saves for node in nodes))
-
-    def _pool_node(self, node: NodeRecord) -> PoolNode:
-        """A node as the plan takes it, as reliable as it was told to be, and was seen to be."""
-        return replace(node.pool_node, reliability=node.reliability / (1 + self.losses[node.name]))
 
     async def _late_rows(self, view: RavnestView, clusters: Clusters) -> list[list[StagePlace]]:
         """The rows of clusters that nodes which wait can form beside these; none: they cannot."""
@@ -203,7 +206,8 @@ class ClusterFormer:
                 return []
         with suppress(UsageError):
             request = replace(self.request, clusters=wanted, rules=rules, backups=0)
-            return Clusters.rows_of(await asyncio.to_thread(self._planned, request, waiting, True), waiting)
+            pool = tuple(map(view.pool_node, waiting))
+            return Clusters.rows_of(await asyncio.to_thread(self._planned, request, pool, True), waiting)
         return []
 
     @staticmethod
@@ -221,7 +225,9 @@ class ClusterFormer:
             nodes, revision, waiting = {**view.nodes}, view.clusters_revision, view.free[: self.nodes]
             try:
                 begun = self._begun(view)
-                plan = await asyncio.to_thread(self._planned, self.request, waiting, view.clusters is not None)
+                fewer, pool = view.clusters is not None, tuple(map(view.pool_node, waiting))
+                request = replace(self.request, rules=self._rules(waiting))
+                plan = await asyncio.to_thread(self._planned, request, pool, fewer)
             except UsageError as error:
                 if view.clusters is None:
                     raise
@@ -269,19 +275,19 @@ class ClusterFormer:
             self.say(f"{fact}; training begins at step 0")
         return begun
 
-    def _planned(self, request: PoolRequest, nodes: list[NodeRecord], fewer: bool) -> RavnestPlan:
+    def _planned(self, request: PoolRequest, pool: tuple[PoolNode, ...], fewer: bool) -> RavnestPlan:
         """The plan of these nodes.
 
         Args:
             fewer: whether there may be fewer clusters than were requested, and fewer backups.
         """
-        request = replace(request, pool=tuple(map(self._pool_node, nodes)), rules=self._rules(nodes))
+        request = replace(request, pool=pool)
         if fewer and request.backups:
             first = self.nodes - request.backups
-            request = replace(request, backups=max(0, len(nodes) - first))
+            request = replace(request, backups=max(0, len(pool) - first))
         if not fewer or request.clusters is None:
             return plan_with_backups(request)
-        for clusters in range(min(request.clusters, len(nodes)), 1, -1):
+        for clusters in range(min(request.clusters, len(pool)), 1, -1):
             with suppress(UsageError):
                 return plan_with_backups(replace(request, clusters=clusters))
         return plan_with_backups(replace(request, clusters=1))

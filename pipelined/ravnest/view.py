@@ -5,9 +5,11 @@ from dataclasses import replace
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory
 from pipelined.membership.view import MembershipView, Single, Table
+from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records import (
     CLUSTERS,
     ENDING,
+    LOSSES,
     NODES,
     PROGRESS,
     ROUND,
@@ -18,6 +20,7 @@ from pipelined.ravnest.records import (
     ClustersEnding,
     ClusterStop,
     Holder,
+    LossCounts,
     NodeRecord,
     RoundRecord,
     StagePlace,
@@ -38,7 +41,7 @@ class RavnestView(MembershipView):
     def __init__(self, directory: Directory, clock: Clock):
         self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
         self._clusters, self._round, self._ending = Single(Clusters), Single(RoundRecord), Single(ClustersEnding)
-        self.stopped = Table(ClusterStop)
+        self.stopped, self._losses = Table(ClusterStop), Single(LossCounts)
         super().__init__(
             directory,
             clock,
@@ -50,6 +53,7 @@ class RavnestView(MembershipView):
                 ROUND: self._round.apply,
                 ENDING: self._ending.apply,
                 STOPPED: self.stopped.apply,
+                LOSSES: self._losses.apply,
             },
             members={NodeRecord: self.nodes},
         )
@@ -74,6 +78,20 @@ class RavnestView(MembershipView):
     def ending_revision(self) -> int:
         """Of the key of the clusters that end, for transactions; 0: no such key."""
         return self._ending.revision
+
+    @property
+    def losses(self) -> LossCounts:
+        """How often each name has left its cluster; none, if the record cannot be read."""
+        return self._losses.record or LossCounts()
+
+    def pool_node(self, node: NodeRecord) -> PoolNode:
+        """A node as the plan takes it, as reliable as it was told to be, and was seen to be."""
+        return replace(node.pool_node, reliability=node.reliability / (1 + self.losses.of(node.name)))
+
+    @property
+    def losses_revision(self) -> int:
+        """Of the key of these counts, for transactions; 0: no such key."""
+        return self._losses.revision
 
     @property
     def free(self) -> list[NodeRecord]:

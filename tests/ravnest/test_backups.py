@@ -84,6 +84,21 @@ def test_train_names_the_node_that_died_not_those_of_a_place_with_a_backup_that_
     assert any(each.startswith(f"{died[0]} left before the last step") for each in story.told), story.told
 
 
+def test_a_restart_of_train_forgets_no_loss_and_counts_none_twice():
+    story, died = Backed(3, 1, clusters=1, steps=30), []
+
+    async def lost():
+        await story.view.wait_for(lambda: story.view.progress)
+        (backup,) = story.view.clusters.backups
+        died.append(story.view.clusters.rows[0][backup.stage].name)
+        story._end(died[0])
+        await story.view.wait_for(lambda: story.view.losses.of(died[0]))
+        await story.befall(Fault.KILL_TRAIN, seconds=0.1)
+
+    run_virtual(story.run(lost()))
+    assert {name: times for name, (times, _) in story.view.losses.names.items()} == {died[0]: 1}
+
+
 @pytest.mark.parametrize("overlapped", [True, False])
 def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_all_clusters(tmp_path, overlapped):
     """The other one had, and began to train; it waited for its backup, which trained nothing, for ever."""

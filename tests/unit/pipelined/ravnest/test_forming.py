@@ -6,14 +6,17 @@ from contextlib import AsyncExitStack
 import pytest
 
 from pipelined.aio.clock import VirtualClock
+from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import registered
 from pipelined.membership.node import Node
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.planning.plan import PoolRequest
+from pipelined.ravnest.planning.stage import LayerSize
 from pipelined.ravnest.records import (
     CLUSTERS,
     ENDING,
+    LOSSES,
     NODES,
     PROGRESS,
     STOPPED,
@@ -21,9 +24,11 @@ from pipelined.ravnest.records import (
     Clusters,
     ClustersEnding,
     ClusterStop,
+    LossCounts,
     NodeRecord,
     StagePlace,
 )
+from tests.ravnest.story import at_once
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual
@@ -59,3 +64,48 @@ async def test_clusters_that_are_done_meanwhile_are_followed_by_none():
         await former.run()
         assert said[-1] == "average digest"
         assert (await directory.read(CLUSTERS)).entries[CLUSTERS].value == clusters.pack()
+
+
+async def formed(request, losses=None, **offered):
+    """The clusters that `train` writes for nodes a, b and c, which offer the same; the last of them may be a backup."""
+    async with AsyncExitStack() as stack:
+        network, clock = VirtualNetwork(), VirtualClock()
+        tasks = await stack.enter_async_context(Nursery())
+        serving = tasks.create_task(serve_directory(network.endpoint("directory"), clock))
+        directory = EmbeddedDirectory(network.endpoint("nodes"), address_of("directory"), clock)
+        for name in "abc":
+            registration = await stack.enter_async_context(
+                registered(directory, NODES + name, 1.0, clock, f"at {name}")
+            )
+            offer = {"ram": 1000, "bandwidth": 1.0, "flops": 1.0} | offered
+            await registration.put(NodeRecord(name, f"at {name}", registration.incarnation, **offer))
+        if losses is not None:
+            await directory.transact({}, {LOSSES: losses.pack()})
+        asyncio.get_running_loop().run_in_executor = at_once
+        train = network.endpoint("train")
+        own = EmbeddedDirectory(train, address_of("directory"), clock)
+        former = ClusterFormer(Node("train", train, own, clock), 3, request, print, print)
+        forming = tasks.create_task(former.run())
+        async for changes in directory.watch(CLUSTERS, 0):
+            await cancelled(forming, serving)
+            return Clusters.unpack(changes[0].entry.value)
+
+
+async def test_where_nodes_tell_speeds_and_delays_the_law_decides_how_many_are_alive():
+    """Stages of 30 s and lines of 30 s a way: 7, 4, 1; without speeds as many as stages."""
+    layer = LayerSize(parameters=1, activation_bytes=4, input_bytes=0, work=30.0)
+    request = PoolRequest((), (layer,) * 3, clusters=1)
+    (row,) = (await formed(request, delay=30.0)).rows
+    assert [place.alive for place in row] == [7, 4, 1]
+    (row,) = (await formed(request, delay=30.0, flops=0.0)).rows
+    assert [place.alive for place in row] == [3, 2, 1]
+
+
+async def test_losses_that_the_directory_has_decide_which_place_is_backed_up():
+    """A new `train` has seen none of them."""
+    layer = LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=1.0)
+    request = PoolRequest((), (layer,) * 2, clusters=1, backups=1)
+    for name in "ab":
+        clusters = await formed(request, LossCounts({name: [2, 1]}))
+        (backup,) = clusters.backups
+        assert clusters.rows[0][backup.stage].name == name

@@ -9,6 +9,7 @@ from pipelined.ravnest.records import (
     Clusters,
     GoingOn,
     Holder,
+    LossCounts,
     NodeRecord,
     StagePlace,
 )
@@ -127,3 +128,22 @@ def test_progress_has_numbers_alone():
     assert ClusterProgress.unpack(good.pack()) == good
     with pytest.raises(ValueError, match=r"ClusterProgress\.staleness"):
         ClusterProgress.unpack(msgpack.packb(good.stored() | {"staleness": ["late"]}))
+
+
+def test_each_incarnation_of_a_name_is_counted_once():
+    first = LossCounts().counted([Holder("a", "at a", 7), Holder("b", "at b", 8)])
+    again = first.counted([Holder("a", "at a", 7), Holder("a", "at a", 9)])
+    assert [again.of(name) for name in "abc"] == [2, 1, 0]
+    assert LossCounts.unpack(again.pack()) == again == again.counted([Holder("a", "at a", 8)])
+
+
+def test_of_too_many_names_those_that_left_last_are_kept(monkeypatch):
+    monkeypatch.setattr("pipelined.ravnest.records.MAX_PLACES", 2)
+    counts = LossCounts().counted(Holder(name, f"at {name}", 9 - at) for at, name in enumerate("abc"))
+    assert counts.names == {"a": [1, 9], "b": [1, 8]}
+
+
+@pytest.mark.parametrize("names", [{1: [1, 2]}, {"a": 1}, {"a": [1]}, {"a": [1, -1]}, {"a": [1, "x"]}, []])
+def test_counts_of_losses_that_are_none_are_refused(names):
+    with pytest.raises(ValueError, match="LossCounts"):
+        LossCounts.unpack(msgpack.packb({"names": names}))
