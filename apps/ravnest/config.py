@@ -37,6 +37,8 @@ MEANINGLESS = {
     "slots": "microbatches alive take their place; give --ahead, or leave it out",
 }
 """Flags of `apps.swarm` that mean nothing to clusters: why, and what to do."""
+MAX_LAYERS = 1 << 16
+"""Of a model: every process that reads the directory's record counts them."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class RavnestConfig:
             refuse_below(1, f"--{name.replace('_', '-')}", getattr(self, name))
         for name in ("warmup", "weight_decay"):
             refuse_below(0, f"--{name.replace('_', '-')}", getattr(self, name))
+        if (self.layers or 0) > MAX_LAYERS:
+            raise UsageError(f"--layers must be at most {MAX_LAYERS} (it is {self.layers})")
         if self.batch % self.microbatch:
             fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
             raise UsageError(f"{fact}; let --microbatch divide --batch")

@@ -1,6 +1,7 @@
 """`python -m apps.ravnest local`: coordinator, nodes and `train` on this machine, each a child of this process."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -28,11 +29,12 @@ from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode, read_pool
+from transports.emulation.options import LinkProfile
 from transports.urls import split_profile
 
 PROGRAM = "pipelined.apps.ravnest"
-ALIKE = ("--bandwidth", "1gbit", "--flops", "0")
-"""Of nodes that are not in a pool: each counts the same."""
+LINE = 1e9 / 8
+"""Bytes a second of nodes of which neither a pool nor --links says it: each counts the same."""
 
 
 async def local(flags: Local, say: Say) -> None:
@@ -93,34 +95,35 @@ async def _refused(node: Child) -> None:
 def _nodes(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:
     """The words of each node."""
     if not pool:
-        common = ["--listen", listen_url(flags.links), "--ram", str(free_memory() // flags.nodes), *ALIKE]
-        common += _delay(flags)
+        profile = _profile(flags)
+        line = next((rate for rate in (profile.line, profile.rate) if rate < math.inf), LINE)
+        common = ["--listen", listen_url(flags.links), "--ram", str(free_memory() // flags.nodes)]
+        common += ["--bandwidth", _mbit(line), "--delay", f"{profile.delay:g}s", "--flops", "0"]
         return [["serve", "--name", f"node{n}", *common] for n in range(flags.nodes)]
     return [_pool_node(flags, node) for node in pool]
 
 
 def _pool_node(flags: Local, node: PoolNode) -> list[str]:
     """A node with the RAM and the line of the pool."""
-    rate = _rate(node)
-    words = ["serve", "--name", node.name, "--listen", listen_url(_links(flags, node))]
-    words += ["--ram", str(node.ram), "--bandwidth", rate]
+    words = ["serve", "--name", node.name, "--listen", listen_url(_links(flags, node)), "--ram", str(node.ram)]
+    words += ["--bandwidth", _mbit(node.bandwidth), "--delay", f"{_profile(flags).delay:g}s"]
     words += [] if node.reliability is None else ["--reliability", f"{node.reliability:g}"]
-    return [*words, *_delay(flags), "--flops", f"{node.flops or 0.0:g}"]
+    return [*words, "--flops", f"{node.flops or 0.0:g}"]
 
 
 def _links(flags: Local, node: PoolNode) -> str:
     """The links of a node, all behind one line of the pool's bandwidth."""
-    return "&".join(filter(None, [flags.links, f"line={_rate(node)}"]))
+    return "&".join(filter(None, [flags.links, f"line={_mbit(node.bandwidth)}"]))
 
 
-def _rate(node: PoolNode) -> str:
-    return f"{node.bandwidth * 8 / 1e6:g}mbit"
+def _mbit(rate: float) -> str:
+    """A rate in bytes a second as a flag takes it."""
+    return f"{rate * 8 / 1e6:.12g}mbit"
 
 
-def _delay(flags: Local) -> list[str]:
-    """The delay of the emulated links, which the plan counts."""
-    profile, _ = split_profile(flags.links)
-    return ["--delay", f"{profile.delay:g}s"] if profile and profile.delay else []
+def _profile(flags: Local) -> LinkProfile:
+    """The emulated links, of which the plan counts the delay."""
+    return split_profile(flags.links)[0] or LinkProfile()
 
 
 def _training(flags: Local, nodes: int) -> list[str]:

@@ -64,26 +64,28 @@ async def measured_speed(task: RavnestTask, training: ClusterTraining, ram: int,
 
 
 async def measured_line(node: Node, url: str) -> Line | None:
-    """The line to the nodes that joined last, one after another, or without any to the coordinator; None: no reply.
+    """The line to the nodes that joined last, one after another, or else to the coordinator; None: no reply.
 
     Args:
         url: of the directory.
     """
-    found = []
-    for address in await _others(node, url):
-        line = await measure_line(node.endpoint, address, node.clock)
-        if line is not None:
-            found.append(replace(line, delay=min(line.delay, MAX_DELAY_S)))
-    return Line.best_of(found) if found else None
+    found = [await _measured(node, address) for address in await _others(node)]
+    if not any(found) and url.partition("://")[0] in endpoint_schemes():
+        found = [await _measured(node, url)]
+    lines = [line for line in found if line]
+    return Line.best_of(lines) if lines else None
 
 
-async def _others(node: Node, url: str) -> list[str]:
-    """The addresses of some listed nodes; of the coordinator where there is none."""
+async def _measured(node: Node, address: str) -> Line | None:
+    line = await measure_line(node.endpoint, address, node.clock)
+    return line and replace(line, delay=min(line.delay, MAX_DELAY_S))
+
+
+async def _others(node: Node) -> list[str]:
+    """The addresses of the nodes that joined last."""
     found = list[NodeRecord]()
     for entry in (await node.directory.read(NODES)).entries.values():
         with suppress(ValueError):
             found.append(NodeRecord.unpack(entry.value))
     found.sort(key=lambda each: each.incarnation)
-    others = [each.address for each in found if each.name != node.name][-MOST:]
-    has_coordinator = url.partition("://")[0] in endpoint_schemes()
-    return others or ([url] if has_coordinator else [])
+    return [each.address for each in found if each.name != node.name][-MOST:]

@@ -242,7 +242,7 @@ async def _capacity(
     """A share of its machine's memory, and its speed: the same on all ranks of a machine, so that plans are equal."""
     own = await asyncio.to_thread(free_memory) // launch.ranks_here(transport.world_size)
     ram = await _least_here(transport, "free memory", own)
-    flops = await measured_speed(task, training, ram, executor)
+    flops = await agree(transport, "own speed", measured_speed(task, training, ram, executor))
     return Capacity(ram, NOT_MEASURED.rate, await _least_here(transport, "speed", flops))
 
 

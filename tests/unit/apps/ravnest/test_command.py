@@ -131,6 +131,7 @@ def test_a_directory_with_a_training_by_other_code_is_left(words):
     [
         lambda task: task.update(subject={**task["subject"], "steps": 0}),
         lambda task: task.update(subject={**task["subject"], "steps": True}),
+        lambda task: task.update(subject={**task["subject"], "layers": 1 << 40}),
         lambda task: task.update(subject={**task["subject"], "unknown": 1}),
         lambda task: task.update(subject={**task["subject"], "dtype": "int8"}),
         lambda task: task.pop("text"),
@@ -225,10 +226,14 @@ def test_a_pool_that_cannot_hold_the_model_is_refused_before_anything_is_started
     assert "coordinator" not in done.stdout
 
 
-def test_the_nodes_of_local_share_the_free_memory(monkeypatch):
+@pytest.mark.parametrize(
+    ("links", "rate", "delay"),
+    [("", 1.25e8, 0.0), ("delay=30ms&rate=500mbit", 6.25e7, 0.03), ("rate=1gbit&line=8mbit", 1e6, 0.0)],
+)
+def test_the_nodes_of_local_share_the_free_memory_and_have_the_lines_of_the_links(monkeypatch, links, rate, delay):
     monkeypatch.setattr("apps.ravnest.local.free_memory", lambda: 1000)
-    words = _nodes(parse(["local", "--nodes", "3"]), ())
-    assert [each[each.index("--ram") + 1] for each in words] == ["333"] * 3
+    nodes = [parse_node(words) for words in _nodes(parse(["local", "--nodes", "3", "--links", links]), ())]
+    assert [(node.ram_bytes, node.rate, node.delay_s, node.speed) for node in nodes] == [(333, rate, delay, 0.0)] * 3
 
 
 def test_a_node_saves_beside_stages_of_its_own_run_alone(tmp_path):

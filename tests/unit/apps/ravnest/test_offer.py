@@ -61,6 +61,11 @@ async def test_listed_nodes_are_measured_before_the_coordinator():
     assert capacity.bandwidth == pytest.approx(25e6, rel=0.02)
 
 
+async def test_where_no_listed_node_replies_the_coordinator_is_measured():
+    capacity, *_ = await offered(listed=["a", "b"])
+    assert capacity.bandwidth == pytest.approx(25e6, rel=0.02)
+
+
 async def test_a_line_to_which_none_replies_is_assumed():
     capacity, words, _ = await offered(served=[])
     assert (capacity.bandwidth, capacity.delay) == (NOT_MEASURED.rate, NOT_MEASURED.delay)
