@@ -16,11 +16,11 @@ from pipelined.aio.events import Level, log_to_stderr
 from pipelined.directory.disk import JournalError
 from pipelined.directory.server import serve_directory
 from pipelined.errors import UsageError
-from pipelined.measurement.line import serve_line
 from pipelined.process.exit import print_line
 from pipelined.process.stop_request import until_stop_request
 from transports.aio.event_loop import new_event_loop
 from transports.errors import TransportError
+from transports.rpc.base import Endpoint
 from transports.rpc.registry import open_endpoint
 
 LISTEN = "tcp://127.0.0.1:0"
@@ -63,12 +63,18 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(f"python -m pipelined directory: error: {error}")
 
 
-async def serve(listen: str, journal: Path | None, say: Callable[[str], None]) -> None:
+async def serve(
+    listen: str,
+    journal: Path | None,
+    say: Callable[[str], None],
+    beside: Callable[[Endpoint], None] = lambda endpoint: None,
+) -> None:
     """Serve a directory until a stop request.
 
     Args:
         listen: URL of the endpoint that accepts requests.
         say: called with a line that ends with the address, when the directory accepts requests.
+        beside: registers what else the endpoint serves.
     Raises:
         UsageError: it cannot listen there, or the file is not a journal.
         JournalError: the journal cannot be written any more; every reply so far is in it.
@@ -78,6 +84,6 @@ async def serve(listen: str, journal: Path | None, say: Callable[[str], None]) -
     except (ValueError, TransportError) as error:
         raise UsageError(f"--listen {listen}: {error}") from error
     async with endpoint:
-        serve_line(endpoint)
+        beside(endpoint)
         ready = partial(say, f"coordinator at {endpoint.address}")
         await until_stop_request(serve_directory(endpoint, RealClock(), journal, ready=ready))
