@@ -18,9 +18,8 @@ from pipelined.directory import Change, Conflict
 from pipelined.errors import UsageError
 from pipelined.membership.node import Node
 from pipelined.ravnest.going_on import Newcomers, following, new_backups
-from pipelined.ravnest.planning.backups import plan_with_backups
+from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
-from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
 from pipelined.ravnest.records import (
     CLUSTERS,
@@ -204,10 +203,11 @@ class ClusterFormer:
             held = zip(sizes.of_row(clusters.rows[n]), range(len(clusters.rows[n])), strict=True)
             if any(most > view.nodes[holder.name].ram for most, s in held for holder in view.left_at(clusters, n, s)):
                 return []
+        pool = tuple(map(view.pool_node, waiting))
+        request = replace(self.request, pool=pool, clusters=wanted, rules=rules, backups=0)
         with suppress(UsageError):
-            request = replace(self.request, clusters=wanted, rules=rules, backups=0)
-            pool = tuple(map(view.pool_node, waiting))
-            return Clusters.rows_of(await asyncio.to_thread(self._planned, request, pool, True), waiting)
+            plan = await asyncio.to_thread(plan_of_those_left, request, self.nodes)
+            return Clusters.rows_of(plan, waiting)
         return []
 
     @staticmethod
@@ -225,9 +225,9 @@ class ClusterFormer:
             nodes, revision, waiting = {**view.nodes}, view.clusters_revision, view.free[: self.nodes]
             try:
                 begun = self._begun(view)
-                fewer, pool = view.clusters is not None, tuple(map(view.pool_node, waiting))
-                request = replace(self.request, rules=self._rules(waiting))
-                plan = await asyncio.to_thread(self._planned, request, pool, fewer)
+                pool = tuple(map(view.pool_node, waiting))
+                request = replace(self.request, pool=pool, rules=self._rules(waiting))
+                plan = await asyncio.to_thread(self._plan, request, again=view.clusters is not None)
             except UsageError as error:
                 if view.clusters is None:
                     raise
@@ -275,22 +275,8 @@ class ClusterFormer:
             self.say(f"{fact}; training begins at step 0")
         return begun
 
-    def _planned(self, request: PoolRequest, pool: tuple[PoolNode, ...], fewer: bool) -> RavnestPlan:
-        """The plan of these nodes.
-
-        Args:
-            fewer: whether there may be fewer clusters than were requested, and fewer backups.
-        """
-        request = replace(request, pool=pool)
-        if fewer and request.backups:
-            first = self.nodes - request.backups
-            request = replace(request, backups=max(0, len(pool) - first))
-        if not fewer or request.clusters is None:
-            return plan_with_backups(request)
-        for clusters in range(min(request.clusters, len(pool)), 1, -1):
-            with suppress(UsageError):
-                return plan_with_backups(replace(request, clusters=clusters))
-        return plan_with_backups(replace(request, clusters=1))
+    def _plan(self, request: PoolRequest, *, again: bool) -> RavnestPlan:
+        return plan_of_those_left(request, self.nodes) if again else plan_with_backups(request)
 
     def _describe(self, clusters: Clusters) -> None:
         for number, row in enumerate(clusters.rows):

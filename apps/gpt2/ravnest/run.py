@@ -205,7 +205,9 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
     try:
         capacity = await _capacity(transport, launch, task, training, executor)
-        rank = Rank(transport, job, text, task, training, executor, capacity, LastSave(disk, config.steps), run, bool(resumed))
+        rank = Rank(
+            transport, job, text, task, training, executor, capacity, LastSave(disk, config.steps), run, bool(resumed)
+        )
         async with claimed(transport, config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")):
             async with directory_of_rank0(transport, config.listen, rank.begin) as url:
                 done = await rank.take_part(url, stop)

@@ -4,6 +4,7 @@ Source: Ravnest, section 3.5.2 (a new peer is the backup of the most unreliable 
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -69,3 +70,20 @@ def plan_with_backups(request: PoolRequest) -> RavnestPlan:
     clusters = [replace(each, stages=tuple(next(backed) for _ in each.stages)) for each in plan.clusters]
     waiting = (*plan.waiting, *(node for node in spare if node not in found.values()))
     return replace(plan, clusters=tuple(clusters), waiting=waiting)
+
+
+def plan_of_those_left(request: PoolRequest, nodes: int) -> RavnestPlan:
+    """The plan of a pool of perhaps fewer than `nodes`: with fewer clusters and backups than requested if need be.
+
+    Raises:
+        UsageError: as `plan_with_backups`.
+    """
+    pool = len(request.pool)
+    if request.backups:
+        request = replace(request, backups=max(0, pool - (nodes - request.backups)))
+    if request.clusters is None:
+        return plan_with_backups(request)
+    for clusters in range(min(request.clusters, pool), 1, -1):
+        with suppress(UsageError):
+            return plan_with_backups(replace(request, clusters=clusters))
+    return plan_with_backups(replace(request, clusters=1))
