@@ -1,7 +1,8 @@
-"""The table that --dry-run prints: one line a worker of a group, with its stages, their layers and their memory."""
+"""The table that --dry-run prints: each worker's stages, their layers and a rank's memory, and what teams move."""
 
 from collections.abc import Sequence
 
+from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import in_time, record
@@ -10,12 +11,15 @@ from pipelined.simulation.memory import RankMemory, rank_memory
 from pipelined.simulation.workload import Workload
 
 
-def plan_table(plan: Plan, cut: Sequence[range], sizes: Workload, recompute: bool) -> str:
-    """One line a worker.
+def plan_table(
+    plan: Plan, cut: Sequence[range], sizes: Workload, recompute: bool, moves: Sequence[PlannedMoves] = ()
+) -> str:
+    """One line a worker, of which every rank takes this memory; and one a stage that a team moves tensors of.
 
     Args:
         cut: the layers of each stage.
         sizes: of the stages.
+        moves: those of teams.
     """
     rows = []
     for worker, held in enumerate(planned_memory(plan, sizes, recompute)):
@@ -23,7 +27,17 @@ def plan_table(plan: Plan, cut: Sequence[range], sizes: Workload, recompute: boo
         where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
         state, kept = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (held.state, held.activations))
         rows.append(f"  worker {worker}: stages {where}; {state} of state, up to {kept} of activations")
-    return "\n".join(rows)
+    return "\n".join([*rows, *_moved(moves)])
+
+
+def _moved(moves: Sequence[PlannedMoves]) -> list[str]:
+    """What the busiest member sends, where members share no memory; a line a stage."""
+    each = {(move.stage, move.phase): f"{move.nbytes:,}" for move in moves}
+    return [
+        f"  moves of stage {stage}, bytes of a member: forward {each[stage, 'forward']} and backward "
+        f"{each[stage, 'backward']} a microbatch, update {each[stage, 'update']} a step"
+        for stage in dict.fromkeys(move.stage for move in moves)
+    ]
 
 
 def planned_memory(plan: Plan, sizes: Workload, recompute: bool) -> list[RankMemory]:

@@ -6,6 +6,7 @@ only after every check that does not need it.
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
@@ -23,10 +24,12 @@ from apps.gpt2.swarm import job as swarm
 from apps.gpt2.swarm.job import SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.actors.agree import agree
+from pipelined.planner.moves import PlannedMoves, planned_moves
 from pipelined.process.exit import end_process, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.run import Program, StagesOf, run
 from pipelined.process.stop_request import StopRequest
+from pipelined.simulation.machine import Machine
 from pipelined.state.checkpoints.claim import claimed
 from transports import Transport
 
@@ -104,9 +107,19 @@ def subject(flags: list[str], batch: int | None = None) -> PlannedGPT2:
 def _show(job: Job, launch: Launch) -> int:
     if is_open(job.config) and job.plan.world_size > 1:
         job = replace(job, reason=f"{job.reason}; a run measures first where that pays, and may choose otherwise")
+    if job.config.dry_run and launch.rank == 0:
+        from apps.gpt2.checks import check_job
+
+        check_job(job)
     if launch.rank == 0:
-        print(job.json() if job.config.print_config else f"{job.describe()}\n{job.table()}")
+        print(job.json() if job.config.print_config else f"{job.describe()}\n{job.table(_moves(job))}")
     return 0
+
+
+def _moves(job: Job) -> Sequence[PlannedMoves]:
+    """What the job's teams move."""
+    model = replace(planned_model_of(job.config, job.plan.batch), model=job.model, sequence=job.sequence)
+    return planned_moves(model, job.plan, Machine())
 
 
 def _announce(job: Job, launch: Launch) -> None:

@@ -92,12 +92,14 @@ class Job:
             lines.append(f"updates: without a flush, by every {every} microbatches' gradients; {UNCLIPPED}")
         return "\n".join(lines)
 
-    def table(self) -> str:
-        """One line a worker of a group: its stages, their layers, and the memory they take."""
+    def table(self, moves: Sequence[PlannedMoves] = ()) -> str:
+        """One line a worker of a group: its stages, their layers, and the memory they take; and the moves of teams."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
         held = sizes(self.model, self.plan, self.sequence, **self.config.held)
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
-        return f"{plan_table(self.plan, cut, held, self.config.recompute)}\n  activations between stages: {shape}"
+        return (
+            f"{plan_table(self.plan, cut, held, self.config.recompute, moves)}\n  activations between stages: {shape}"
+        )
 
     def json(self) -> str:
         return config_json(self.config, self.plain())
@@ -117,7 +119,7 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
     if config.layout is not None:
         config = replace(config, layout=resolved(config.layout))
     config, planned = follow_plan(config, identity(model, sequence), world_size)
-    check_team(config)
+    check_team(config, world_size)
     plan, reason = choose_plan(config, world_size, tensor=config.team, layers=model.layers + 2, batch=BATCH)
     plan = replace(plan, split=split_text(config.layout, config.team))
     split_of(model, plan)

@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from apps.gpt2.config import GPT2Flags, flag
+from apps.gpt2.config import AUTO, GPT2Flags, flag
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.layouts import LAYOUT, OPERATORS, Factors, factors_of, require_fitting, states_of, written
 from pipelined.errors import UsageError
@@ -23,10 +23,18 @@ def alone(config: GPT2Flags) -> list[str]:
     return given + [name for name, value in ALONE_VALUES.items() if getattr(config, name) == value]
 
 
-def check_team(config: GPT2Flags) -> None:
-    """Raises UsageError: a flag does not go with --tensor."""
-    if config.tensor == 1 and config.layout is not None:
-        raise UsageError(f"one rank splits nothing (--layout {config.layout}, --tensor 1); add --tensor")
+def check_team(config: GPT2Flags, world_size: int | None) -> None:
+    """Refuse flags that do not go with --tensor.
+
+    Args:
+        world_size: ranks that were started; None: as many as the plan needs, which is one where T is left open.
+    Raises:
+        UsageError: the first of them, with the remedy.
+    """
+    alone_here = config.tensor == 1 or (config.tensor == AUTO and world_size in (None, 1))
+    if alone_here and config.layout is not None:
+        fact = f"one rank splits nothing (--layout {config.layout}, --tensor {config.tensor})"
+        raise UsageError(f"{fact}; " + ("add --tensor" if config.tensor == 1 else "start more ranks, or give --tensor"))
     if config.team > 1 and (given := alone(config)):
         words = f"{flag(given[0])} {getattr(config, given[0])}"
         raise UsageError(f"--tensor {config.team} does not go with {words} yet; leave one of them out")

@@ -54,19 +54,28 @@ def _show(job: Job, launch: Launch) -> int:
 def _table(job: Job) -> str:
     from apps.common.plan_table import plan_table
     from apps.rows.planned import PlannedRow, planned_row
+    from apps.rows.train import describe_split, model_of
+    from pipelined.api.laboratory.planned_team import PlannedTeam
+    from pipelined.api.split.model import SplitRow
     from pipelined.programs.partition import partition
 
-    planned = planned_row(PlannedRow, job.config, job.plan.batch)
-    cut = partition(planned.layer_costs, job.plan.depth)
-    return plan_table(job.plan, cut, planned.workload(job.plan), job.config.recompute)
+    model, plan, recompute = model_of(job), job.plan, job.config.recompute
+    planned = planned_row(PlannedRow, job.config, plan.batch)
+    cut = partition(planned.layer_costs, plan.depth)
+    if not isinstance(model, SplitRow):
+        return plan_table(plan, cut, planned.workload(plan), recompute)
+    team = PlannedTeam(model, planned)
+    return f"{describe_split(model)}\n{plan_table(plan, cut, team.workload(plan), recompute, team.moves(plan))}"
 
 
 def _run(config: RowFlags, launch: Launch, program: str) -> int:
     job = resolve(config, launch.world_size)
-    if config.print_config or config.dry_run:
+    if config.print_config:
+        return _show(job, launch)
+    check_run(job.config, job.plan)
+    if config.dry_run:
         return _show(job, launch)
     job.task.check()
-    check_run(job.config, job.plan)
     from apps.rows.planned import plan_now
     from apps.rows.train import describe_split, model_of, train
 

@@ -54,12 +54,16 @@ class TeamRecord(NamedTuple):
     Args:
         messages: as of `StageBytes`.
         first, forward, backward: the moves of the first forward of a step, of any other, and of a backward.
+        kept: bytes from a forward to its backward, the stage's input and output included.
+        boundary: bytes of the input and the output alone.
     """
 
     messages: Mapping[int, int]
     first: Sequence[MoveStep]
     forward: Sequence[MoveStep]
     backward: Sequence[MoveStep]
+    kept: int
+    boundary: int
 
 
 async def planned_bytes(
@@ -86,10 +90,51 @@ async def planned_bytes(
         stages = _stages(list(outputs), trainer.context.skips, numerics.compress)
     else:
         own, held = split_model(model), plan.stages_of(rank)
-        records = list(_team_records(own, cut, example, dtype, numerics, member=member, held=held))
+        records = list(team_records(own, cut, example, dtype, numerics, member=member, held=held))
         stages = [await _of_team(trainer, index, each, numerics.recompute) for index, each in enumerate(records)]
     messages, moved = _sent(plan, rank, stages)
     return messages + moved + sums + _statistics(trainer)
+
+
+def team_records(
+    model: TeamModel,
+    cut: Sequence[range],
+    example: Example,
+    dtype: torch.dtype,
+    numerics: Numerics,
+    *,
+    member: int,
+    held: Container[int],
+) -> Iterator[TeamRecord]:
+    """What a member does for each stage; what it gathers for a step serves all stages that it holds."""
+    (inputs,), (targets,) = map(tensors_of, example)
+    x, came, gathered = _piece(model, inputs, member), 0, dict[str, torch.Tensor]()
+    for stage, layers in enumerate(cut):
+        last, results = model.layers - 1 in layers, list[Value]()
+        module, layouts = model.of_member(member).build(layers, dtype, "meta", None), model.parameters()
+        pieces = {name: each.view(layouts[name].shape(member)) for name, each in module.named_parameters()}
+        pieces |= dict(module.named_buffers())
+        work = partial(
+            _recorded,
+            model=model,
+            layers=layers,
+            x=x,
+            targets=_piece(model, targets, member) if last else None,
+            pieces=pieces,
+            results=results,
+        )
+        shared = gathered if stage in held else {}
+        first, found = (record(member, work, gathered=shared) for _ in range(2))
+        output, backward = results[-1], list(found.backward.moves)
+        if last:
+            told = path(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
+            backward.append(MoveStep(told, output.array.itemsize))
+        messages = {stage - 1: came} if stage else {}
+        came = _message([output.array], numerics.compress)
+        messages |= {} if last else {stage + 1: came}
+        boundary = x.array.nbytes + output.array.nbytes
+        yield TeamRecord(messages, first.forward.moves, found.forward.moves, backward, found.kept, boundary)
+        x = Value(piece(member, output.shards, dtype, trained=False), output.shards)
 
 
 async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompute: bool) -> StageBytes:
@@ -189,46 +234,6 @@ def _coded(codec: str, dtype: torch.dtype, nbytes: int) -> int:
     """Bytes of a chunk of normally distributed numbers."""
     numbers = torch.randn(nbytes // dtype.itemsize, generator=torch.Generator().manual_seed(nbytes))
     return pack(codec, [numbers.to(dtype)]).nbytes
-
-
-def _team_records(
-    model: TeamModel,
-    cut: Sequence[range],
-    example: Example,
-    dtype: torch.dtype,
-    numerics: Numerics,
-    *,
-    member: int,
-    held: Container[int],
-) -> Iterator[TeamRecord]:
-    """What a member does for each stage; what it gathers for a step serves all stages that it holds."""
-    (inputs,), (targets,) = map(tensors_of, example)
-    x, came, gathered = _piece(model, inputs, member), 0, dict[str, torch.Tensor]()
-    for stage, layers in enumerate(cut):
-        last, results = model.layers - 1 in layers, list[Value]()
-        module, layouts = model.of_member(member).build(layers, dtype, "meta", None), model.parameters()
-        pieces = {name: each.view(layouts[name].shape(member)) for name, each in module.named_parameters()}
-        pieces |= dict(module.named_buffers())
-        work = partial(
-            _recorded,
-            model=model,
-            layers=layers,
-            x=x,
-            targets=_piece(model, targets, member) if last else None,
-            pieces=pieces,
-            results=results,
-        )
-        shared = gathered if stage in held else {}
-        first, found = (record(member, work, gathered=shared) for _ in range(2))
-        output, backward = results[-1], list(found.backward.moves)
-        if last:
-            told = path(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
-            backward.append(MoveStep(told, output.array.itemsize))
-        messages = {stage - 1: came} if stage else {}
-        came = _message([output.array], numerics.compress)
-        messages |= {} if last else {stage + 1: came}
-        yield TeamRecord(messages, first.forward.moves, found.forward.moves, backward)
-        x = Value(piece(member, output.shards, dtype, trained=False), output.shards)
 
 
 async def _recorded(

@@ -1,6 +1,6 @@
 """A user's row of layers, as the planner takes a model: every size is measured, no closed form is needed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -112,9 +112,31 @@ class PlannedLayers:
     def workload(self, plan: Plan) -> Workload:
         cut = partition(self.layer_costs, plan.depth)
         if not all(map(self._takes, {plan.microbatch, plan.rows})):
-            return Workload([StageCosts(activation_bytes=IMPOSSIBLE)] * plan.depth, self._parameters(cut))
-        whole = Workload([self._stage(layers, plan.microbatch) for layers in cut], self._parameters(cut))
+            return Workload([StageCosts(activation_bytes=IMPOSSIBLE)] * plan.depth, self.parameters(cut))
+        whole = Workload([self._stage(layers, plan.microbatch) for layers in cut], self.parameters(cut))
         return whole.divided(plan) if self.precision.shard_optimizer else whole
+
+    def parameters(self, cut: Sequence[range]) -> list[Parameters]:
+        """The parameters of each bucket, as the trainer groups them."""
+        names_of = {
+            stage: list(dict.fromkeys(name for layer in layers for name in self._tensors[layer].trained))
+            for stage, layers in enumerate(cut)
+        }
+        every = {name: numbers for layer in self._tensors for name, numbers in layer.trained.items()}
+        return [
+            Parameters(
+                stages,
+                sum(every[name].elements for name in names),
+                len(names),
+                every[names[0]].itemsize,
+                sum(every[name].optimizer_bytes for name in names),
+            )
+            for stages, names in name_buckets(names_of).items()
+        ]
+
+    def frozen_bytes(self, layers: range) -> int:
+        """Bytes of these layers' buffers, and of their parameters without a gradient."""
+        return sum(self._tensors[layer].frozen_bytes for layer in layers)
 
     def _takes(self, rows: int) -> bool:
         """Whether the model takes microbatches of this number of rows; a traced one may not."""
@@ -147,26 +169,8 @@ class PlannedLayers:
             message_bytes=_total(sizes[-1].given),
             activation_bytes=_total(kept),
             boundary_bytes=_total(boundary),
-            frozen_bytes=sum(self._tensors[layer].frozen_bytes for layer in layers),
+            frozen_bytes=self.frozen_bytes(layers),
         )
-
-    def _parameters(self, cut: list[range]) -> list[Parameters]:
-        """The parameters of each bucket, as the trainer groups them."""
-        names_of = {
-            stage: list(dict.fromkeys(name for layer in layers for name in self._tensors[layer].trained))
-            for stage, layers in enumerate(cut)
-        }
-        every = {name: numbers for layer in self._tensors for name, numbers in layer.trained.items()}
-        return [
-            Parameters(
-                stages,
-                sum(every[name].elements for name in names),
-                len(names),
-                every[names[0]].itemsize,
-                sum(every[name].optimizer_bytes for name in names),
-            )
-            for stages, names in name_buckets(names_of).items()
-        ]
 
     @cached_property
     def _tensors(self) -> list["_Tensors"]:

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from math import ceil, prod
+from re import search
 
 import pytest
 
+from apps.gpt2.__main__ import main as train
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from apps.gpt2.plan_file import is_open
@@ -44,6 +46,7 @@ def test_the_layout_is_described():
     [
         ({"tensor": 2}, 3, r"--tensor does not divide the ranks \(--tensor 2, ranks: 3\)"),
         ({"layout": "data"}, 1, r"one rank splits nothing \(--layout data, --tensor 1\)"),
+        ({"tensor": "auto", "layout": "data"}, 1, r"nothing \(--layout data, --tensor auto\); start more ranks"),
         ({"tensor": 2, "layout": "rows"}, 2, "no layout: 'rows'"),
         ({"tensor": 8}, 8, r"more column shards than heads \(c_attn, shards: 8, heads: 4\)"),
         ({"tensor": 2, "layout": "data", "microbatch": 1}, 2, "more row shards than sequences in a microbatch"),
@@ -137,3 +140,24 @@ def test_a_rank_that_gathers_weights_for_a_step_is_counted_with_them():
     assert held.parameters == less.parameters
     weights = sum(prod(shape) for name, shape in shapes(job.model).items() if len(shape) == 2 and "wpe" not in name)
     assert [stage.frozen_bytes for stage in held.stages] == [4 * weights]
+
+
+def test_a_dry_run_prints_the_bytes_that_a_member_moves(capsys):
+    """Of m tokens Megatron's block moves 4 (T-1)/T m C elements each way, and 2 numbers a token for both its norms."""
+    sent = []
+    for layers in (1, 2):
+        assert train(f"--tensor 2 --layers {layers} --d-model 32 --heads 2 --batch 4 --seq 8 --dry-run".split()) == 0
+        found = search(r"forward ([\d,]+) and backward ([\d,]+) a microbatch, update 0 a step", capsys.readouterr().out)
+        sent.append([int(number.replace(",", "")) for number in found.groups()])
+    tokens = 4 * 8
+    assert [two - one for one, two in zip(*sent, strict=True)] == [4 * (4 * tokens * 32 // 2 + 2 * 2 * tokens)] * 2
+
+
+def test_a_dry_run_refuses_the_checkpoint_of_another_model_as_a_run_does(tmp_path, capsys):
+    small = "--layers 1 --d-model 32 --heads 2 --batch 4 --seq 8".split()
+    saved = ["--checkpoint", str(tmp_path), "--resume", "auto"]
+    assert train([*small, *saved, "--steps", "1", "--eval-windows", "1", "--data", __file__]) == 0
+    capsys.readouterr()
+    for more in ([], ["--dry-run"]):
+        assert train([*saved, "--layers", "2", "--steps", "2", "--data", __file__, *more]) == 2
+        assert "layers" in capsys.readouterr().err

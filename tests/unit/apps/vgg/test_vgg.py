@@ -14,7 +14,7 @@ from apps.rows.train import model_of
 from apps.vgg.config import VGGFlags
 from apps.vgg.model import builders
 from apps.vgg.planned_model import chain
-from apps.vgg.presets import PRESETS
+from apps.vgg.presets import KERNEL, PRESETS
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.sharding.search.network import Network
@@ -115,3 +115,26 @@ def test_after_convolutions_by_images_the_dense_layers_move_least(ranks, least):
     kernels = sum(9 * each.inputs * each.outputs for each in config.convolutions)
     assert found["update"] == 2 * (ranks - 1) / ranks * kernels
     assert found["forward"] + found["backward"] == least
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--tensor 64 --batch 32", "more row shards than rows in a microbatch (layer conv1_1, shards: 64, rows: 32)"),
+        ("--tensor 2 --exact-sums", "exact sums"),
+        ("--tensor 2 --layout fc6=2.1.1,fc7=9.9.9", "fc7=9.9.9 is for 729 ranks (ranks of a worker: 2)"),
+    ],
+)
+def test_a_dry_run_refuses_what_training_refuses(flags, message, capsys):
+    assert main("apps.vgg", VGGFlags(), [*flags.split(), "--dry-run"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_how_a_team_splits_the_layers_and_what_it_moves(capsys):
+    """The gradients of the convolutions, split by images, are summed over both members, and no others."""
+    assert main("apps.vgg", VGGFlags(), ["--tensor=2", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    config = PRESETS["digits"]
+    whole = sum(each.inputs * each.outputs * KERNEL**2 + each.outputs for each in config.convolutions)
+    assert "layout: 2 ranks a worker; conv1_1 (Conv2d) 2.1.1" in printed
+    assert f"update {4 * whole:,} a step" in printed
