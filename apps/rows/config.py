@@ -1,15 +1,19 @@
 """The flags of a program that trains a row of layers, and what such a program adds to them. No torch."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from apps.common.flags import RunFlags
+from apps.common.flags import RunFlags, parse_flags
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
     from apps.rows.training import Training
+
+F = TypeVar("F", bound="RowFlags")
 
 
 class RowTask(ABC):
@@ -49,6 +53,19 @@ class RowTask(ABC):
         """The model and the data by a plan. Imports torch."""
 
 
+def parse_row(words: Sequence[str], default: F, program: str) -> F:
+    """The flags of a program of a row of layers.
+
+    Raises:
+        UsageError: --tensor auto, which the planner of GPT-2 alone chooses.
+        SystemExit: a flag is unknown or invalid.
+    """
+    if "--tensor=auto" in words or ("--tensor", "auto") in pairwise(words):
+        fact = "no planner chooses the ranks that split a row of layers (--tensor auto)"
+        raise UsageError(f"{fact}; give their number, or leave --tensor out")
+    return parse_flags(words, default, program)
+
+
 @dataclass(frozen=True)
 class RowFlags(RunFlags):
     """How a row of layers is trained; a program adds its model and its data."""
@@ -70,6 +87,16 @@ class RowFlags(RunFlags):
         if self.tensor > 1 and self.recompute_attention:
             fact = f"a worker of several ranks (--tensor {self.tensor}) recomputes its layers whole"
             raise UsageError(f"{fact}; give --recompute without attention")
+
+    def require_alone(self) -> None:
+        """Refuse a worker of several ranks where a plan is searched.
+
+        Raises:
+            UsageError: with the remedy.
+        """
+        if self.tensor > 1:
+            fact = f"the planner plans workers of one rank for a row of layers (--tensor {self.tensor})"
+            raise UsageError(f"{fact}; leave --tensor out, or train with it and without a plan")
 
     def task(self) -> RowTask:
         """What these flags train.

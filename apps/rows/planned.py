@@ -5,9 +5,8 @@ from typing import TypeVar
 
 import torch
 
-from apps.common.flags import parse_flags
 from apps.common.numerics import DTYPES, numerics
-from apps.rows.config import RowFlags, RowTask
+from apps.rows.config import RowFlags, RowTask, parse_row
 from apps.rows.job import resolve
 from collectives import Links
 from pipelined.api.data.batch import converted
@@ -15,7 +14,6 @@ from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.laboratory.planning import PlanRequest, find_plan
 from pipelined.api.model.user_model import bind
-from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile
 from pipelined.process.launch import Launch
 
@@ -70,7 +68,9 @@ def subject(program: str, default: RowFlags, flags: list[str], batch: int | None
         default: its flags, where none is given.
         batch: rows a step, instead of `--batch`.
     """
-    return planned_row(PlannedRow, parse_flags(flags, default, f"python -m {program}"), batch)
+    config = parse_row(flags, default, f"python -m {program}")
+    config.require_alone()
+    return planned_row(PlannedRow, config, batch)
 
 
 def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> PlanFile:
@@ -79,7 +79,6 @@ def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> Plan
     Raises:
         UsageError: nothing fits the memory, or a worker is to be several ranks.
     """
-    if config.tensor > 1:
-        raise UsageError(f"--plan auto plans workers of one rank (--tensor {config.tensor}); leave one of them out")
+    config.require_alone()
     request = PlanRequest(launch.world_size or 1, None, machine_of(None, None, unstated=Links()))
     return find_plan(planned_row(PlannedRow, config, batch), launch, request, lambda line: None, program).content

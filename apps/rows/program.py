@@ -7,11 +7,11 @@ only after every check that does not need it.
 import sys
 from functools import partial
 
-from apps.common.flags import AUTO_PLAN, parse_flags
+from apps.common.flags import AUTO_PLAN
 from apps.common.run.checks import check_run
 from apps.common.run.program import run_program
 from apps.common.run.resume import parse_resumed
-from apps.rows.config import RowFlags
+from apps.rows.config import RowFlags, parse_row
 from apps.rows.job import Job, resolve
 from pipelined import __version__
 from pipelined.process.launch import Launch
@@ -40,7 +40,7 @@ def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
         raise SystemExit(0)
 
     def parse(words: list[str], over: RowFlags | None) -> RowFlags:
-        return parse_flags(words, over or default, program)
+        return parse_row(words, over or default, program)
 
     return parse_resumed(arguments, parse)
 

@@ -1,7 +1,7 @@
 """VGG for the planner, and for the search over shardings. Needs torch, and no images."""
 
 from apps.common.choose import rows_of
-from apps.common.flags import parse_flags
+from apps.rows.config import parse_row
 from apps.rows.planned import PlannedRow, planned_row
 from apps.vgg.config import VGGFlags, VGGTask
 from apps.vgg.presets import KERNEL, VGGConfig
@@ -24,7 +24,9 @@ def subject(flags: list[str], batch: int | None = None) -> PlannedVGG:
     Args:
         batch: images a step, instead of `--batch`.
     """
-    return planned_row(PlannedVGG, parse_flags(flags, VGGFlags(), "python -m apps.vgg"), batch)
+    config = parse_row(flags, VGGFlags(), "python -m apps.vgg")
+    config.require_alone()
+    return planned_row(PlannedVGG, config, batch)
 
 
 def chain(config: VGGConfig, batch: int, microbatches: int, itemsize: int = 4) -> Chain:

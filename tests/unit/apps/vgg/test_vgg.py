@@ -16,6 +16,7 @@ from apps.vgg.model import builders
 from apps.vgg.planned_model import chain
 from apps.vgg.presets import KERNEL, PRESETS
 from collectives import Links
+from pipelined.__main__ import main as pipelined
 from pipelined.errors import UsageError
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.pricing import PricedChain
@@ -138,3 +139,14 @@ def test_a_dry_run_prints_how_a_team_splits_the_layers_and_what_it_moves(capsys)
     whole = sum(each.inputs * each.outputs * KERNEL**2 + each.outputs for each in config.convolutions)
     assert "layout: 2 ranks a worker; conv1_1 (Conv2d) 2.1.1" in printed
     assert f"update {4 * whole:,} a step" in printed
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [("2", "workers of one rank for a row of layers (--tensor 2)"), ("auto", "no planner chooses the ranks")],
+)
+def test_a_plan_has_no_teams_and_says_so(tensor, message, capsys):
+    words = ["plan", "--program", "apps.vgg", "--ranks", "2", "--costs", "flops=1e9", "--tensor", tensor]
+    with pytest.raises(SystemExit, match="2"):
+        pipelined(words)
+    assert message in capsys.readouterr().err
