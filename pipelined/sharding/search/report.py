@@ -112,8 +112,11 @@ def _remedy(request: ShardRequest) -> str:
 def _refuse_too_big(request: ShardRequest, least: float) -> None:
     if least > request.limit * ROUNDING:
         fact = f"no such strategy fits (needed: {least:,.0f} bytes, limit: {request.limit:,.0f})"
-        more = "take more ranks, --space full, or a higher --memory-limit"
-        raise UsageError(f"{fact}: {least - request.limit:,.0f} bytes are missing; {more}")
+        searched = request.layout == "auto"
+        wider = ["--space full"] * (searched and not request.priced_chain.free_streams)
+        more = ", ".join(["more ranks", *wider, *["another layout"] * (not searched)])
+        remedy = f"take {more}, or a higher --memory-limit"
+        raise UsageError(f"{fact}: {least - request.limit:,.0f} bytes are missing; {remedy}")
 
 
 def _baseline(request: ShardRequest, name: str) -> Priced | None:

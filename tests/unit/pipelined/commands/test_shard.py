@@ -169,3 +169,16 @@ def test_nothing_is_searched_with_torch():
     code = "import sys; from pipelined.__main__ import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
     flags = ["shard", "--ranks", "4", *GPT2]
     assert subprocess.run([sys.executable, "-c", code, *flags], stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        ([], "take more ranks, --space full, or a higher --memory-limit"),
+        (["--space", "full"], "take more ranks, or a higher --memory-limit"),
+        (["--space", "full", "--layout", "data"], "take more ranks, another layout, or a higher --memory-limit"),
+    ],
+)
+def test_what_does_not_fit_names_the_remedies_that_are_left(flags, remedy, capsys):
+    assert main(["shard", "--ranks=4", "--batch=32", "--memory-limit=1M", *flags]) == 2
+    assert capsys.readouterr().err.endswith(f"{remedy}\n")
