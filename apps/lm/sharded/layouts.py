@@ -1,7 +1,7 @@
 """The layouts of a GPT-2's multiplications over T ranks: named ones, and factors by operator. No torch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isqrt, prod
 from pathlib import Path
 
@@ -110,6 +110,9 @@ def require_fitting(split: Mapping[str, Factors], heads: int, rows: int | None =
 def _of_file(path: Path) -> str:
     """Factors and states by operator, over all levels of the machine together; a head is split as the embedding is.
 
+    Levels that lie on ranks otherwise than they were priced are refused: an order of levels of its own would permute
+    the blocks that ranks hold, which no operator does.
+
     Raises:
         UsageError: the file has no strategy, or one that is not trained.
     """
@@ -123,6 +126,7 @@ def _of_file(path: Path) -> str:
                 )
                 raise UsageError(f"{fact} alone; take --space paper, or --layout zero3")
             levels = row["factors"] if isinstance(row["factors"][0], list) else [row["factors"]]
+            _require_nested(path, str(row["op"]), levels)
             factors = (prod(level[place] for level in levels) for place in range(3))
             name = "wte" if row["op"] == "lm_head" else str(row["op"])
             text = ".".join(map(str, factors)) + ("" if state == "none" else f"+{state}")
@@ -136,3 +140,24 @@ def _of_file(path: Path) -> str:
         if len(each) > 1:
             raise UsageError(f"{path} splits {name} in two ways; embedding and head have one layout")
     return ",".join(f"{name}={min(each)}" for name, each in found.items())
+
+
+def _require_nested(path: Path, name: str, levels: Sequence[Sequence[int]]) -> None:
+    """Refuse levels that a mesh of rows, contraction and columns does not have.
+
+    In this order the last varies fastest over ranks, and a node has consecutive ranks. So where an axis is cut inside a
+    node, those behind it are not cut over nodes: 2.1.1/1.2.1 has its rows over nodes, and 1.2.1/2.1.1 is no such mesh.
+
+    Args:
+        levels: rows, columns, contraction of each level, nodes first.
+    Raises:
+        UsageError: training would have other neighbours on a node than were priced.
+    """
+    if len(levels) < 2:
+        return
+    nodes, inside = ([level[place] for place in (0, 2, 1)] for level in levels)
+    if any(cut > 1 and max(nodes[place + 1 :], default=1) > 1 for place, cut in enumerate(inside)):
+        text = "/".join(".".join(map(str, level)) for level in levels)
+        fact = f"{path}: {name}={text} is not trained: nodes cut rows first, then the contraction, then columns"
+        example = f"{name}={prod(nodes)}.1.1/1.{prod(inside)}.1"
+        raise UsageError(f"{fact}; give `shard --layout` factors in that order, such as {example}")

@@ -1,5 +1,6 @@
 """`--tensor` and `--layout`: what is run, and what is refused before torch is imported."""
 
+import json
 from dataclasses import replace
 from math import ceil, prod
 from re import search
@@ -14,9 +15,11 @@ from apps.gpt2.planned_model import planned_model_of
 from apps.gpt2.team_costs import sizes
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import shapes
+from apps.lm.sharded.layouts import factors_of
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
+from pipelined.sharding.operators.matmul import SplitMatmul
 
 
 def test_a_team_has_depth_1_by_default_and_the_other_ranks_are_groups():
@@ -161,3 +164,31 @@ def test_a_dry_run_refuses_the_checkpoint_of_another_model_as_a_run_does(tmp_pat
     for more in ([], ["--dry-run"]):
         assert train([*saved, "--layers", "2", "--steps", "2", "--data", __file__, *more]) == 2
         assert "layers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("levels", "trained"),
+    [
+        ("2.1.1/1.2.1", True),
+        ("1.1.2/1.2.1", True),
+        ("2.1.1/2.1.1", True),
+        ("1.2.1/2.1.1", False),
+        ("1.2.1/1.1.2", False),
+        ("1.1.2/2.1.1", False),
+    ],
+)
+def test_two_levels_are_trained_if_the_ranks_of_a_node_are_those_that_were_priced(levels, trained, tmp_path):
+    """Ranks 0 and 1 are a node, so they differ in what is cut inside of it, and in that alone."""
+    nodes, inside = (tuple(map(int, level.split("."))) for level in levels.split("/"))
+    factors = tuple(a * b for a, b in zip(nodes, inside, strict=True))
+    mesh = SplitMatmul(factors, (4,), (4,)).mesh
+    differing = tuple(mesh.coordinate(1, axis) + 1 for axis in ("rows", "columns", "contraction"))
+    assert trained == (differing == inside)
+    file, row = tmp_path / "layout.json", {"factors": [nodes, inside], "state": "none"}
+    every = ("c_attn", "attn.c_proj", "c_fc", "mlp.c_proj", "wte")
+    file.write_text(json.dumps({"strategy": [{"op": name, **row} for name in every]}))
+    if trained:
+        assert set(factors_of(str(file), 4).values()) == {factors}
+    else:
+        with pytest.raises(UsageError, match="is not trained: nodes cut rows first"):
+            factors_of(str(file), 4)
