@@ -11,6 +11,7 @@ from apps.common.plan_table import plan_table
 from apps.common.presets import find_preset
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import GPT2Flags
+from apps.gpt2.open_layout import AUTO, is_searched, searched
 from apps.gpt2.plan_file import follow_plan, identity
 from apps.gpt2.team import check_team, described, split_of, split_text
 from apps.gpt2.team_costs import sizes
@@ -121,6 +122,9 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
     config, planned = follow_plan(config, identity(model, sequence), world_size)
     check_team(config, world_size)
     plan, reason = choose_plan(config, world_size, tensor=config.team, layers=model.layers + 2, batch=BATCH)
+    if config.team > 1 and is_searched(config.layout):
+        text = searched(config.layout or AUTO, model, plan, sequence, config.itemsize)
+        config = replace(config, layout=text)
     plan = replace(plan, split=split_text(config.layout, config.team))
     split_of(model, plan)
     if planned:

@@ -1,7 +1,6 @@
 """The flags of a program that trains a row of layers, and what such a program adds to them. No torch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,7 +52,7 @@ class RowTask(ABC):
         """The model and the data by a plan. Imports torch."""
 
 
-def parse_row(words: Sequence[str], default: F, program: str) -> F:
+def parse_row(words: list[str], default: F, program: str) -> F:
     """The flags of a program of a row of layers.
 
     Raises:

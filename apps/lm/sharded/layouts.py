@@ -6,6 +6,7 @@ from math import isqrt, prod
 from pathlib import Path
 
 from pipelined.errors import UsageError
+from pipelined.planner.plan_file import FORMAT, read_plan
 from pipelined.sharding import factors
 from pipelined.sharding.factors import Factors
 
@@ -118,7 +119,10 @@ def _of_file(path: Path) -> str:
     """
     found = dict[str, set[str]]()
     try:
-        for row in json.loads(path.read_text())["strategy"]:
+        document = json.loads(path.read_text())
+        if isinstance(document, dict) and document.get("format") == FORMAT:
+            return _of_plan(path)
+        for row in document["strategy"]:
             state = row["state"]
             if row.get("anew") and state != "zero3":
                 fact = (
@@ -140,6 +144,17 @@ def _of_file(path: Path) -> str:
         if len(each) > 1:
             raise UsageError(f"{path} splits {name} in two ways; embedding and head have one layout")
     return ",".join(f"{name}={min(each)}" for name, each in found.items())
+
+
+def _of_plan(path: Path) -> str:
+    """The layout of a plan file.
+
+    Raises:
+        UsageError: it is damaged, or its workers are single ranks.
+    """
+    if not (split := read_plan(path).plan.split):
+        raise UsageError(f"{path} is a plan without teams, and has no layout; give it to --plan, or another --layout")
+    return split
 
 
 def _require_nested(path: Path, name: str, levels: Sequence[Sequence[int]]) -> None:

@@ -12,6 +12,7 @@ from pipelined.api.data.batch import Batch, rows_of_batch
 from pipelined.api.data.batches import BatchFeed
 from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, some_values
 from pipelined.api.model.user_model import UserModel
+from pipelined.api.split.model import MemberRow
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition
@@ -37,7 +38,7 @@ class PlannedLayers:
         fixed: what the user has chosen: fields and knobs of `Plan`, and `recompute`.
     """
 
-    model: UserModel
+    model: UserModel | MemberRow
     step: Batch
     make_optimizer: OptimizerBuilder
     precision: Numerics

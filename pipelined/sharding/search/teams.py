@@ -41,6 +41,7 @@ class TeamChain:
         kinds: the kind of layer of each operator, in order. Where its weight embeds as well, the embedding's moves and
             positions are of kind `EMBEDDING`, and the weight is of kind `MATRIX`.
         states: of each operator's weight, one of `matmul.STATES`; empty: none of all.
+        given: the factors of operators that have no others.
     """
 
     chain: Chain
@@ -49,11 +50,13 @@ class TeamChain:
     node: int
     kinds: Sequence[str]
     states: Sequence[str] = ()
+    given: Mapping[str, Factors] = field(default_factory=dict)
     _prices: dict[tuple[Any, ...], Numbers] = field(default_factory=dict, compare=False)
 
     def options(self, op: Operator) -> list[Factors]:
         """The factors with which each member has a sequence, and a head where there are heads."""
-        return [f for f in factorizations(self.ranks) if self._fits(op, f)]
+        every = [self.given[op.name]] if op.name in self.given else factorizations(self.ranks)
+        return [f for f in every if self._fits(op, f)]
 
     def fits(self, layout: TeamLayout) -> bool:
         """Whether each member has a sequence and a head in every operator."""
