@@ -182,14 +182,21 @@ class MemberRow:
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """Build these layers' pieces, and their buffers whole.
 
-        Cost: the whole layers once, as their own code draws the initial values.
+        Cost: one whole layer at a time, as its own code draws the initial values.
         """
-        layouts, part = self._whole.parameters(), nn.Module()
-        whole = self._whole.build(layers, dtype, device, seed)
-        for name, each in whole.named_parameters():
-            piece = nn.Parameter(layouts[name].local(each.detach(), self._member), each.requires_grad)
-            register_tensor(part, name, piece)
-        kept = whole.state_dict(keep_vars=True)
-        for name, buffer in whole.named_buffers():
-            register_tensor(part, name, buffer, persistent=name in kept)
+        part = nn.Module()
+        for number in layers:
+            self._add(part, self._whole.build(range(number, number + 1), dtype, device, seed))
         return part
+
+    def _add(self, part: nn.Module, layer: nn.Module) -> None:
+        """Copy this rank's pieces of a layer; those of tied parameters are there already."""
+        layouts, kept = self._whole.parameters(), layer.state_dict(keep_vars=True)
+        held = {name for name, _ in (*part.named_parameters(), *part.named_buffers())}
+        for name, each in layer.named_parameters():
+            if name not in held:
+                piece = layouts[name].local(each.detach(), self._member)
+                register_tensor(part, name, nn.Parameter(piece, each.requires_grad))
+        for name, buffer in layer.named_buffers():
+            if name not in held:
+                register_tensor(part, name, buffer, persistent=name in kept)
