@@ -48,7 +48,7 @@ class GPT2Flags(TextDataFlags, RunFlags):
     """How the ranks of a worker split the model: data, zero1 (data with --shard-optimizer), zero2 (keeps gradients in
     parts, too), zero3 (and weights), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by
     operator, such as c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=2.1.1+zero3, or a file of
-    `pipelined shard --out` or `pipelined plan --out`. Operators that are left out are searched, as all are with auto, or
+    `pipelined shard --out` or `pipelined plan --out`. Operators that are left out are searched, as all are with auto or
     paper (AutoDDL's space). Default: megatron."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
