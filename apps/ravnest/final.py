@@ -18,7 +18,7 @@ from pipelined.aio.progress import Say
 from pipelined.errors import UsageError
 from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.rounds import state_by_layer
+from pipelined.ravnest.averaging.rounds import state_by_layer
 from pipelined.ravnest.saved_layers import SavedLayers
 from pipelined.ravnest.view import RavnestView
 from transports import Block

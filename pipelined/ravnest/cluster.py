@@ -17,13 +17,13 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
+from pipelined.ravnest.averaging.late import LateState, share_state
+from pipelined.ravnest.averaging.rounds import RoundLog, Rounds, state_by_layer
 from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.cluster_run import ClusterRun
 from pipelined.ravnest.held_stage import HeldStage
-from pipelined.ravnest.late import LateState, share_state
 from pipelined.ravnest.orders import KeptOrder, NodeOrder, OrderDirectory
 from pipelined.ravnest.records import Clusters, ClusterStop
-from pipelined.ravnest.rounds import RoundLog, Rounds, state_by_layer
 from pipelined.ravnest.saving import ReadsSaved, Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.versions import SavedStage, Version

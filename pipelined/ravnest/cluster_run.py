@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from pipelined.membership.view import NoLongerValid
+from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
+from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
 from pipelined.ravnest.backed import BackedPlace
 from pipelined.ravnest.orders import KeptOrder
-from pipelined.ravnest.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.records import Clusters, RoundEnd
-from pipelined.ravnest.rounds import RoundLog, Rounds
 from pipelined.ravnest.saving import StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.training.segments.stage_updates import AfterUpdate, do_nothing

@@ -11,9 +11,9 @@ from torch import nn
 
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
 from pipelined.ravnest.records import Clusters, StagePlace
 from pipelined.ravnest.replay import LocalLog
-from pipelined.ravnest.rounds import Rounds, state_by_layer
 from pipelined.training.digests import model_digest
 from tests.numerics.own_model import Rows
 from tests.numerics.plain import Case

@@ -21,10 +21,10 @@ from apps.ravnest import __main__ as command
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory
 from pipelined.directory.registration import Registration
-from pipelined.ravnest import late
+from pipelined.ravnest.averaging import late
+from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.cluster_log import ClusterLog
 from pipelined.ravnest.records import PROGRESS
-from pipelined.ravnest.rounds import Rounds
 from pipelined.training.worker import TrainWorker
 from tests.swarm.cut import cuttable_loop
 from transports.rpc import open_endpoint

@@ -219,7 +219,7 @@ def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_f
 @pytest.mark.parametrize("room", [2, 3])
 def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slow_line(monkeypatch, room):
     """The state comes in many small messages, each after the reply to the one before; the place waits meanwhile."""
-    monkeypatch.setattr("pipelined.ravnest.late.CHUNK", CHUNK // 4)
+    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK // 4)
     told, steps, apart = BackedPlace._tell, {False: 0, True: 0}, []
 
     async def counted(self, number):
@@ -245,7 +245,7 @@ def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slo
 @pytest.mark.parametrize("message", [1, 2, 9])
 def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(monkeypatch, tmp_path, dies, message):
     """With the first node its cluster is lost at once, as nothing else has the state; with the new one nothing is."""
-    monkeypatch.setattr("pipelined.ravnest.late.CHUNK", CHUNK)
+    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK)
 
     async def befall(story):
         now, new = await replaced(story)
@@ -261,7 +261,7 @@ def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(monke
 
 def test_a_new_backup_leaves_at_once_when_the_first_node_is_removed_before_it_has_sent_the_state(monkeypatch, tmp_path):
     """It is listed in the place, and has nothing to go on with: its cluster would wait for it for a further lease."""
-    monkeypatch.setattr("pipelined.ravnest.late.CHUNK", CHUNK)
+    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK)
     waited = []
 
     async def befall(story):

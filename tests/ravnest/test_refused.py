@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pipelined.aio.clock import run_virtual
-from pipelined.ravnest.late import LateState
-from pipelined.ravnest.rounds import Rounds
+from pipelined.ravnest.averaging.late import LateState
+from pipelined.ravnest.averaging.rounds import Rounds
 from tests.ravnest.story import Fault, Phase, Story
 from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
 from transports.rpc.world import RpcTransport

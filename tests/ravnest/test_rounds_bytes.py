@@ -74,7 +74,7 @@ def test_a_late_cluster_forms_only_where_the_first_one_has_room_for_a_copy_of_it
 
 
 def test_the_node_of_a_place_holds_the_copy_that_its_new_backup_gets(monkeypatch):
-    monkeypatch.setattr("pipelined.ravnest.late.CHUNK", 4096)
+    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", 4096)
     story = WeighedStory(nodes=3, clusters=1, backups=1, delay=0.02)
     run_virtual(story.run(replaced(story)))
     clusters = story.every_clusters[-1]

@@ -13,7 +13,7 @@ from apps.ravnest.digits_training import digits_model
 from apps.ravnest.flags import Local
 from apps.ravnest.training import training_of
 from pipelined.errors import UsageError
-from pipelined.ravnest.rounds import averaged, state_by_layer
+from pipelined.ravnest.averaging.rounds import averaged, state_by_layer
 from pipelined.ravnest.saving import Saving
 from pipelined.state.store import DiskStore
 from tests.ravnest.test_overlapped import recorded, replayed

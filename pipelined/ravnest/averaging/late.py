@@ -21,9 +21,9 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.view import NoLongerValid
+from pipelined.ravnest.averaging.refusals import Senders
 from pipelined.ravnest.held_stage import HeldStage, State
 from pipelined.ravnest.records import Clusters
-from pipelined.ravnest.refusals import Senders
 from pipelined.state.manifest import CHUNK, Download, Manifest, TransferError, chunk_of, describe
 from transports import Block, Message, PeerLost, Transport, TransportError
 from transports.rpc.world import RankHolder

@@ -8,7 +8,7 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.late import LateState, share_state
+from pipelined.ravnest.averaging.late import LateState, share_state
 from pipelined.ravnest.records import Clusters, GoingOn, StagePlace
 from pipelined.state.manifest import describe
 from tests.ravnest.story import at_once
@@ -37,7 +37,7 @@ class Stage:
 
 @pytest.fixture
 def small_messages(monkeypatch):
-    monkeypatch.setattr("pipelined.ravnest.late.CHUNK", CHUNK)
+    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK)
 
 
 async def opened(ranks, backups=()):

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 
 from pipelined.actors.actor import Actor
+from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
 from pipelined.ravnest.records import RoundEnd
-from pipelined.ravnest.rounds import RoundLog, Rounds
 
 
 class OverlappedRounds:
