@@ -66,7 +66,8 @@ def _of_paper(model: ModelConfig, plan: Plan, sequence: int, itemsize: int) -> s
     whole_chain = chain(replace(model, tied=True), rows, sequence, plan.microbatches, itemsize)
     priced = PricedChain(whole_chain, (plan.tensor,), Network(LINKS, itemsize), plan.microbatches, False)
     found = find_sharding(ShardRequest(priced, PAPER)).best.rows
-    split: Mapping[str, Factors] = {row.name: tuple(whole(row.option.split)) for row in found}
+    each = {row.name: whole(row.option.split) for row in found}
+    split: Mapping[str, Factors] = {name: (one.rows, one.columns, one.contraction) for name, one in each.items()}
     return written(split, dict.fromkeys(OPERATORS, "none"))
 
 
