@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from apps.common.arguments import TextFlags
 from apps.common.trackers import Tracker, append
 from apps.lm.data.text import Text, read_text
-from apps.ravnest.config import RavnestConfig, RavnestTask, own_code, require_own_code
+from apps.ravnest.code import own_code, require_own_code
+from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits, refuse_data
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.flags import Export, Replay, Serve, Train

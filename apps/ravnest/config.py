@@ -8,10 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-import apps
-import collectives
-import pipelined
-import transports
 from apps.common.flags import flag
 from apps.common.presets import find_preset
 from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
@@ -19,7 +15,6 @@ from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
 from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
-from pipelined.membership.code import digest_of_sources
 from pipelined.training.exchange.compression import check_codec
 
 MEANINGLESS = {
@@ -172,15 +167,3 @@ class RavnestTask:
     def differences(self, other: "RavnestTask") -> str:
         """What differs in another task, in words."""
         return differences(self, other)
-
-
-def own_code() -> str:
-    """The digest of this process's code."""
-    return digest_of_sources([apps, pipelined, collectives, transports])
-
-
-def require_own_code(task: RavnestTask, own: str) -> None:
-    """Raises UsageError: the task is trained by other code than this process has."""
-    if task.code and task.code != own:
-        fact = f"another release trains here (digest of the code here: {own[:16]}, there: {task.code[:16]})"
-        raise UsageError(f"{fact}; install that release, or take another coordinator")

@@ -80,7 +80,7 @@ class SpeedProbe:
         """One layer as a stage, and its input."""
         device, index = torch.device(self.executor.device), int(layer > 0)
         depth = index + (1 if layer == self.model.layers - 1 else 2)
-        stage = Stage(self.model, self._layer(layer), index, depth, device, self.numerics.autocast)
+        stage = Stage(self.model, self._layer(layer), index, depth, device, autocast=self.numerics.autocast)
         return stage, self._entering(layer)
 
     def _layer(self, layer: int) -> torch.nn.Module:

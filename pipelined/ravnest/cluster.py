@@ -107,14 +107,12 @@ class ClusterMember:
             NoLongerValid: this cluster goes on, and no node has the state of this stage any more.
         """
         gc.collect()  # a lost cluster's stage is in cycles of its tasks and their errors
-        (number, stage), count = place, len(clusters.rows)
+        number, stage = place
         training = replace(self.training, begin=clusters.begun.step)
         async with AsyncExitStack() as stack:
             world = await stack.enter_async_context(_opened(self._open(clusters, number)))
-            everyone = None
-            if count > 1:
-                # before the stage is built, which keeps the loop from replying to others
-                everyone = await stack.enter_async_context(_opened(log.attempt(self._open(clusters))))
+            # before the stage is built, which keeps the loop from replying to others
+            everyone = await stack.enter_async_context(self._everyone(clusters, log))
             actor = await stack.enter_async_context(Actor(world))
             backed = self._backed(training, clusters, place, world, actor)
             order = backed.order if backed else self.order
@@ -144,6 +142,15 @@ class ClusterMember:
             held.free_gradients()
         heard = number < clusters.kept or rounds > 0
         return ClusterOutcome(held if heard else None, training.stopped(clusters, number, done, rounds), digest)
+
+    @asynccontextmanager
+    async def _everyone(self, clusters: Clusters, log: RoundLog) -> AsyncIterator[Transport | None]:
+        """A rank of the world of all clusters; None where there is one alone, or where it could not be opened."""
+        if len(clusters.rows) == 1:
+            yield None
+            return
+        async with _opened(log.attempt(self._open(clusters))) as everyone:
+            yield everyone
 
     async def _open(self, clusters: Clusters, number: int | None = None) -> Transport:
         """A rank of the world of one of these clusters; None: of the world of all."""

@@ -76,7 +76,9 @@ class NodeRecord(Record):
     @property
     def pool_node(self) -> PoolNode:
         """The node as the plan takes it."""
-        return PoolNode(self.name, self.ram, self.bandwidth, self.flops or None, self.reliability, self.delay)
+        return PoolNode(
+            self.name, self.ram, self.bandwidth, self.flops or None, reliability=self.reliability, delay=self.delay
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,33 +287,3 @@ class ClusterStop(Record):
     def __post_init__(self) -> None:
         if not are_steps(self.apart):
             raise ValueError(f"ClusterStop.apart: no steps (got: {self.apart!r:.80})")
-
-
-@dataclass(frozen=True, slots=True)
-class LossCounts(Record):
-    """How often nodes were seen to leave their clusters before these were done.
-
-    Args:
-        names: by name, how often, and the incarnation that left last.
-    """
-
-    names: dict[str, list[int]] = field(default_factory=dict, metadata={"kind": dict})
-
-    def __post_init__(self) -> None:
-        for name, counts in self.names.items():
-            if type(name) is not str or type(counts) is not list or len(counts) != 2 or not are_steps(counts):
-                raise ValueError(f"LossCounts.names: no name with two counts (got: {name!r:.80}, {counts!r:.80})")
-
-    def of(self, name: str) -> int:
-        """How often this name left."""
-        return self.names.get(name, [0, 0])[0]
-
-    def counted(self, gone: Iterable[Holder]) -> "LossCounts":
-        """The same with these holders, each incarnation once; of too many names those that left last are kept."""
-        found = dict(self.names)
-        for name, _, incarnation in gone:
-            times, last = found.get(name, [0, 0])
-            if incarnation > last:
-                found[name] = [times + 1, incarnation]
-        kept = sorted(found, key=lambda name: found[name][1])[-MAX_PLACES:]
-        return LossCounts({name: found[name] for name in sorted(kept)})

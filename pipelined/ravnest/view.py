@@ -5,6 +5,7 @@ from dataclasses import replace
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory
 from pipelined.membership.view import MembershipView, Single, Table
+from pipelined.ravnest.losses import LossCounts
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records import (
     CLUSTERS,
@@ -20,7 +21,6 @@ from pipelined.ravnest.records import (
     ClustersEnding,
     ClusterStop,
     Holder,
-    LossCounts,
     NodeRecord,
     RoundRecord,
     StagePlace,

@@ -18,8 +18,9 @@ from apps.lm.data.text import Text
 from apps.lm.export import FinalOutput
 from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.weights import VALUE, Weights
+from apps.ravnest.code import own_code
 from apps.ravnest.commands import MAX_BYTES, pool_request, show_steps
-from apps.ravnest.config import RavnestTask, own_code
+from apps.ravnest.config import RavnestTask
 from apps.ravnest.offer import NOT_MEASURED, measured_line, measured_speed
 from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather

@@ -1,1 +1,1 @@
-"""Averages between clusters: rounds beside training or in a pause, refusals, and the state that late nodes get with them."""
+"""Averages between clusters: rounds beside training or in a pause, refusals, and the state of late nodes."""

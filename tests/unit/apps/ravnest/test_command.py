@@ -13,8 +13,9 @@ import pytest
 from apps.common.arguments import names_of
 from apps.lm.data.text import read_text
 from apps.ravnest.__main__ import PROGRAM, main, parse
+from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.commands import resumed_run, saving_of, serve, train
-from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask, own_code, require_own_code
+from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask
 from apps.ravnest.local import _nodes, _training
 from apps.swarm.__main__ import PROGRAM as SWARM
 from pipelined.aio.clock import RealClock

@@ -11,6 +11,7 @@ from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import registered
 from pipelined.membership.node import Node
 from pipelined.ravnest.forming import ClusterFormer
+from pipelined.ravnest.losses import LossCounts
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize
 from pipelined.ravnest.records import (
@@ -24,7 +25,6 @@ from pipelined.ravnest.records import (
     Clusters,
     ClustersEnding,
     ClusterStop,
-    LossCounts,
     NodeRecord,
     StagePlace,
 )

@@ -5,6 +5,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
+import apps
+import collectives
+import pipelined
+import transports
+from apps.ravnest.config import RavnestTask
+from pipelined.errors import UsageError
+
 
 def digest_of_sources(packages: Iterable[ModuleType]) -> str:
     """The blake2b of every source file of these packages, with its place in them.
@@ -18,3 +25,15 @@ def digest_of_sources(packages: Iterable[ModuleType]) -> str:
             source = path.read_bytes()
             hashed.update(f"{package.__name__}/{path.relative_to(root).as_posix()} {len(source)}\n".encode() + source)
     return hashed.hexdigest()
+
+
+def own_code() -> str:
+    """The digest of this process's code."""
+    return digest_of_sources([apps, pipelined, collectives, transports])
+
+
+def require_own_code(task: RavnestTask, own: str) -> None:
+    """Raises UsageError: the task is trained by other code than this process has."""
+    if task.code and task.code != own:
+        fact = f"another release trains here (digest of the code here: {own[:16]}, there: {task.code[:16]})"
+        raise UsageError(f"{fact}; install that release, or take another coordinator")

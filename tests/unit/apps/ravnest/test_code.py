@@ -2,7 +2,7 @@
 
 from types import ModuleType
 
-from pipelined.membership.code import digest_of_sources
+from apps.ravnest.code import digest_of_sources
 
 
 def package(folder, **sources):
