@@ -41,6 +41,9 @@ MAX_BYTES = 1 << 30
 
 async def serve(flags: Serve, say: Say) -> None:
     """Serve as a node until a stop request; a cluster that it is in ends then."""
+    from pipelined.actors.executor import TorchExecutor, check_device
+
+    await asyncio.to_thread(check_device, flags.device)
     url = flags.address.url
     async with connected(url, flags.address.listen) as (endpoint, directory):
         task = RavnestTask.unpack(await read_task(directory, url, say))
@@ -48,7 +51,6 @@ async def serve(flags: Serve, say: Say) -> None:
         data = await asyncio.to_thread(read_data, task.subject, flags.text)
         from apps.ravnest.offer import offer
         from apps.ravnest.training import training_of
-        from pipelined.actors.executor import TorchExecutor
         from pipelined.ravnest.cluster import ClusterMember
         from pipelined.ravnest.node import RavnestNode
         from transports.rpc.world import Worlds
@@ -216,10 +218,11 @@ async def replay(flags: Replay, say: Say) -> None:
     orders = read_orders(flags.orders)
     tasks = [RavnestTask.unpack(each.task.encode()) for each in orders]
     from apps.ravnest.training import training_of
-    from pipelined.actors.executor import TorchExecutor
+    from pipelined.actors.executor import TorchExecutor, check_device
     from pipelined.aio.clock import RealClock
     from pipelined.ravnest import replay as again
 
+    await asyncio.to_thread(check_device, flags.device)
     data = await asyncio.to_thread(read_data, tasks[-1].subject, flags.text)
     runs = [(training_of(task, data), each) for task, each in zip(tasks, orders, strict=True)]
     executor = TorchExecutor(flags.device, RealClock())

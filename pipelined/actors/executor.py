@@ -16,6 +16,7 @@ from pipelined.actors.follower import PATIENCE_S, Follower
 from pipelined.actors.work import Piece, WorkThread
 from pipelined.aio.clock import Clock, RealClock
 from pipelined.aio.nursery import Nursery
+from pipelined.errors import UsageError
 from transports import Transport
 
 T = TypeVar("T")
@@ -200,6 +201,22 @@ class TorchExecutor(Executor):
         self._record(piece.op, piece.end - piece.start)
         piece.ended.set()
         piece.then()
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        UsageError: the message lists its devices.
+    """
+    import torch
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
+        fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
+        raise UsageError(f"{fact}; take one of {here}") from error
 
 
 class TimedExecutor(Executor):

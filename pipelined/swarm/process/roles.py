@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, TypeVar
 
+from pipelined.actors.executor import check_device
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.membership.addresses import described
 from pipelined.membership.connection import connected, member_node
@@ -16,7 +17,7 @@ from pipelined.membership.node import Node
 from pipelined.membership.task_record import TaskRecord, publish_task, read_task
 from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.process.processes import TrainerProcess
-from pipelined.swarm.process.session import PeerOptions, Session, check_device, opened_peer, run_peer, run_trainer
+from pipelined.swarm.process.session import PeerOptions, Session, opened_peer, run_peer, run_trainer
 from pipelined.swarm.records.committed_steps import StepEvent
 from pipelined.swarm.trainer.trainer import Data
 

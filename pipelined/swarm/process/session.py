@@ -18,7 +18,7 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.directory import Directory
-from pipelined.errors import UsageError, refuse_below
+from pipelined.errors import refuse_below
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import RUN
 from pipelined.state.checkpoints.claim import Claim, claim
@@ -95,20 +95,6 @@ async def opened_peer(node: Node, session: Session, options: PeerOptions, say: S
         config = PeerConfig(options.stage, options.grace, store, options.save_every)
         say(f"{node.name}: peer at {node.endpoint.address}, model {session.rules.digest}")
         yield torch_peer(node, session, executor, config)
-
-
-def check_device(name: str) -> None:
-    """Refuse a device that this machine does not have.
-
-    Raises:
-        UsageError: the message lists its devices.
-    """
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
-        fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
-        raise UsageError(f"{fact}; take one of {here}") from error
 
 
 def torch_peer(node: Node, session: Session, executor: TorchExecutor, config: PeerConfig) -> PeerProcess:
