@@ -45,5 +45,12 @@ def diverged(report: StepReport) -> AgreedError:
     """
     numbers = f"loss: {report.loss}, gradient norm: {report.grad_norm}"
     fact = f"loss or gradient norm of step {report.step + 1} is not finite ({numbers})"
-    remedy = "lower the learning rate, or warm up for longer, and go on from what was saved before"
-    return AgreedError(f"{fact}: training has diverged; {remedy}")
+    return AgreedError(f"{fact}: training has diverged; {_remedy(report)}")
+
+
+def _remedy(report: StepReport) -> str:
+    if report.loss_scale is not None:
+        return "float16 holds numbers up to 65,504; take bfloat16, or make inputs, initial values or the loss smaller"
+    if not report.step:
+        return "no update was made yet, so look at inputs, initial values and the loss for numbers that are not finite"
+    return "lower the learning rate, or warm up for longer, and go on from what was saved before"
