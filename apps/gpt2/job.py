@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.common.choose import UNCLIPPED, choose_plan, clip_of
-from apps.common.flags import config_json
+from apps.common.flags import AUTO_PLAN, config_json
 from apps.common.plan_table import plan_table
 from apps.common.presets import find_preset
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
@@ -121,9 +121,11 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
         config = replace(config, layout=resolved(config.layout))
     config, planned = follow_plan(config, identity(model, sequence), world_size)
     check_team(config, world_size)
+    if config.plan == AUTO_PLAN and config.layout == AUTO:
+        config = replace(config, layout=None)  # the planner searches it with all else
     plan, reason = choose_plan(config, world_size, tensor=config.team, layers=model.layers + 2, batch=BATCH)
     if config.team > 1 and is_searched(config.layout):
-        text = searched(config.layout or AUTO, model, plan, sequence, config.itemsize)
+        text = searched(config.layout or AUTO, model, plan, sequence, config.itemsize, again=config.recompute)
         config = replace(config, layout=text)
     plan = replace(plan, split=split_text(config.layout, config.team))
     split_of(model, plan)

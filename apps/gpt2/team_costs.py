@@ -84,12 +84,18 @@ def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) ->
     return found
 
 
-def moves_of_front(config: ModelConfig, plan: Plan, sequence: int, team: TeamChain) -> NDArray[np.float64]:
-    """Seconds of the moves, [layout of the front, stage, (of a microbatch, of a step)]."""
+def moves_of_front(
+    config: ModelConfig, plan: Plan, sequence: int, team: TeamChain, *, again: bool = False
+) -> NDArray[np.float64]:
+    """Seconds of the moves, [layout of the front, stage, (of a microbatch, of a step)].
+
+    Args:
+        again: whether a backward runs its forward once more.
+    """
     every = _kinds(config, plan, sequence)
     found = np.zeros((len(team.front), len(every), 2))
     for kind in (BLOCK, HEAD, EMBEDDING, MATRIX):
-        micro = team.numbers_of_front(kind, "forward") + team.numbers_of_front(kind, "backward")
+        micro = (1 + again) * team.numbers_of_front(kind, "forward") + team.numbers_of_front(kind, "backward")
         both = np.stack([micro, team.numbers_of_front(kind, "update")], axis=1)
         found += both[:, None] * np.array([kinds[kind] for kinds in every])[None, :, None]
     return found

@@ -73,6 +73,8 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
     if config.print_config:
         return _show(job, launch)
     check_run(job.config, job.plan)
+    if job.config.plan == AUTO_PLAN:
+        job.config.require_alone()
     if config.dry_run:
         return _show(job, launch)
     job.task.check()

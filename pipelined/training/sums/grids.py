@@ -61,13 +61,13 @@ class Grids(dict[str, Grid]):
         bound, room = self[name].exponent + BITS, elements.bit_length() - BITS
         coarse = Grid(room).rounding  # of squares in units of 4^bound, all at most 1
         fine = Grid(room + room).rounding  # and what is left of each is at most half a coarse spacing
-        first = rest = 0.0
+        first, rest = torch.zeros(2, dtype=torch.float64, device=sums.device)  # read once, at the end
         for chunk in sums.split(CHUNK):
             squares = (chunk.to(torch.float64) * math.ldexp(1.0, -bound)).square_()
             rounded = (squares + coarse).sub_(coarse)
-            first += float(rounded.sum())
-            rest += float(squares.sub_(rounded).add_(fine).sub_(fine).sum())
-        return _scaled(first, 2 * bound), _scaled(rest, 2 * bound)
+            first = first + rounded.sum()
+            rest = rest + squares.sub_(rounded).add_(fine).sub_(fine).sum()
+        return _scaled(float(first), 2 * bound), _scaled(float(rest), 2 * bound)
 
     def holds(self, name: str, largest: float) -> bool:
         """Whether every sum of a step is exact if its summands have at most this magnitude."""
