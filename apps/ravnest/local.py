@@ -57,7 +57,8 @@ async def local(flags: Local, say: Say) -> None:
 def _refuse_small(flags: Local, pool: tuple[PoolNode, ...]) -> None:
     """Raises UsageError: there is no plan for this pool, not even with the fewest symbols; the text decides later."""
     request = pool_request(RavnestTask(flags.subject, MIN_VOCABULARY, ""), flags.forming, flags.later.newcomers)
-    plan_with_backups(replace(request, pool=pool))
+    rules = replace(request.rules, saves=flags.checkpoint is not None)
+    plan_with_backups(replace(request, pool=pool, rules=rules))
 
 
 async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:

@@ -200,9 +200,11 @@ class ClusterFormer:
         rules = replace(self._rules(view.nodes.values()), rounds=True)
         for n in left:  # one alone was planned without the copies of a round, and none with those for a late one
             sizes = StageSizes(self.request.layers, replace(rules, late=n == left[0]))
-            held = zip(sizes.of_row(clusters.rows[n]), range(len(clusters.rows[n])), strict=True)
-            if any(most > view.nodes[holder.name].ram for most, s in held for holder in view.left_at(clusters, n, s)):
-                return []
+            for s, (place, most) in enumerate(zip(clusters.rows[n], sizes.of_row(clusters.rows[n]), strict=True)):
+                holders = view.left_at(clusters, n, s)
+                most = sizes.backed(place.first, place.end, most) if len(holders) > 1 else most
+                if any(most > view.nodes[holder.name].ram for holder in holders):
+                    return []
         pool = tuple(map(view.pool_node, waiting))
         request = replace(self.request, pool=pool, clusters=wanted, rules=rules, backups=0)
         with suppress(UsageError):

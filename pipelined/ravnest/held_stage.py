@@ -9,8 +9,9 @@ import torch
 
 from pipelined.actors.executor import Executor
 from pipelined.ravnest.records import UPDATES
-from pipelined.state.manifest import Layout, layout_of
+from pipelined.state.manifest import Layout
 from pipelined.training.optimizer.state import VALUE, OptimizerState
+from transports.wire.arrays import wire_name
 
 State = dict[str, torch.Tensor]
 """Tensors by NAME/FIELD."""
@@ -43,7 +44,7 @@ class HeldStage:
     @property
     def layout(self) -> Layout:
         """Dtype and shape of all of it."""
-        return layout_of(self._held())
+        return {key: (wire_name(tensor.dtype), tuple(tensor.shape)) for key, tensor in self._held().items()}
 
     async def copied(self, averages: bool = True) -> State:
         """A copy of all, or of all but the values that rounds average, on the host."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pipelined.directory.record import Record
 from pipelined.ravnest.planning.places import Holder, are_steps
 
-MAX_NAMES = 4096
+MAX_NAMES = 400
+"""Of names of up to 512 bytes: the record stays below 256 KiB, the largest value of a directory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,7 @@ class StageSaver:
             state: a copy that there is already; empty: none.
         """
         await self._saver.written()
+        self._state = State()  # of a round that was refused
         if self._writes() and self._is_due(number):
             self._state = state or await self._stage.copied(averages=False)
 

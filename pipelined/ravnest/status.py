@@ -42,6 +42,7 @@ class RavnestStatus:
         unreadable: why a record of the directory cannot be read, by key.
         sizes: None: what is trained cannot be read.
         age_s: seconds since the directory replied.
+        refused: rounds before the last committed one that were refused.
     """
 
     clusters: Clusters | None
@@ -52,6 +53,7 @@ class RavnestStatus:
     unreadable: Mapping[str, str]
     sizes: TrainedSizes | None = None
     age_s: float = 0.0
+    refused: int = 0
 
     @classmethod
     def of(cls, view: RavnestView, sizes: TrainedSizes | None) -> "RavnestStatus":
@@ -62,7 +64,8 @@ class RavnestStatus:
         found = ((number, view.progress.get(f"{number}")) for number in range(len(clusters.rows)))
         progress = {number: each for number, each in found if each and each.clusters == clusters.number}
         missing, settled, rounds = view.missing(clusters), view.settled(clusters), view.rounds_of(clusters)
-        return cls(settled, progress, rounds, waiting, missing, view.unreadable, sizes)
+        refused = sum(number < rounds for number in view.refused(clusters))
+        return cls(settled, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused)
 
     @property
     def last(self) -> ClusterProgress | None:
@@ -124,7 +127,7 @@ class RavnestStatus:
         if not rows or self.sizes is None or rows[0][-1].end != len(self.sizes.layers):
             return [None] * places
         layers = self.sizes.layers
-        return [self.round * sent for sent in round_bytes(rings_between(rows, layers), layers, places)]
+        return [(self.round - self.refused) * sent for sent in round_bytes(rings_between(rows, layers), layers, places)]
 
 
 async def statuses(

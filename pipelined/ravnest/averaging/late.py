@@ -24,7 +24,8 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.refusals import Senders
 from pipelined.ravnest.held_stage import HeldStage, State
 from pipelined.ravnest.records import Clusters
-from pipelined.state.manifest import CHUNK, Download, Manifest, TransferError, chunk_of, describe
+from pipelined.state.manifest import CHUNK, Download, Layout, Manifest, TransferError, chunk_of, describe
+from pipelined.training.optimizer.state import VALUE
 from transports import Block, Message, PeerLost, Transport, TransportError
 from transports.rpc.world import RankHolder
 from transports.wire.frames import Key
@@ -66,7 +67,9 @@ class LateState:
             if self._sends or self._receives:
                 async with Nursery() as tasks:
                     for rank, names in self._shared().items():
-                        tasks.create_task(self._send(rank, names) if self._sends else self._receive(rank, senders))
+                        tasks.create_task(
+                            self._send(rank, names) if self._sends else self._receive(rank, names, senders)
+                        )
         finally:
             if self._sends:
                 self._state = State()
@@ -93,9 +96,12 @@ class LateState:
             async for key, blocks in _parts_of(state):
                 tasks.create_task(self._world.send(rank, key, *blocks))
 
-    async def _receive(self, rank: int, senders: Senders) -> None:
+    async def _receive(self, rank: int, names: set[str], senders: Senders) -> None:
+        of_rounds = {f"{name}/{VALUE}" for name, tensor in self._stage.tensors.items() if tensor.is_floating_point()}
+        every = {key: one for key, one in self._stage.layout.items() if key not in of_rounds}
+        expected = {key: one for key, one in every.items() if key.rpartition("/")[0] in names}
         try:
-            state = await _received(partial(self._world.receive, rank))
+            state = await _received(partial(self._world.receive, rank), expected)
         except TransferError as error:
             raise senders.refused(rank, f"its optimizer's state cannot be taken: {error}") from error
         await senders.check_state(rank, state)
@@ -122,7 +128,7 @@ async def share_state(
     if holder is None or not other:
         raise NoLongerValid("no node has the state of its stage")
     try:
-        await stage.restore(await _received(holder.receive))
+        await stage.restore(await _received(holder.receive, stage.layout))
     except TransferError as error:
         raise TransportError(f"the state of another node cannot be taken: {error}") from error
     except PeerLost as error:
@@ -161,13 +167,18 @@ async def _parts_of(state: Mapping[str, torch.Tensor]) -> AsyncIterator[tuple[Ke
         yield ("state", "chunk", index), chunk_of(state, manifest, index)
 
 
-async def _received(receive: Callable[[Key], Awaitable[Message]]) -> State:
+async def _received(receive: Callable[[Key], Awaitable[Message]], expected: Layout) -> State:
     """The state that another node sends.
 
     Raises:
-        TransferError: it sent something else. Else as `Transport.receive`.
+        TransferError: it sent something else; memory is taken for what is expected alone. Else as `Transport.receive`.
     """
-    download = Download(Manifest.unpack((await receive(("state", "manifest"))).blocks[0].data))
+    blocks = (await receive(("state", "manifest"))).blocks
+    manifest = Manifest.unpack(blocks[0].data if blocks else b"")
+    if manifest.layout != expected:
+        named = sorted(dict(manifest.layout).keys() ^ expected.keys()) or "dtypes or shapes"
+        raise TransferError(f"it has another layout than this stage (differing: {named!r:.200})")
+    download = Download(manifest)
     for index in [*download.missing]:
         download.add(index, (await receive(("state", "chunk", index))).blocks)
     return {name: block.torch() for name, block in download.finish().items()}

@@ -22,6 +22,8 @@ GOAL = 0.95
 """The part of the rate of the slowest node or line that open microbatches alive are to reach."""
 WIDEST = 2.5
 """The most microbatches alive that are tried, as a multiple of the law's."""
+TRIES = 64
+"""Numbers alive that are priced, about; of more, evenly spaced ones."""
 MICROBATCHES = 12
 """Microbatches a step that is priced, at least: as many round trips of those alive, so that their pattern is whole."""
 
@@ -79,7 +81,8 @@ class _Pipe:
         more = f"no number alive up to {WIDEST:g} times the law's reaches {GOAL:.0%}"
         if len(fitting) < most:
             more = "more microbatches alive do not fit"
-        for alive in fitting[self._law[0] - 1 :] or fitting[-1:]:
+        enough = fitting[self._law[0] - 1 :] or fitting[-1:]
+        for alive in enough[:: max(1, len(enough) // TRIES)]:
             found = self.priced(alive, more)
             if not found.shortfall:
                 break

@@ -9,8 +9,9 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import LateState, share_state
+from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.records import Clusters, GoingOn, StagePlace
-from pipelined.state.manifest import describe
+from pipelined.state.manifest import describe, layout_of
 from tests.ravnest.story import at_once
 from transports import Block, TransportError
 from transports.rpc.virtual.network import VirtualNetwork
@@ -23,10 +24,13 @@ NUMBERS = 5000
 
 
 class Stage:
-    """The state of one stage."""
+    """The state of one stage, and what it is to be."""
 
-    def __init__(self, state):
+    def __init__(self, state, *names):
         self.state = state
+        wanted = state_of(*names) if names else state
+        self.layout = layout_of(wanted)
+        self.tensors = {key.removesuffix("/value"): each for key, each in wanted.items() if key.endswith("/value")}
 
     async def copied(self, averages=True):
         return {key: tensor.clone() for key, tensor in self.state.items() if averages or not key.endswith("/value")}
@@ -58,7 +62,7 @@ def state_of(*names):
 
 async def test_a_new_backup_gets_a_state_of_which_one_tensor_exceeds_the_largest_message(small_messages):
     first, second = await opened("a", "b")
-    had, gets = state_of("x", "y"), Stage({})
+    had, gets = state_of("x", "y"), Stage({}, "x", "y")
     async with Actor(first) as one, Actor(second) as other:
         giving = share_state(RankHolder(first), one, Stage(had), True)
         sending, _ = await asyncio.gather(giving, share_state(RankHolder(second), other, gets, False))
@@ -71,11 +75,11 @@ async def test_a_late_cluster_gets_all_but_the_averages_of_what_it_shares_with_e
     ends = await opened("abc")
     rows = [[StagePlace("a", "a", 1, 0, 1, 1), StagePlace("b", "b", 1, 1, 2, 1)], [StagePlace("c", "c", 1, 0, 2, 1)]]
     clusters = Clusters(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
-    stages = [Stage(state_of("x")), Stage(state_of("y")), Stage({})]
+    stages = [Stage(state_of("x")), Stage(state_of("y")), Stage({}, "x", "y")]
     layers = [{"x": None}, {"y": None}]
     late = [LateState(end, clusters, layers, stage) for end, stage in zip(ends, stages, strict=True)]
     await asyncio.gather(*(each.copy() for each in late))
-    await asyncio.gather(*(each.exchange() for each in late))
+    await asyncio.gather(*(each.exchange(Senders(clusters, [], rank)) for rank, each in enumerate(late)))
     await asyncio.gather(*(each.load() for each in late))
     had = {key: tensor for stage in stages[:2] for key, tensor in stage.state.items() if "value" not in key}
     assert describe(stages[2].state).root == describe(had).root
@@ -90,6 +94,32 @@ async def test_a_state_that_does_not_match_its_manifest_is_not_taken():
         await holder.send(("state", "manifest"), bad)
         with pytest.raises(TransportError, match="no manifest"):
             await taking
+
+
+async def test_a_state_of_another_layout_is_refused_before_memory_is_taken_for_it(monkeypatch):
+    monkeypatch.setattr("pipelined.ravnest.averaging.late.Download", None)
+    first, second = await opened("a", "b")
+    holder, other = RankHolder(first), describe(state_of("x", "z")).pack()
+    async with Actor(second) as actor:
+        taking = asyncio.ensure_future(share_state(RankHolder(second), actor, Stage({}, "x"), False))
+        await holder.send(("state", "held"), note=True)
+        await holder.send(("state", "manifest"), Block.of(np.frombuffer(other, np.uint8)))
+        with pytest.raises(TransportError, match=r"another layout than this stage.*z/exp_avg"):
+            await taking
+
+
+async def test_a_late_node_refuses_the_state_of_another_layout_by_name(small_messages):
+    ends = await opened("ab")
+    rows = [[StagePlace("a", "a", 1, 0, 1, 1)], [StagePlace("b", "b", 1, 0, 1, 1)]]
+    clusters = Clusters(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
+    stages = [Stage(state_of("x")), Stage({}, "x")]
+    del stages[0].state["x/step"]
+    late = [LateState(end, clusters, [{"x": None}], stage) for end, stage in zip(ends, stages, strict=True)]
+    await late[0].copy()
+    sending = asyncio.ensure_future(late[0].exchange(Senders(clusters, [], 0)))
+    with pytest.raises(SliceRefused, match=r"a \(cluster 0\): its optimizer's state cannot be taken: it has another"):
+        await late[1].exchange(Senders(clusters, [], 1))
+    sending.cancel()
 
 
 async def test_a_place_of_which_no_node_has_the_state_is_lost():
