@@ -11,7 +11,8 @@ import pytest
 from pipelined.ravnest.orders import read_orders
 from tests.launching import launched, started
 
-STEPS = 60
+STEPS = 100
+"""So many that a node which comes after the first one joins in time beside other work."""
 MODEL = "--layers 2 --d-model 16 --heads 2 --seq 16"
 FLAGS = f"{MODEL} --batch 8 --microbatch 4 --lr 1e-2 --average-every 4 --steps {STEPS} --lease 5"
 MAX_S = 200

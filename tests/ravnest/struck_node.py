@@ -6,7 +6,8 @@ fault: the first one that it befalls writes FILE, and no other is struck. "": no
 
 Two faults joined by "+" each befall another node; the second one writes FILE with "-second".
 
-With "late" before `serve` the node joins when a step is done: a process takes longer to start than a short training.
+With "late" before `serve` the node joins when a step is done, with all modules loaded that a node needs: a process takes
+longer to start than a short training.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
 
 from apps.common import program
 from apps.ravnest import __main__ as command
@@ -145,6 +147,8 @@ def main(path, fault, *words):
     late.CHUNK = CHUNK
     if words[0] == "late":
         words = words[1:]
+        import_module("pipelined.ravnest.node")
+        import_module("apps.ravnest.training")
         asyncio.run(first_step(words[words.index("--coordinator") + 1]))
     for each, file in zip(fault.split("+") if fault else (), (path, f"{path}-second"), strict=False):
         phase, times, how = each.split(":")
