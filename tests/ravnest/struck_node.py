@@ -6,8 +6,8 @@ fault: the first one that it befalls writes FILE, and no other is struck. "": no
 
 Two faults joined by "+" each befall another node; the second one writes FILE with "-second".
 
-With "late" before `serve` the node joins when a step is done, with all modules loaded that a node needs: a process takes
-longer to start than a short training.
+With "late" before `serve` the node joins when a step is done, with all modules loaded: a process takes longer to start
+than a short training.
 """
 
 import asyncio
