@@ -209,6 +209,8 @@ def check_device(name: str) -> None:
     Raises:
         UsageError: the message lists its devices.
     """
+    if name == "cpu":
+        return  # without torch, which takes seconds to import
     import torch
 
     try:
