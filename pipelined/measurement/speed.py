@@ -17,7 +17,7 @@ from pipelined.actors.executor import Executor
 from pipelined.measurement.costs import Kind, kinds_of
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.stream import Tree, some_values
 from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
 from pipelined.training.rank_context import MicrobatchSource
@@ -80,20 +80,35 @@ class SpeedProbe:
         """One layer as a stage, and its input."""
         device, index = torch.device(self.executor.device), int(layer > 0)
         depth = index + (1 if layer == self.model.layers - 1 else 2)
-        stage = Stage(self.model, self._layer(layer), index, depth, device, autocast=self.numerics.autocast)
+        module = self._layer(layer, self.executor.device)
+        stage = Stage(self.model, module, index, depth, device, autocast=self.numerics.autocast)
         return stage, self._entering(layer)
 
-    def _layer(self, layer: int) -> torch.nn.Module:
-        return self.model.build(range(layer, layer + 1), self.numerics.dtype, torch.device(self.executor.device), 0)
+    def _layer(self, layer: int, device: str) -> torch.nn.Module:
+        return self.model.build(range(layer, layer + 1), self.numerics.dtype, torch.device(device), 0)
 
     @torch.no_grad()
     def _entering(self, layer: int) -> Tree:
-        """A layer's input: random where its shape is known in closed form, else what the layers before compute."""
+        """A layer's input: of the first the feed's, of others random numbers of the shapes that enter it.
+
+        Shapes are found on the meta device, so that no layer before this one takes memory. Only a layer that refuses
+        tensors without values makes those before this one be built, one at a time.
+        """
+        x, device = self.feed.inputs(0, 0), self.executor.device
         if layer and isinstance(self.model, LanguageModel):
-            return torch.randn(self.model.shape_of(layer, *self.shape), dtype=self.numerics.dtype)
-        x = tree_map_only(torch.Tensor, lambda x: x.to(self.executor.device), self.feed.inputs(0, 0))
+            x = torch.randn(self.model.shape_of(layer, *self.shape), dtype=self.numerics.dtype)
+        elif layer:
+            try:
+                x = some_values(self._passed(layer, x, "meta"), self.numerics.dtype)
+            except Exception:  # as a layer raises it that needs values
+                x = self._passed(layer, x, device)
+        return tree_map_only(torch.Tensor, lambda x: x.to(device), x)
+
+    def _passed(self, layer: int, x: Tree, device: str) -> Tree:
+        """What the layers before this one make of these inputs, on this device."""
+        x = tree_map_only(torch.Tensor, lambda x: x.to(device), x)
         for before in range(layer):
-            x = self._layer(before)(x)
+            x = self._layer(before, device)(x)
         return x
 
 

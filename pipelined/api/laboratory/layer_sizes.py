@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
+from pipelined.training.exchange.stream import Tree, tensors_of
 from pipelined.training.stage import with_copied_buffers
 
 Storages = Mapping[int, int]
@@ -61,17 +61,6 @@ def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tre
         kept = {name: nbytes for name, nbytes in kept.items() if name not in state_storages}
         sizes.append(LayerSizes(float(counter.get_total_flops()), takes, taken, storages.of(tensors_of(x)), kept))
     return sizes
-
-
-def some_values(tree: Tree, dtype: torch.dtype) -> Tree:
-    """Random values of the shapes of these tensors: of this dtype where they have a gradient, zeros of others."""
-
-    def values(tensor: torch.Tensor) -> torch.Tensor:
-        if differentiable(tensor):
-            return torch.randn(tensor.shape, dtype=dtype)
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
-
-    return tree_map_only(torch.Tensor, values, tree)
 
 
 def optimizer_bytes(part: nn.Module, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.batch import Batch, rows_of_batch
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, some_values
+from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.split.model import MemberRow
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
@@ -19,6 +19,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import MASTERS, Parameters, StageCosts, Workload
 from pipelined.training.check_model import ModelError
+from pipelined.training.exchange.stream import some_values
 from pipelined.training.graph.recompute import SELECTS_ATTENTION
 from pipelined.training.job import Numerics
 

@@ -173,6 +173,17 @@ def differentiable(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def some_values(tree: Tree, dtype: torch.dtype) -> Tree:
+    """Random values of the shapes of these tensors: of this dtype where they have a gradient, zeros of others."""
+
+    def values(tensor: torch.Tensor) -> torch.Tensor:
+        if differentiable(tensor):
+            return torch.randn(tensor.shape, dtype=dtype)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    return tree_map_only(torch.Tensor, values, tree)
+
+
 def _described(tree: Tree, recompute: bool) -> Any:
     if isinstance(tree, torch.Tensor):
         return differentiable(tree) if recompute else tree.requires_grad
