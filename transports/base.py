@@ -167,16 +167,6 @@ class Transport(ABC):
     async def close(self) -> None:
         """Close in order: deliver what was sent, then close. Idempotent."""
 
-    def kill(self, reason: str = "it was killed") -> None:
-        """For tests: end this rank as if its process was killed. What it has not yet delivered is lost.
-
-        The other ranks lose it with this reason, or, over sockets, with what they see of its connection.
-
-        Raises:
-            TypeError: ranks of this transport are processes; kill the process instead.
-        """
-        raise TypeError(f"a rank of {type(self).__name__} dies with its process; kill that")
-
     def abort_job(self, code: int) -> None:
         """End every rank of the job now, with this exit code; only where `aborts_as_one`.
 

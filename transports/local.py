@@ -126,13 +126,6 @@ class LocalTransport(Transport):
         for other in self._others():
             other._lose(PeerLost(self.rank, "it closed"))
 
-    def kill(self, reason: str = "it was killed") -> None:
-        self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
-        for other in self._others():
-            other._messages.drop(self.rank)
-            other._buffers.drop(self.rank)
-            other._lose(PeerLost(self.rank, reason))
-
     async def _until_taken(self, offer: _Offer, uncounted: int = 0) -> None:
         self._outgoing.add(offer)
         try:

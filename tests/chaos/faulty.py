@@ -23,6 +23,7 @@ from pipelined.training.stage import Stage
 from tests.numerics.plain import Case
 from tests.numerics.trained import opened
 from transports import Closed, Transport
+from transports.testing import kill
 
 CASE = Case("chimera", depth=4, width=1, microbatches=4)
 
@@ -75,7 +76,7 @@ def striker(fault: Fault, transport: Transport) -> Callable[[], None]:
 
 
 async def _die(transport: Any) -> None:
-    transport.kill()
+    kill(transport)
 
 
 async def job(transport: Transport, fault: Fault, rank: int, step: int) -> int:

@@ -11,7 +11,7 @@ import pytest
 from collectives import Group, Mismatch, all_reduce
 from tests.unit.collectives.owned import owned
 from transports import Closed, PeerAborted, PeerLost, new_event_loop
-from transports.testing import local_world, tcp_world
+from transports.testing import kill, local_world, tcp_world
 
 ALGORITHMS = ("hierarchical", "multi_ring", "rabenseifner", "recursive_doubling", "ring")
 WORLDS = {"local": local_world, "tcp": tcp_world}
@@ -46,7 +46,7 @@ class Victim(Group):
         if self.left < 0:
             match self.fault:
                 case Fault.KILLED:
-                    self.transport.kill()
+                    kill(self.transport)
                 case Fault.ABORTED:
                     await self.transport.abort("it was told to")
                 case Fault.CLOSED:

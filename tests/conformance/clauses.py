@@ -10,7 +10,7 @@ To put a new transport under the suite, write a function or coroutine in `transp
 the ends of all ranks on the running loop, and name it in `tests/unit/test_every_transport.py`. A transport with ranks
 that must be processes has a test of its own like `tests/mpi/test_mpi_transport.py`.
 
-`EVERYWHERE` holds for all; `WHERE_RANKS_DIE` for transports of which one end can be killed (`Transport.kill`).
+`EVERYWHERE` holds for all; `WHERE_RANKS_DIE` for transports of which one end can be killed (`transports.testing.kill`).
 Clauses work at any world size from 2 up.
 """
 

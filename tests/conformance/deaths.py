@@ -1,4 +1,4 @@
-"""Clauses on ranks that die without a message, for transports with a `kill`; the last rank dies."""
+"""Clauses on ranks that die without a message, for transports that `kill` knows; the last rank dies."""
 
 import asyncio
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance.neighbours import LARGE, SMALL, all_raise, filled, meet_and_leave, outcomes, same, sending
 from transports import PeerLost, TransportError
+from transports.testing import kill
 
 
 def _victim(end):
@@ -15,7 +16,7 @@ def _victim(end):
 async def a_dead_peer_is_named_by_everything_that_waits_for_it(end):
     await meet_and_leave(end, _victim(end))
     if end.rank == _victim(end):
-        return end.kill()
+        return kill(end)
     works = [
         end.receive(_victim(end), ("never",)),
         end.receive_buffer(_victim(end), 1, memoryview(bytearray(1))),
@@ -27,7 +28,7 @@ async def a_dead_peer_is_named_by_everything_that_waits_for_it(end):
 async def later_operations_on_a_dead_peer_fail_at_once(end):
     await meet_and_leave(end, _victim(end))
     if end.rank == _victim(end):
-        return end.kill()
+        return kill(end)
     with pytest.raises(PeerLost):
         await end.receive(_victim(end), ("never",))
     works = [
@@ -43,7 +44,7 @@ async def later_operations_on_a_dead_peer_fail_at_once(end):
 async def a_send_that_a_dead_peer_never_took_does_not_wait_for_ever(end):
     await meet_and_leave(end, _victim(end))
     if end.rank == _victim(end):
-        return end.kill()
+        return kill(end)
     send = asyncio.ensure_future(end.send(_victim(end), ("unwanted",), filled(end.rank, 256 * LARGE)))
     (outcome,) = await outcomes(send)
     assert isinstance(outcome, PeerLost)
@@ -54,7 +55,7 @@ async def the_dead_rank_itself_raises(end):
     if end.rank == _victim(end):
         pending = asyncio.ensure_future(end.receive(0, ("never",)))
         await asyncio.sleep(0)
-        end.kill()
+        kill(end)
         await all_raise(TransportError, "", pending, end.send(0, ("k",)))
 
 
@@ -62,7 +63,7 @@ async def survivors_go_on(end):
     """Both with one another and with receives from anyone, as long as anyone is left."""
     await meet_and_leave(end, _victim(end))
     if end.rank == _victim(end):
-        return end.kill()
+        return kill(end)
     with pytest.raises(PeerLost):
         await end.receive(_victim(end), ("never",))
     if end.world_size == 2:

@@ -17,7 +17,7 @@ from collectives import BrokenGroup, Group, Links, ProblemSize, all_reduce
 from collectives.algorithms import ALL_REDUCE, AUTO
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, PeerLost
-from transports.testing import local_world, tcp_world
+from transports.testing import kill, local_world, tcp_world
 
 EVERY = [AUTO, *(name for name in ALL_REDUCE.names if name != "native")]  # needs a transport that has one: tests/mpi
 SIZES = {"local": range(1, 10), "tcp": (2, 3, 5)}
@@ -225,7 +225,7 @@ async def test_a_rank_that_dies_ends_the_call_on_all_others(algorithm, scheme, s
         groups = [Group(end, range(size), 1) for end in ends[:-1]]
         calls = [asyncio.ensure_future(all_reduce(group, np.ones(9), "sum", algorithm)) for group in groups]
         await asyncio.sleep(0)
-        ends[-1].kill()
+        kill(ends[-1])
         running = [owned(*pair) for pair in zip(ends, calls, strict=False)]
         ended = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
         assert any(isinstance(error, PeerLost) and error.rank == size - 1 for error in ended)

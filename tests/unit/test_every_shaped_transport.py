@@ -48,7 +48,7 @@ def noting(asked):
             return super().__getattribute__(name)
 
         nodes, aborts_as_one = (7,), True
-        abort_job, kill = staticmethod(lambda code: None), staticmethod(lambda reason: None)
+        abort_job = staticmethod(lambda code: None)
         probe = staticmethod(lambda peer, key: False)
 
         async def _done(self, *arguments, **named):

@@ -107,10 +107,6 @@ class SlowTransport(Transport):
         await self._inner.close()
         await self._ended()
 
-    def kill(self, reason: str = "it was killed") -> None:
-        self._inner.kill(reason)
-        self._end(Closed(f"rank {self.rank} is dead: {reason}"))
-
     async def _sent(
         self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, forward: Forward, *, uncounted: int = 0
     ) -> None:

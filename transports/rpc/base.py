@@ -166,14 +166,6 @@ class Endpoint(ABC):
     async def close(self) -> None:
         """Stop serving, cancel the handlers, and close all connections. Idempotent."""
 
-    def kill(self) -> None:
-        """For tests: end this party as if its process was killed.
-
-        Raises:
-            TypeError: parties of this kind are processes; kill the process instead.
-        """
-        raise TypeError(f"a {type(self).__name__} dies with its process; kill that")
-
     async def __aenter__(self) -> "Endpoint":
         return self
 

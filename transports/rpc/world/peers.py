@@ -114,11 +114,6 @@ class WorldPeers:
         self.end(Closed(f"rank {self.rank} is closed"))
         await self._leave(PeerLost(self.rank, CLOSED))
 
-    def kill(self, reason: str) -> None:
-        """See `Transport.kill`."""
-        self.end(Closed(f"rank {self.rank} is dead: {reason}"))
-        self._endpoint.kill()
-
     def end(self, error: TransportError) -> None:
         """Fail every operation here, now and later, with the first reason given."""
         self.inboxes.end(error)

@@ -78,9 +78,6 @@ class RpcTransport(Transport):
     async def close(self) -> None:
         await self._peers.close()
 
-    def kill(self, reason: str = "it was killed") -> None:
-        self._peers.kill(reason)
-
 
 class RankHolder:
     """An endpoint as a holder of its rank, beside another one where the rank has two (see `holders`).

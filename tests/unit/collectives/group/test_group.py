@@ -9,7 +9,7 @@ from collectives import BrokenGroup, Group, Signature, all_reduce, barrier
 from collectives.arrays import Vector
 from transports import Closed, TransportError
 from transports.local import world
-from transports.testing import local_world
+from transports.testing import kill, local_world
 
 
 def test_ranks_are_numbered_by_their_place_in_the_group():
@@ -63,7 +63,7 @@ async def test_an_exchange_ends_with_the_error_of_either_half():
     group = Group(ends[0], (0, 1, 2), 0)
     call = asyncio.ensure_future(exchanged(group, 1, b"abc", 2, bytearray(3)))
     await asyncio.sleep(0)
-    ends[1].kill()
+    kill(ends[1])
     with pytest.raises(TransportError, match="lost rank 1"):
         await asyncio.wait_for(call, 5)
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -10,6 +10,7 @@ from pipelined.aio import events
 from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE, Launch
 from pipelined.process.run import refuse, run
+from transports.testing import kill
 
 RANKS = 3
 
@@ -60,7 +61,7 @@ def test_a_failure_is_reported_once_with_where_it_happened_and_why(capsys):
 def test_a_rank_that_waits_for_a_lost_one_names_it_its_stages_and_its_last_message(capsys):
     async def die(transport):
         await transport.send(0, ("gradient", 4, 0, 1, 2))
-        transport.kill()
+        kill(transport)
 
     async def program(transport):
         if transport.rank == 0:

@@ -10,6 +10,7 @@ from transports import Closed, PeerLost, open_local, open_transport
 from transports.emulation.options import LinkProfile
 from transports.emulation.transport import AHEAD_BYTES, SEND_BUFFER_BYTES, SlowTransport
 from transports.local import world
+from transports.testing import kill
 
 pytestmark = pytest.mark.virtual
 
@@ -163,7 +164,7 @@ async def test_a_send_under_way_to_a_peer_that_is_lost_ends_with_it():
     sending = asyncio.ensure_future(here.send(1, ("k",), bytes(2 * AHEAD_BYTES)))
     waiting = asyncio.ensure_future(here.receive(1, ("never",)))
     await virtual_seconds(1.0)
-    dying.kill()
+    kill(dying)
     for operation in (waiting, sending, here.send(1, ("later",))):
         with pytest.raises(PeerLost):
             await operation

@@ -8,6 +8,7 @@ import pytest
 from transports import PeerLost
 from transports.local import world
 from transports.mpi.shared import map_windows
+from transports.testing import kill
 
 FILES = "/proc/self/fd"
 pytestmark = pytest.mark.skipif(not os.path.isdir(FILES), reason="no memory without a name here; Linux has it")
@@ -26,7 +27,7 @@ async def gives_up(opening, peer):
 
 
 async def loses_its_peer(opening, peer):
-    peer.kill()
+    kill(peer)
     with pytest.raises(PeerLost):
         await opening
 

@@ -12,7 +12,7 @@ from transports import Block, Closed, PeerLost, TransportError
 from transports.stream.incoming import header_memory
 from transports.tcp.flow_control import Credit, Offer, OfferTable
 from transports.tcp.peer import TcpKind as Kind
-from transports.testing import tcp_world
+from transports.testing import kill, tcp_world
 from transports.wire.frames import encode_bare, encode_head
 
 LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
@@ -168,7 +168,7 @@ async def test_held_sends_and_their_receives_end_with_the_peer():
         await there.receive(0, ("small",))
         await there.send(0, ("small",))
         await here.receive(1, ("small",))
-        there.kill()
+        kill(there)
         for work in (held, here.receive(1, ("other",))):
             with pytest.raises(PeerLost):
                 await work

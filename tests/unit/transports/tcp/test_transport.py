@@ -11,7 +11,7 @@ import pytest
 from transports import Closed, PeerAborted, PeerLost, RendezvousError, new_event_loop
 from transports.stream.sockets import make_nonblocking
 from transports.tcp import transport as tcp
-from transports.testing import tcp_world
+from transports.testing import kill, tcp_world
 
 LARGE = 32 << 20
 SOON = 5.0  # it takes milliseconds on an idle machine; nothing in here waits for a probe of 15 s
@@ -119,7 +119,7 @@ async def test_a_rank_that_dies_inside_a_message_fails_the_receive_and_leaves_th
         sending = asyncio.create_task(dying.send(1, ("large",), numbers(LARGE)))
         while not into[1]:  # noqa: ASYNC110 (there is nothing to wait on)
             await asyncio.sleep(0)
-        dying.kill()
+        kill(dying)
         with pytest.raises(PeerLost, match="lost rank 0"):
             await receiving
         with pytest.raises(Closed):
@@ -131,7 +131,7 @@ async def test_complete_messages_of_a_dead_rank_are_received_and_its_last_key_is
         assert here.last_key(0) is None
         await dying.send(1, ("microbatch", 6), b"six")
         await dying.send(1, ("microbatch", 7), b"seven")
-        dying.kill()
+        kill(dying)
         with pytest.raises(PeerLost):
             await here.receive(0, ("microbatch", 8))
         assert here.last_key(0) == ("microbatch", 7)
@@ -165,7 +165,7 @@ async def test_an_abort_does_not_wait_for_a_rank_that_has_stopped_reading():
             await failing.abort("x" * (1 << 20))
         with pytest.raises(Closed):
             await sending
-        stuck.kill()
+        kill(stuck)
 
 
 async def test_a_peer_that_reads_nothing_and_trickles_bytes_does_not_hold_up_closing(monkeypatch):
@@ -187,7 +187,7 @@ async def test_a_peer_that_reads_nothing_and_trickles_bytes_does_not_hold_up_clo
         await pending
     with pytest.raises(OSError):
         await trickle
-    trickling.kill()
+    kill(trickling)
 
 
 async def test_a_peer_that_takes_a_long_message_slowly_gets_all_of_it_from_a_rank_that_closes(monkeypatch):
@@ -204,7 +204,7 @@ async def test_a_peer_that_takes_a_long_message_slowly_gets_all_of_it_from_a_ran
         await asyncio.sleep(0.01)
         with suppress(BlockingIOError):
             came += len(sock.recv(1 << 20))
-    slow.kill()
+    kill(slow)
     await ending
     await pending
     assert (loop.time() - began) > 0.2

@@ -23,6 +23,7 @@ from transports.tcp.join.rendezvous import connect, gather
 from transports.tcp.peer import KINDS
 from transports.tcp.peer import TcpKind as Kind
 from transports.tcp.transport import TcpTransport
+from transports.testing import kill
 from transports.wire.frames import LIMITS, Block, encode, encode_bare
 
 
@@ -163,7 +164,7 @@ async def live():
     try:
         yield here, socks[0][1], socks[1][1]
     finally:
-        here.kill()
+        kill(here)
         for _, there in socks:
             there.close()
 

@@ -22,7 +22,7 @@ from transports.tcp.join.same_host import (
     upgrade_local_peers,
     upgrade_to_unix,
 )
-from transports.testing import tcp_world
+from transports.testing import kill, tcp_world
 
 UNIX, INET = socket.AF_UNIX, socket.AF_INET
 
@@ -75,7 +75,7 @@ async def test_a_rank_that_dies_is_lost_over_a_unix_socket_too():
     here, there = await tcp_world(2, unix=True)
     waiting = asyncio.ensure_future(here.receive(1, ("k",)))
     await asyncio.sleep(0)
-    there.kill()
+    kill(there)
     with pytest.raises(PeerLost, match="rank 1"):
         await waiting
     await here.close()

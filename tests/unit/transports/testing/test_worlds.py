@@ -1,0 +1,20 @@
+"""The death of a rank is known to tests alone. What a death does is tested over every transport."""
+
+import pytest
+
+from transports import Transport
+from transports.rpc.base import Endpoint
+from transports.testing import kill
+
+
+@pytest.mark.parametrize("contract", [Transport, Endpoint])
+def test_a_contract_has_no_deaths(contract):
+    assert not hasattr(contract, "kill")
+
+
+def test_a_rank_with_a_process_of_its_own_is_refused():
+    class OneProcess:
+        rank = 3
+
+    with pytest.raises(TypeError, match="a rank of OneProcess dies with its process"):
+        kill(OneProcess())
