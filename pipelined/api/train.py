@@ -1,28 +1,32 @@
 """`pipelined.train`: trains a user's model to its end, on as many ranks as the launcher started.
 
 mpirun -n 4 python mine.py        (or torchrun, srun; plain python runs every rank in this process)
+
+The signatures of `train`, `Trainer` and `plan` repeat the keywords that they share, because an editor then completes
+and checks them, and `help` shows their defaults; tests hold them equal. The bodies do not repeat them: `Numerics`,
+`Arrangement`, `UserJob` and `WholeRun` each take their own from the arguments of a call, and say what these mean.
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.arrangement import AUTO, Arrangement, first_batch, require
 from pipelined.api.data.batch import Batch
-from pipelined.api.data.feed import Feed, job_feed
+from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.laboratory.plan import plan_to_train
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, Team, bind
-from pipelined.api.rank import RankSession, TrainingJob
+from pipelined.api.model.user_model import Layers, bind
+from pipelined.api.rank import RankSession
 from pipelined.api.split.model import SplitRow
-from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
+from pipelined.api.user_job import UserJob
+from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import UsageError, require_whole
 from pipelined.process.exit import print_to_stderr
@@ -33,7 +37,6 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.job import Numerics
 from pipelined.training.step_report import StepReport
 from transports import Transport
 
@@ -79,59 +82,61 @@ def train(
     """Train a model cut into stages over ranks, which all call this with equal arguments; return when all are done.
 
     Args:
-        model: a `Sequential` or what it is made of, or a module that `pipelined.trace` has traced.
-        batches: (inputs, targets) of each whole step, equal on all ranks, repeated if they can be; or a `Feed`.
-        loss: the mean loss of one microbatch, from its outputs and targets.
-        optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
+        model, batches: a `Sequential`, its parts, or a traced module; (inputs, targets) of whole steps, or a `Feed`.
+        loss, optimizer: the mean loss from outputs and targets of a microbatch; builds one of torch from parameters.
         plan: the result of `pipelined.plan`, which sets schedule, sizes, recompute and knobs: leave these out.
-        schedule: a name, a .py file or .csv table, or a class, function or module of your own; default: one_f_one_b.
-            "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
-        depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
-        width: pipelines that run in parallel, each on its own microbatches; default: 1, or all ranks with `tensor`.
-        tensor, layout: the ranks of a worker, and how they split every layer; see docs/sharding.md.
-        microbatches, steps: of one pipeline in a step, by default twice the depth; to train, by default `len(batches)`.
-        dtype, autocast: of parameters, activations and inputs; of products in the forward (True: bfloat16, or float16).
-        recompute, compile: keep only a stage's inputs, and run its forward again; compile it, see docs/memory.md.
-        seed, clip: of initial values and all random numbers in layers; the largest global gradient norm, 0: any.
-        lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
-        all_reduce, exact_sums: the algorithm of the gradient sums, or exactly (one thread a rank); docs/exact-sums.md.
-        shard_optimizer, offload_optimizer: divide the update among holders; update copies on the host; docs/memory.md.
-        delayed_update, masters: use the values of an update one step later; the dtype of the copies.
+        schedule, knobs: a name, file, class, function or module; "auto" plans first. Its settings, such as `pipes=4`.
+        depth, width, tensor, layout: stages; parallel pipelines; the ranks of a worker, and how they split layers.
+        microbatches, steps: of one pipeline in a step, by default twice the depth; to train, by default all batches.
+        dtype, autocast, seed, clip, lr_scheduler: of parameters, activations, inputs; of products (True: bfloat16); of
+            initial values and random numbers; the largest gradient norm (0: any); builds an optimizer's scheduler.
+        recompute, compile, offload_optimizer, delayed_update, masters, shard_optimizer: see docs/memory.md.
+        all_reduce, exact_sums: the algorithm of the gradient sums, or exactly, by one thread a rank.
         compress, transport: the codec between stages; "auto" (the launcher's), or a transport's name or URL.
-        checkpoint, resume: where to save, at the end and on a stop request; a checkpoint or such a directory to load.
-        save_every, keep: save whenever this many steps have passed, too (0: only at the end); the checkpoints to keep.
-        async_save, export: write those between while training continues; the file for the state, tensor by tensor.
+        checkpoint, resume, save_every, keep, async_save, export: where, when and how to save; see `WholeRun`.
         report: called on rank 0 with the report of each step.
-        knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.
     Raises:
         SystemExit: on every rank: 2 after a refusal, 1 after a failure, 130 after an interrupt; printed once.
     """
+    return _run(*_prepared(locals()))
+
+
+def _prepared(arguments: Mapping[str, Any]) -> tuple[Launch, WholeRun]:
+    """The ranks and the job of a call, by the names of its arguments; a refusal is printed, and raises SystemExit."""
     launch = ALONE
     try:
-        numerics = Numerics.of_call(locals())
-        launch = detect(os.environ, transport)
-        feed = job_feed(batches)
-        wanted = Arrangement.of_call(locals())
-        if plan is not None:
-            wanted.require_open()
-        elif schedule == AUTO:
-            batch = first_batch(feed)
-            whole = bind(model, loss, seed, batch[0])
-            plan = plan_to_train(whole, batch, optimizer, numerics=numerics, wanted=wanted, launch=launch)
-        arranged = wanted.plan(launch, feed) if plan is None else plan.plan
-        feed.configure(arranged.rows, dtype, cached_steps=2 + steps_to_fill(arranged.shape))
-        bound = bind(model, loss, seed, feed.inputs(0, 0), Team(arranged.tensor, layout, arranged.rows))
-        if plan is not None:
-            recompute = plan.recompute
-            require(plan, bound.identity(), feed, launch)
-        optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
-        numerics = replace(numerics, recompute=bool(recompute))
-        job = TrainingJob(model=bound, feed=feed, plan=arranged, optimizer=optimizers, numerics=numerics, seed=seed)
-        work = WholeRun.of_call(locals(), steps=_steps(steps, batches))
+        user = UserJob.of_call(arguments)
+        launch = detect(os.environ, arguments["transport"])
+        return launch, _work(arguments, user, launch)
     except UsageError as error:
         raise SystemExit(refuse(error, launch, "pipelined.train")) from error
-    return _run(launch, work)
+
+
+def _work(arguments: Mapping[str, Any], user: UserJob, launch: Launch) -> WholeRun:
+    feed, wanted = job_feed(arguments["batches"]), Arrangement.of_call(arguments)
+    planned = _planned(arguments, user, feed, wanted, launch)
+    plan = wanted.plan(launch, feed) if planned is None else planned.plan
+    feed.configure(plan.rows, user.numerics.dtype, cached_steps=2 + steps_to_fill(plan.shape))
+    model = user.bind(feed.inputs(0, 0), plan)
+    if planned is not None:
+        require(planned, model.identity(), feed, launch)
+    job = user.arranged(model, feed, plan, wanted.recompute if planned is None else planned.recompute)
+    return WholeRun.of_call(arguments, job=job, feed=feed, steps=_steps(arguments["steps"], arguments["batches"]))
+
+
+def _planned(
+    arguments: Mapping[str, Any], user: UserJob, feed: JobFeed, wanted: Arrangement, launch: Launch
+) -> Planned | None:
+    """The plan that is given, or found for `schedule="auto"`; None: the arguments are the arrangement."""
+    if (plan := arguments["plan"]) is not None:
+        wanted.require_open()
+        return plan
+    if wanted.schedule != AUTO:
+        return None
+    batch = first_batch(feed)
+    whole = bind(user.model, user.loss, user.seed, batch[0])
+    return plan_to_train(whole, batch, arguments["optimizer"], numerics=user.numerics, wanted=wanted, launch=launch)
 
 
 def _steps(steps: int | None, batches: Iterable[Batch] | Feed) -> int:

@@ -11,8 +11,6 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -25,15 +23,15 @@ from pipelined.api.data.batch import Batch, BatchError, slice_rows
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, Team, bind
-from pipelined.api.rank import RankSession, TrainingJob
-from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
+from pipelined.api.model.user_model import Layers
+from pipelined.api.rank import RankSession
+from pipelined.api.user_job import UserJob
+from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.checkpoint import require_kept
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import Tree
-from pipelined.training.job import Numerics
 from pipelined.training.step_report import StepReport
 
 T = TypeVar("T")
@@ -88,14 +86,13 @@ class LoopTrainer:
         self._launch = detect(os.environ, transport)
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
         check_world(self._launch, self.plan.world_size)
+        user = UserJob.of_call(locals())
         self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
-        self._model = bind(model, loss, seed, example, Team(self.plan.tensor, layout, self.plan.rows))
+        self._model = user.bind(example, self.plan)
         if planned is not None:
             planned.content.require(Path("plan"), self._model.identity(), self._launch.world_size)
             recompute = planned.recompute if recompute is None else recompute
-        numerics = replace(Numerics.of_call(locals()), recompute=bool(recompute))
-        optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
-        self._job = TrainingJob(self._model, self._feed, self.plan, optimizers, numerics, seed=seed)
+        self._job = user.arranged(self._model, self._feed, self.plan, recompute)
         self._ranks: BackgroundRanks | None = None
         self._done = 0
         self._begin()

@@ -77,12 +77,12 @@ class WholeRun:
         checkpoint.require_kept(self.keep)
 
     @classmethod
-    def of_call(cls, arguments: Mapping[str, Any], *, steps: int) -> "WholeRun":
-        """The run that the arguments of a public call describe, its `job` and its `feed` among them."""
-        same = ("job", "feed", "save_every", "async_save", "keep", "report")
+    def of_call(cls, arguments: Mapping[str, Any], *, job: TrainingJob, feed: JobFeed, steps: int) -> "WholeRun":
+        """The run of a job that the arguments of a public call describe, by name."""
+        same = ("save_every", "async_save", "keep", "report")
         named: dict[str, Any] = {name: arguments[name] for name in same}
         named |= {name: _path(arguments[name]) for name in ("checkpoint", "resume", "export")}
-        return cls(steps=steps, **named)
+        return cls(job=job, feed=feed, steps=steps, **named)
 
     async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:
         """Train one rank to the end.

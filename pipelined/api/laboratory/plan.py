@@ -62,46 +62,48 @@ def plan(
 ) -> Planned:
     """Find the fastest arrangement of a model: measure this machine, search by simulation, and try the best.
 
-    Under a launcher every rank calls this with equal arguments and gets the same plan. Operations and sizes come from
-    one forward on the meta device and one update of each layer; seconds come from timed stages, or from `costs`.
+    Every rank calls this with equal arguments and gets the same plan. Operations and sizes come from one forward on the
+    meta device and one update of each layer; seconds come from timed stages, or from `costs`.
 
     Args:
-        model: as in `train`.
-        batch: (inputs, targets) of a whole step.
-        ranks: the ranks to plan for; default: those that were started.
-        loss: the mean loss of one microbatch; default: the mean of the outputs.
+        model, batch: as in `train`; (inputs, targets) of a whole step.
+        ranks, loss: the ranks to plan for, default: those that were started; as in `train`, default: the mean output.
         optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
-        schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
+        schedule, depth, width, microbatches, recompute: settings that the plan must have; default: open.
         compile, dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, offload_optimizer, delayed_update,
             masters, compress, transport: as in `train`.
-        costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
-            instruction; 0) and coding (seconds a byte of a message spends in the codec; 0).
-        links, far, node, cores: the machine, as in `simulate`; links between ranks where they are not measured.
-        memory_limit: bytes of a rank; default: its share of this machine's memory.
+        costs: do not measure: flops (operations a rank makes a second), overhead (seconds an instruction; 0) and
+            coding (seconds a byte of a message spends in the codec; 0).
+        links, far, node, cores, memory_limit: the machine, as in `simulate`; links between ranks where they are not
+            measured; bytes of a rank, default: its share of this machine's memory.
         stale: look at schedules without a flush, too, which are not exact, unless there are masters.
         tries: plans to try with real steps; default: 3 if it measures on as many ranks as it plans for, else 0.
-        progress: called on rank 0 with a line as the work goes on.
-        knobs: settings of the schedule that the plan must have, such as `pipes=4`.
-    Raises:
-        UsageError: the layers do not chain, no plan fits the memory, or none has what it must have.
+        progress, knobs: called on rank 0 with a line as it works; settings that the plan must have, such as `pipes=4`.
+    Raises: UsageError: the layers do not chain, no plan fits the memory, or none has what it must have.
     Cost: some seconds for a small model where it is measured.
     """
-    launch = detect(os.environ, transport)
-    numerics = Numerics.of_call(locals())
-    wanted = Arrangement(
-        schedule=schedule, depth=depth, width=width, microbatches=microbatches, recompute=recompute, knobs=knobs
-    )
-    bound = bind(model, loss or _mean, seed, batch[0])
-    layers = PlannedLayers(bound, batch, optimizer, numerics, wanted.fixed(numerics))
-    request = PlanRequest(
-        ranks=launch.world_size or 1 if ranks is None else ranks,
-        costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, compress),
-        machine=machine_of(links, far, node=node, cores=cores, unstated=Links()),
-        memory_limit=memory_limit,
-        stale=stale,
-        tries=tries,
-    )
+    launch, layers = detect(os.environ, transport), _layers(locals())
+    request = _request(locals(), layers, launch)
     return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, "pipelined.plan"))
+
+
+def _layers(arguments: Mapping[str, Any]) -> PlannedLayers:
+    """The model of a call, by the names of its arguments."""
+    numerics = Numerics.of_call(arguments)
+    wanted = Arrangement.of_call({**arguments, "tensor": 1})
+    bound = bind(arguments["model"], arguments["loss"] or _mean, arguments["seed"], arguments["batch"][0])
+    return PlannedLayers(bound, arguments["batch"], arguments["optimizer"], numerics, wanted.fixed(numerics))
+
+
+def _request(arguments: Mapping[str, Any], layers: PlannedLayers, launch: Launch) -> PlanRequest:
+    """The search that a call asks for, by the names of its arguments."""
+    ranks, costs, links, far = (arguments[name] for name in ("ranks", "costs", "links", "far"))
+    return PlanRequest(
+        ranks=launch.world_size or 1 if ranks is None else ranks,
+        costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, arguments["compress"]),
+        machine=machine_of(links, far, node=arguments["node"], cores=arguments["cores"], unstated=Links()),
+        **{name: arguments[name] for name in ("memory_limit", "stale", "tries")},
+    )
 
 
 def plan_to_train(

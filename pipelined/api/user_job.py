@@ -1,0 +1,48 @@
+"""The job of a user's call: a model, its loss and its optimizer, which the call's arrangement makes complete."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pipelined.api.model.sequential import Loss
+from pipelined.api.model.user_model import Layers, Team, UserModel, bind
+from pipelined.api.rank import RankFeed, TrainingJob
+from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.programs.plan import Plan
+from pipelined.training.exchange.stream import Tree
+from pipelined.training.job import Numerics
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserJob:
+    """The arguments of a call that say what it trains and how it computes.
+
+    Args:
+        optimizer: makes the settings of one rank's optimizer.
+        layout: how a team splits every layer.
+    """
+
+    model: Layers
+    loss: Loss
+    optimizer: Callable[[], UserOptimizer]
+    layout: str | None
+    seed: int
+    numerics: Numerics
+
+    @classmethod
+    def of_call(cls, arguments: Mapping[str, Any]) -> "UserJob":
+        """Those among the arguments of a public call, by name. Raises: as `Numerics.of_call`."""
+        numerics = Numerics.of_call(arguments)
+        optimizer = partial(UserOptimizer, *(arguments[name] for name in ("optimizer", "clip", "lr_scheduler")))
+        same = {name: arguments[name] for name in ("model", "loss", "layout", "seed")}
+        return cls(optimizer=optimizer, numerics=numerics, **same)
+
+    def bind(self, example: Tree | None, plan: Plan) -> UserModel:
+        """The model for the teams of a plan. Args and Raises: as `user_model.bind`."""
+        return bind(self.model, self.loss, self.seed, example, Team(plan.tensor, self.layout, plan.rows))
+
+    def arranged(self, model: UserModel, feed: RankFeed, plan: Plan, recompute: bool | None) -> TrainingJob:
+        """The whole job, with a model that was bound for this plan."""
+        numerics = replace(self.numerics, recompute=bool(recompute))
+        return TrainingJob(model, feed, plan, self.optimizer, numerics, seed=self.seed)
