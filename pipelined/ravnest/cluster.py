@@ -128,7 +128,7 @@ class ClusterMember:
             layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
             tensors = {name: local[name] for layer in layers for name in layer if name in local}
             held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
-            run = ClusterRun(training, clusters, number, trainer, on_step, log, limit, backed)
+            run = ClusterRun(training, clusters, number, trainer, on_step, log=log, limit=limit, backed=backed)
             async with Nursery() as writes:
                 saver = self._saver(writes, training, held, kept, backed)
                 if before is None and clusters.begun.lineage:

@@ -53,12 +53,15 @@ class ClusterLog:
         self._ending, self._patience_s = view.ending_revision, LEASES * registration.lease.seconds
         self._steps = asyncio.Queue[ClusterProgress | None]()
         self._own = next((each for each in clusters.all_holders if each.incarnation == registration.incarnation), None)
-        self._last = ClusterProgress(clusters.number, max(0, clusters.begun.step - 1), 0.0, [], 0.0, "")
+        begun = max(0, clusters.begun.step - 1)
+        self._last = ClusterProgress(clusters.number, begun, loss=0.0, staleness=[], seconds=0.0, digest="")
 
     def report(self, report: StepReport) -> None:
         """Write a completed step, when it is its turn."""
         number, delays = self._clusters.step_of(self._cluster, report.step), list(report.staleness)
-        self._last = ClusterProgress(self._clusters.number, number, report.loss, delays, report.step_s, "")
+        self._last = ClusterProgress(
+            self._clusters.number, number, report.loss, staleness=delays, seconds=report.step_s, digest=""
+        )
         self._steps.put_nowait(self._last)
 
     def end(self, digest: str) -> None:

@@ -57,7 +57,7 @@ class ClusterTraining:
         ahead = {"ahead": ",".join(str(place.alive) for place in row)}
         return JobDescription(
             model=self.model,
-            plan=Plan(SCHEDULE, len(row), 1, self.microbatch_size, self.microbatches, ahead),
+            plan=Plan(SCHEDULE, len(row), 1, self.microbatch_size, self.microbatches, knobs=ahead),
             feed=ClusterFeed(self.feed, clusters, number),
             optimizer_config=ClusterRates(self.optimizer_config, clusters, number),
             numerics=self.numerics,

@@ -107,7 +107,7 @@ def _spans(rank: int, events: Events, shift: float) -> Iterator[Span]:
     rows = zip(events.kind.tolist(), (events.times + shift).tolist(), events.places.tolist(), strict=True)
     for kind, (start, end), places in rows:
         category, name = events.kinds[kind]
-        yield Span(rank, category, name, start, end, *places)
+        yield Span(rank, category, name, start, end, **dict(zip(PLACES, places, strict=True)))
 
 
 def _idle(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[Span]:

@@ -56,7 +56,7 @@ class Ownership:
     part: TensorPart | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LocalParameters:
     """One rank's share of the model.
 
@@ -184,7 +184,16 @@ def build_local(
         name: _ownership(name, tensor, bucket_of.get(name), team, is_first=holders[name][0] == rank)
         for name, tensor in {**parameters, **kept}.items()
     }
-    return LocalParameters(modules, parameters, holders, buckets, channels, names, owned, team)
+    return LocalParameters(
+        modules=modules,
+        parameters=parameters,
+        holders=holders,
+        buckets=buckets,
+        channels=channels,
+        names=names,
+        owned=owned,
+        team=team,
+    )
 
 
 def _ownership(name: str, held: torch.Tensor, bucket: Bucket | None, team: Membership, *, is_first: bool) -> Ownership:

@@ -74,7 +74,14 @@ class PartyIdentity(Identity[PartyHello, int]):
     def hello(self, role: Role, peer: int) -> PartyHello:
         ip = ipaddress.ip_address(self.address[0])
         packed = ip.packed if ip.version == 6 else b"\0" * 10 + b"\xff\xff" + ip.packed
-        return PartyHello(role, packed, self.address[1], peer, self.incarnation, secrets.token_bytes(NONCE_BYTES))
+        return PartyHello(
+            role=role,
+            ip=packed,
+            port=self.address[1],
+            peer_port=peer,
+            incarnation=self.incarnation,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
 
     def reply(self, hello: PartyHello) -> PartyHello:
         return self.hello(Role.ACCEPTOR, hello.port)

@@ -84,7 +84,7 @@ class LastSave:
         return self._store.read(version, name) if self._store else {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rank:
     """One rank, prepared.
 
@@ -207,7 +207,16 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     try:
         capacity = await _capacity(transport, launch, task, training, executor)
         rank = Rank(
-            transport, job, text, task, training, executor, capacity, LastSave(disk, config.steps), run, bool(resumed)
+            transport=transport,
+            job=job,
+            text=text,
+            task=task,
+            training=training,
+            executor=executor,
+            capacity=capacity,
+            last=LastSave(disk, config.steps),
+            run=run,
+            resumes=bool(resumed),
         )
         async with claimed(transport, config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")):
             async with directory_of_rank0(transport, config.listen, rank.begin) as url:

@@ -224,7 +224,14 @@ class _Planner:
         request = self._request
         rows = [cluster.stages for cluster in clusters]
         rings = tuple(rings_between(rows, request.layers)) if request.layers else ()
-        return RavnestPlan(tuple(clusters), self._waiting, self._method, self._objective, request.layers, rings)
+        return RavnestPlan(
+            clusters=tuple(clusters),
+            waiting=self._waiting,
+            method=self._method,
+            objective=self._objective,
+            layers=request.layers,
+            rings=rings,
+        )
 
     def _for(self, clusters: int) -> tuple[StageSizes | None, Cuts | None, Formation]:
         """Sizes, cuts and formation; with several clusters the copies of a round are held, too."""

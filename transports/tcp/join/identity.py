@@ -72,8 +72,16 @@ class RankIdentity(Identity[RankHello, int]):
     machine: bytes = bytes(16)
 
     def hello(self, role: Role, peer: int) -> RankHello:
-        names, nonce = (self.rank, peer, self.world_size), secrets.token_bytes(NONCE_BYTES)
-        return RankHello(role, *names, self.incarnation, self.run, self.machine, nonce)
+        return RankHello(
+            role=role,
+            rank=self.rank,
+            peer=peer,
+            world_size=self.world_size,
+            incarnation=self.incarnation,
+            run=self.run,
+            machine=self.machine,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
 
     def reply(self, hello: RankHello) -> RankHello:
         return self.hello(Role.ACCEPTOR, hello.rank)

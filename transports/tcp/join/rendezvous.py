@@ -73,7 +73,14 @@ async def gather(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
     """
     check_files(config.world_size)
     run, machine = digest(config.run), digest(config.machine)
-    me = RankIdentity(config.rank, config.world_size, run, secrets.randbits(63), config.key, machine)
+    me = RankIdentity(
+        rank=config.rank,
+        world_size=config.world_size,
+        run=run,
+        incarnation=secrets.randbits(63),
+        key=config.key,
+        machine=machine,
+    )
     if config.world_size == 1:
         return PeerSockets(me, {})
     if config.rank == 0:
