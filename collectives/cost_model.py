@@ -1,4 +1,4 @@
-"""What messages cost in a group: the alpha, beta and gamma of the Hockney model, and measured times of all-reduces.
+"""The costs of messages in a group: the alpha, beta and gamma of the Hockney model, and measured times of all-reduces.
 
 All ranks of a group must have equal links and equal measured times, because `auto` chooses by them.
 """

@@ -1,4 +1,4 @@
-"""What one rank has received and not yet taken, and the two ways in which waiting for more ends: a loss, and an end."""
+"""Messages that one rank has received and not yet taken. Waiting for more ends by a loss, or by the end of the rank."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar

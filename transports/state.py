@@ -1,4 +1,4 @@
-"""What every transport keeps of itself: what it has sent and received, whether it is open, which peers are lost."""
+"""The state of every transport: its traffic, whether it is open, and which peers are lost."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -24,7 +24,7 @@ WIDTH, HEIGHT, ROW, LABEL = 900, 140, 16, 40
 
 @dataclass(frozen=True)
 class Look:
-    """What a status says of the present.
+    """The present, as a status describes it.
 
     Args:
         at: seconds by any clock.

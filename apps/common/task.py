@@ -20,7 +20,7 @@ C = TypeVar("C", bound=Checked)
 
 
 class Task(Protocol):
-    """What a swarm or Ravnest trains on text, as `read_settings` reads it."""
+    """The task of a swarm or of Ravnest on text, as `read_settings` reads it."""
 
     @property
     def subject(self) -> Any: ...

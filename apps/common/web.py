@@ -54,7 +54,7 @@ S = TypeVar("S", bound=Shown)
 
 @dataclass(frozen=True)
 class Rendering(Generic[S]):
-    """How the status of one system is shown.
+    """The page of the status of one system.
 
     Args:
         title: of the page.

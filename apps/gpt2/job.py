@@ -32,7 +32,7 @@ SEQUENCE = 64
 
 @dataclass(frozen=True)
 class Job:
-    """What will be run.
+    """The job that will be run.
 
     Args:
         config: as given.

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FinalOutput:
-    """What to write and to sample at the end.
+    """The files to write and the text to sample at the end.
 
     Args:
         to: directory to write; None: none.

@@ -1,4 +1,4 @@
-"""What Ravnest trains: a dataclass that makes part of the command line. No torch.
+"""The training of Ravnest: a dataclass that makes part of the command line. No torch.
 
 The process that forms clusters writes it to the directory; nodes read it there.
 """

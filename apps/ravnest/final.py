@@ -1,4 +1,4 @@
-"""What `train` writes at the end: the average, which it gets from the nodes, and a sample. Imports torch."""
+"""The output of `train` at the end: the average, which it gets from the nodes, and a sample. Imports torch."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a node offers to the clusters: what its flags say, and what it measures where they say nothing.
+"""The offer of a node to the clusters: the values of its flags, and measured ones where a flag is left out.
 
 Imports torch.
 """

@@ -1,4 +1,4 @@
-"""What the clusters train, from the directory's record and the data. Imports torch."""
+"""The training of the clusters, from the directory's record and the data. Imports torch."""
 
 import torch
 

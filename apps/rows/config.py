@@ -16,7 +16,7 @@ F = TypeVar("F", bound="RowFlags")
 
 
 class RowTask(ABC):
-    """What a program trains, and on what.
+    """The model of a program, and its data.
 
     Attributes:
         config: the flags.

@@ -12,7 +12,7 @@ from pipelined.programs.plan import Plan
 
 @dataclass(frozen=True)
 class Job:
-    """What will be run.
+    """The job that will be run.
 
     Args:
         config: as given.

@@ -1,4 +1,4 @@
-"""What an algorithm is: a class with the coroutine that runs it and, where they are known, its closed forms."""
+"""The contract of an algorithm: a class with the coroutine that runs it and, where they are known, its closed forms."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Algorithm:
 
 
 class ClosedForms(ABC):
-    """What an algorithm takes, for n ranks and an array of m bytes; tests hold it to this exactly."""
+    """The steps and bytes of an algorithm, for n ranks and an array of m bytes; tests hold it to this exactly."""
 
     @abstractmethod
     def seconds(self, problem: ProblemSize, links: Links) -> float:

@@ -76,7 +76,7 @@ def start_publishing(group: Group, array: Any, shapes: Sequence[Shape]) -> "Publ
 
 
 class Publication:
-    """What `start_publishing` has begun.
+    """A publication that `start_publishing` has begun.
 
     Attributes:
         arrays: as `publish` returns them, if all ranks have arrived; else None, and the loop awaits `finish`.

@@ -21,7 +21,7 @@ class NoReply(Exception):
 
 
 class Retry:
-    """How often, and for how long, one client sends a request again.
+    """The rule by which one client sends a request again: how often, and for how long.
 
     Args:
         where: address of the directory, for messages.

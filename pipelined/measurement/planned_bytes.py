@@ -35,7 +35,7 @@ Example = tuple[Tree, Tree]
 
 
 class StageBytes(NamedTuple):
-    """What a rank sends for a stage, if it holds it.
+    """The bytes that a rank sends for a stage that it holds.
 
     Args:
         messages: of a microbatch, activations and gradients, by the stage that they go to.

@@ -29,7 +29,7 @@ ENOUGH_S = 2.0
 
 @dataclass(frozen=True)
 class SpeedProbe:
-    """What is timed, and where.
+    """The layers that are timed, and their device.
 
     Args:
         feed: gives the first layer's inputs and the last one's targets.

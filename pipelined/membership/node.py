@@ -9,7 +9,7 @@ from transports.rpc import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What every process of the system has.
+    """The parts of every process of the system.
 
     Args:
         name: unique among the processes of its role.

@@ -18,7 +18,7 @@ RUN = "swarm"
 
 
 class TaskRecord(Protocol):
-    """What is trained, as the directory keeps it."""
+    """The task that is trained, as the directory keeps it."""
 
     def pack(self) -> bytes:
         """The directory's record."""

@@ -1,4 +1,4 @@
-"""What a node writes to the directory about its cluster: its steps, rounds of averaging, and where it stopped.
+"""The records of a cluster that a node writes to the directory: its steps, rounds of averaging, and where it stopped.
 
 Each write holds only while this incarnation is listed and its clusters are the last. So a node that was stopped, and
 runs again after its cluster ended, changes nothing. A round is written only before its clusters end: a node that sees

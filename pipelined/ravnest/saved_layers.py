@@ -1,4 +1,4 @@
-"""What nodes saved, read by any of them: each offers what its directory holds, and asks the others for what it lacks.
+"""Layers that nodes saved, read by any of them: each offers those of its directory, and asks the others for the rest.
 
 So nodes need no file system in common. Clusters begin with a step of which each stage is saved by some node that is
 there (`RavnestView.begun`). A new place asks for its parameters one by one: its own directory first, then the nodes

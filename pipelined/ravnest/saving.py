@@ -1,4 +1,4 @@
-"""What a node saves, by parameter name: the average of its layers after a round, and its own moments at the snapshot.
+"""The save of a node, by parameter name: the average of its layers after a round, and its own moments at the snapshot.
 
 The nodes of the first cluster save, because a round has the same average for all; with it they save what stays in
 their cluster, moments and the counters of norms. One cluster alone saves its own values instead. Later clusters, cut in

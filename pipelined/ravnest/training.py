@@ -1,4 +1,4 @@
-"""What the clusters of Ravnest train, and each cluster's share of it: steps, data, rates, and spans between rounds.
+"""The training of the clusters of Ravnest, and each cluster's share of it: steps, data, rates, spans between rounds.
 
 Imports torch.
 """

@@ -1,4 +1,4 @@
-"""What a job trains and how: equal on all ranks."""
+"""The description of a job: its model, data and numerics, equal on all ranks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -125,7 +125,7 @@ def _autocast_dtype(given: bool | torch.dtype) -> torch.dtype | None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobDescription:
-    """What a job trains and how; equal on all ranks.
+    """The description of a job; equal on all ranks.
 
     Args:
         model: the description of the whole model; a rank builds its own layers alone. Where a plan's worker is a team,

@@ -38,7 +38,7 @@ T = TypeVar("T", bound=torch.Tensor)
 
 @dataclass(frozen=True)
 class Ownership:
-    """What one rank does with a parameter or a buffer that it holds.
+    """The duties of one rank for a parameter or a buffer that it holds.
 
     Args:
         is_first: whether it is the first holder; in a team, of this piece.

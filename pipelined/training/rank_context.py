@@ -1,4 +1,4 @@
-"""What one rank uses in all steps: its mailbox, its stages, its data, and the device that computes."""
+"""Things that one rank uses in all steps: its mailbox, its stages, its data, and the device that computes."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PollBackoff:
-    """How long to nap between two polls.
+    """The length of the nap between two polls.
 
     Args:
         spin_s: time to poll without naps after the last event; between polls the rank only yields its core.

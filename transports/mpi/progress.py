@@ -31,7 +31,7 @@ MAX_PENDING_REQUESTS, URGENT_POLLS = 8, 4
 
 
 class SleepState(IntEnum):
-    """How a rank sleeps; the peers on its node read it before they wake it."""
+    """The way in which a rank sleeps; the peers on its node read it before they wake it."""
 
     AWAKE = 0
     IDLE = 1

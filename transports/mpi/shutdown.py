@@ -21,7 +21,7 @@ from transports.state import TransportState
 
 
 class Shutdown:
-    """How one rank ends: in order, with goodbyes sent and received; or with an error.
+    """The end of one rank: in order, with goodbyes sent and received; or with an error.
 
     Args:
         comm: keeps the memory of unfinished requests after an error.

@@ -1,1 +1,1 @@
-"""What processes of one machine share: segments, arenas, doorbells, barriers, cores. No MPI."""
+"""Things that processes of one machine share: segments, arenas, doorbells, barriers, cores. No MPI."""

@@ -75,7 +75,7 @@ naps after 100 yields, by up to 4 ms.
 
 
 class WaitState(IntEnum):
-    """How a rank waits; the last rank to arrive reads it."""
+    """The way in which a rank waits; the last rank to arrive reads it."""
 
     NONE = 0  # awake, checking the counts
     NAP = 1  # on the futex, until the barrier is over

@@ -32,7 +32,7 @@ MAX_BYTES_PER_CALLBACK = 2 << 20  # bytes read from or written to one peer befor
 
 
 class Ending(Enum):
-    """How a connection ends: see the table above."""
+    """The way in which a connection ends: see the table above."""
 
     STOP_RECEIVING = auto()  # another rank aborted; this rank closes later
     CLOSE = auto()

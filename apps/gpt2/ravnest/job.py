@@ -52,7 +52,7 @@ NOT_IN_RAVNEST = {
 
 @dataclass(frozen=True)
 class RavnestJob:
-    """What will be run.
+    """The job that will be run.
 
     Args:
         config: the flags.

@@ -50,7 +50,7 @@ NOT_IN_SWARM = {
 
 @dataclass(frozen=True)
 class SwarmJob:
-    """What will be run.
+    """The job that will be run.
 
     Args:
         config: the flags.

@@ -34,7 +34,7 @@ WINDOWS = 256
 
 @dataclass(frozen=True)
 class Text:
-    """What is learnt from and scored.
+    """The tokens that are learnt from, and those that are scored.
 
     Args:
         name: where it came from, for people.

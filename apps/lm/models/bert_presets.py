@@ -14,7 +14,7 @@ from pipelined.errors import UsageError
 
 @dataclass(frozen=True)
 class BertConfig:
-    """What a BERT is made of.
+    """The configuration of a BERT.
 
     Raises:
         UsageError: a size is not positive, the heads do not divide the width, or dropout is not a probability.

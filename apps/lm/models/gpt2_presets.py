@@ -16,7 +16,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a GPT-2 is made of.
+    """The configuration of a GPT-2.
 
     Raises:
         UsageError: a size is not positive, the heads do not divide the width, or dropout is not a probability.

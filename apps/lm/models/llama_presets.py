@@ -17,7 +17,7 @@ KINDS = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig:
-    """What a Llama-like model is made of.
+    """The configuration of a Llama-like model.
 
     Raises:
         UsageError: a size is not positive, or the groups of heads do not come out even.

@@ -35,7 +35,7 @@ from collectives.group import Group
 
 
 class SlotHeader(NamedTuple):
-    """What a slot begins with."""
+    """The beginning of a slot."""
 
     nbytes: int
     array: int

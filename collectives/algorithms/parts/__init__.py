@@ -1,1 +1,1 @@
-"""What several algorithms are made of: a pass of a ring, pieces, folding, widening, the layout of windows."""
+"""Parts of several algorithms: a pass of a ring, pieces, folding, widening, the layout of windows."""

@@ -1,4 +1,4 @@
-"""What algorithms over shared memory have in common: how they open it, the order of reading, and pauses."""
+"""Parts of algorithms over shared memory: opening it, the order of reading, and pauses."""
 
 from collections.abc import Iterator, Sequence
 from time import perf_counter

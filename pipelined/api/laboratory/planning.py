@@ -32,7 +32,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What is planned for.
+    """The ranks and limits of a plan.
 
     Args:
         ranks: the ranks of the job.

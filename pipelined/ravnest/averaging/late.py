@@ -1,4 +1,4 @@
-"""What nodes get that come while clusters train: late clusters the optimizer's state, and new backups a whole stage.
+"""Nodes that come while clusters train: late clusters get the optimizer's state, and new backups a whole stage.
 
 Late clusters get it beside the average, from the nodes of the first cluster. The first round of clusters that go on has
 its snapshot before their first update, so what is sent is of the snapshot. Each node of the first cluster sends each

@@ -1,1 +1,1 @@
-"""What is decided before Ravnest trains: clusters, cuts, microbatches alive, and rings. No torch, no network."""
+"""Decisions before Ravnest trains: clusters, cuts, microbatches alive, and rings. No torch, no network."""

@@ -1,4 +1,4 @@
-"""How many microbatches a cluster has alive in each stage, and how fast it is predicted to be with them.
+"""The microbatches that a cluster has alive in each stage, and its predicted speed with them.
 
 The law's numbers would do if a worker always had the right message. Gradients come first, so a stage may wait for an
 activation that a busier one left behind, and then needs more. So each number is priced: the schedule's own coroutines

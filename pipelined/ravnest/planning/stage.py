@@ -1,4 +1,4 @@
-"""What a stage holds, and how many microbatches are alive in it: the bytes and the law, in closed form.
+"""The bytes that a stage holds, and the number of microbatches alive in it, in closed form.
 
 A stage of P parameters of 4 bytes holds 4 P (V + 1 + 2 + R) bytes: V versions of its weights, a gradient, two moments,
 and R copies of a round (the snapshot and its sum), of what is saved, and of what is sent to others that join. Its

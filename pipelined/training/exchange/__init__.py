@@ -1,1 +1,1 @@
-"""What flows between stages: its trees of tensors, their codec, and the messages that are received ahead."""
+"""Messages between stages: their trees of tensors, their codec, and those that are received ahead."""

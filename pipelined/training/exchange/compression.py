@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass
 class LinkBytes:
-    """What the stages of this rank have sent over one link so far.
+    """The bytes that the stages of this rank have sent over one link so far.
 
     Args:
         true: bytes of the tensors.

@@ -1,4 +1,4 @@
-"""What flows between two stages: one tensor, or several in tuples, lists and dicts, all in one message.
+"""The content of a message between two stages: one tensor, or several in tuples, lists and dicts, all in one message.
 
 One tensor is a message of one block without a note. Several are the blocks of one message; its note describes how they
 nest, each part by one of these:

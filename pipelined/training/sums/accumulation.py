@@ -1,4 +1,4 @@
-"""How the gradients of a step's microbatches become its sums: the interface, and the plain way.
+"""Accumulation of the gradients of a step's microbatches into its sums: the interface, and the plain way.
 
 A trainer has one accumulation. Its stages call it around each backward, the step around the schedule, and checkpoints
 save what it keeps.

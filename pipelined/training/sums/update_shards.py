@@ -1,4 +1,4 @@
-"""How the ranks that hold the same parameters divide their update among them (ZeRO-1): each updates some of their rows.
+"""Divided updates (ZeRO-1): each of the ranks that hold the same parameters updates some of their rows.
 
 Without that every holder of a parameter gets the whole sum of its gradients, keeps the whole state of its
 optimizer, and makes the same update. With it each rank receives the sum for its own rows (a reduce-scatter), keeps
@@ -50,7 +50,7 @@ class BucketShare:
 
 @dataclass(frozen=True)
 class UpdateShards:
-    """What one rank updates of the parameters of a bucket.
+    """The part of the parameters of a bucket that one rank updates.
 
     Args:
         shares: of all these parameters, in the bucket's order.

@@ -26,7 +26,7 @@ REASON_CHARACTERS = 4096
 
 @dataclass(frozen=True, slots=True)
 class WorldNote:
-    """What every note has.
+    """The fields of every note.
 
     Args:
         world: the name of the world.

@@ -1,1 +1,1 @@
-"""How ranks find one another over TCP: meeting points, rendezvous, Unix sockets between ranks of one machine."""
+"""Ranks find one another over TCP: meeting points, rendezvous, Unix sockets between ranks of one machine."""
