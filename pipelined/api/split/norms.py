@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer
 from pipelined.sharding import Layout, Shards
-from pipelined.sharding.operators.stream import moments, normalise
+from pipelined.sharding.operators.stream import mean_square, moments, normalise, normalise_by_root
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.shards import Piece
 from pipelined.training.running_statistics import Normalised
@@ -28,6 +28,19 @@ class SplitLayerNorm(SplitLayer):
         statistics = await moments(at.run, x, token)
         scale = await scaled(at, x, pieces, token)
         return await normalise(at.run, x, statistics, scale, at=token, eps=self.module.eps)
+
+
+class SplitRMSNorm(SplitLayer):
+    """An RMSNorm; where ranks share a row they move one number of it, each way."""
+
+    module: nn.RMSNorm
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        dims = len(x.shards.lengths)
+        token = range(dims - len(self.module.normalized_shape), dims)
+        square = await mean_square(at.run, x, token)
+        scale = await scaled(at, x, pieces, token)
+        return await normalise_by_root(at.run, x, square, scale, at=token, eps=self.module.eps)
 
 
 class SplitBatchNorm(SplitLayer):

@@ -7,7 +7,7 @@ from torch import nn
 from pipelined.api.split.layer import SplitLayer
 from pipelined.api.split.local import LOCAL, LocalLayer, SplitDropout, SplitFlatten
 from pipelined.api.split.multiplications import Multiplication, SplitConv, SplitEmbedding, SplitLinear
-from pipelined.api.split.norms import SplitBatchNorm, SplitLayerNorm
+from pipelined.api.split.norms import SplitBatchNorm, SplitLayerNorm, SplitRMSNorm
 from pipelined.api.split.own import Layouts, OwnLayer
 from pipelined.errors import UsageError
 from pipelined.sharding import factors
@@ -18,6 +18,7 @@ LAYOUT = "megatron"
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 NORMS: Mapping[type[nn.Module], type[SplitLayer]] = {
     nn.LayerNorm: SplitLayerNorm,
+    nn.RMSNorm: SplitRMSNorm,
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), SplitBatchNorm),
 }
 WHOLE = "whole, rows split"

@@ -60,6 +60,22 @@ async def moments(run: Reader, x: Value, over: Sequence[int]) -> Value:
     return await run.compute("moments", lambda *pair: torch.stack(pair, -1), mean, variance, result=both)
 
 
+async def mean_square(run: Reader, x: Value, over: Sequence[int]) -> Value:
+    """The mean of squares over some dimensions of x, which stay with length 1; on all ranks that share them.
+
+    Cost: 2 numbers a mean reduced to all ranks that have a part of it, one in each direction.
+    """
+    lengths = tuple(1 if dimension in over else length for dimension, length in enumerate(x.shards.lengths))
+    kept = {dimension: cuts for dimension, cuts in x.shards.layout.cuts.items() if dimension not in over}
+    split = [axis for axis, dimension in x.shards.layout.split.items() if dimension in over]
+    size = prod(x.shards.lengths[dimension] for dimension in over)
+    summand = Shards(x.shards.mesh, lengths, Layout.of(kept, dict.fromkeys(split, "sum")))
+    work = partial(_mean_square, size, tuple(over))
+    return await run.move(
+        await run.compute("mean square", work, x, result=summand), Shards(x.shards.mesh, lengths, Layout.of(kept))
+    )
+
+
 async def _gathered(run: Reader, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:
     """`moments`, from the mean and the sum of squares of each rank's part."""
     mesh, members = whole.mesh, whole.mesh.group(run.rank, split)
@@ -91,6 +107,20 @@ async def normalise(
     return await run.compute("norm", partial(_normed, tuple(at), eps), x, moments, *scale, result=x.shards)
 
 
+async def normalise_by_root(
+    run: Reader, x: Value, square: Value, scale: Sequence[Operand], *, at: Sequence[int], eps: float | None
+) -> Value:
+    """x over the root of its mean square, times weight, as torch's RMSNorm.
+
+    Args:
+        square: as `mean_square` gives it.
+        scale: this rank's piece of the weight, split as x is; it may be missing.
+        at: the dimensions of x that this has.
+        eps: what is added to the mean square; None: the smallest difference from 1 of the dtype that computes.
+    """
+    return await run.compute("norm", partial(_over_root, tuple(at), eps), x, square, *scale, result=x.shards)
+
+
 async def drop(run: Reader, x: Value, p: float, key: int) -> Value:
     """Dropout of a value, however it is split: the same elements of the whole are dropped."""
     if p == 0.0:
@@ -117,6 +147,20 @@ def _mean(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
 
 def _variance(size: int, over: tuple[int, ...], x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
     return (_wide(x) - mean).square().sum(over, keepdim=True) / size
+
+
+def _mean_square(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    return _wide(x).square().sum(over, keepdim=True) / size
+
+
+def _over_root(
+    at: tuple[int, ...], eps: float | None, x: torch.Tensor, square: torch.Tensor, *scale: torch.Tensor
+) -> torch.Tensor:
+    eps = torch.finfo(square.dtype).eps if eps is None else eps
+    result = _wide(x) * torch.rsqrt(square + eps)
+    for weight in scale:
+        result = result * weight.view([length if dimension in at else 1 for dimension, length in enumerate(x.shape)])
+    return result.to(x.dtype)
 
 
 def _normed(
