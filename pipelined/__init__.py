@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pipelined.api.laboratory.planning import Planned
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
+    from pipelined.api.model.attention import SelfAttention
     from pipelined.api.model.layer_builders import LayerBuilder, initial_seed, recomputed, tied
     from pipelined.api.model.sequential import Sequential
     from pipelined.api.model.trace import trace
@@ -34,6 +35,7 @@ __all__ = [
     "Plan",
     "Planned",
     "Proof",
+    "SelfAttention",
     "Sequential",
     "Shape",
     "Simulation",
@@ -66,6 +68,7 @@ _HOMES = {
     "Plan": "pipelined.programs.plan",
     "Planned": "pipelined.api.laboratory.planning",
     "Proof": "pipelined.api.laboratory.proof",
+    "SelfAttention": "pipelined.api.model.attention",
     "Sequential": "pipelined.api.model.sequential",
     "Shape": "pipelined.schedules",
     "Simulation": "pipelined.api.laboratory.simulation",

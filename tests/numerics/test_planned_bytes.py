@@ -21,6 +21,7 @@ from pipelined.training.job import JobDescription, Numerics
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
 from tests.numerics.teams import EACH, TeamCase
 from tests.numerics.test_split_rows import LOSSES, adam, batches, images, words
+from tests.numerics.test_split_transformers import encoders
 from tests.numerics.trained import on_every_rank, on_ranks
 from transports import pack
 from transports.testing.worlds import local_world
@@ -89,6 +90,7 @@ ROWS_OF_LAYERS = [
     (images, Plan("gpipe", 1, 2, 4, 2, tensor=2), {"shard_optimizer": True}),
     (images, Plan("zb_h1", 2, 1, 4, 2, tensor=2), {"recompute": True}),
     (words, Plan("chimera", 2, 1, 4, 2, tensor=2), {}),
+    (encoders, Plan("gpipe", 2, 1, 2, 4, tensor=2), {}),
 ]
 
 

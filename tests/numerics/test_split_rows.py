@@ -101,7 +101,8 @@ def batches(layers):
         ]
     if layers is words:
         return [(torch.randint(11, (ROWS, 5), generator=generator),) * 2 for _ in range(STEPS)]
-    return [(torch.randn(ROWS, WIDTH, generator=generator).double(),) * 2 for _ in range(STEPS)]
+    shape = (ROWS, 5, 12) if layers in TOKENS else (ROWS, WIDTH)
+    return [(torch.randn(shape, generator=generator).double(),) * 2 for _ in range(STEPS)]
 
 
 LOSSES = {
@@ -109,6 +110,8 @@ LOSSES = {
     words: lambda x, y: nn.functional.cross_entropy(x.flatten(0, 1), y.flatten()),
     own: nn.functional.mse_loss,
 }
+TOKENS = set()
+"""Rows of layers that take five tokens of a width of 12."""
 
 
 def adam(parameters):

@@ -77,15 +77,17 @@ class SplitDropout(SplitLayer):
 
     Args:
         layer: the layer of the row to which it belongs, under whose name the numbers are drawn.
+        tokens_first: whether a plain loop's tensor, (B, T, ...), has the rows of one token side by side in memory, as
+            an attention's output: torch may draw in the order of memory.
 
     Cost: the whole mask on every rank, as torch's generator has no index.
     """
 
     module: nn.Dropout
 
-    def __init__(self, name: str, module: nn.Module, ranks: int, layer: str):
+    def __init__(self, name: str, module: nn.Module, ranks: int, layer: str, *, tokens_first: bool = False):
         super().__init__(name, module, ranks)
-        self._layer = layer
+        self._layer, self._tokens_first = layer, tokens_first
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         keep, shape = 1.0 - self.module.p, x.shards.lengths
@@ -99,7 +101,10 @@ class SplitDropout(SplitLayer):
 
         def work(x: torch.Tensor) -> torch.Tensor:
             generator = at.generator(self._layer, x.device)
-            noise = torch.empty(drawn, dtype=x.dtype, device=x.device).bernoulli_(keep, generator=generator)
+            noise = torch.empty(drawn, dtype=x.dtype, device=x.device)
+            if self._tokens_first:
+                noise = noise.transpose(0, 1).contiguous().transpose(0, 1)
+            noise.bernoulli_(keep, generator=generator)
             return x * take(noise if keep == 0.0 else noise.div_(keep), piece)
 
         return await at.run.compute("dropout", work, x, result=x.shards)

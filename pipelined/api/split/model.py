@@ -14,6 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.shards import merged, take
 from pipelined.training.exchange.stream import Tree
 from pipelined.training.model import CountedLoss
 from pipelined.training.parameters import register_tensor
@@ -195,7 +196,8 @@ class MemberRow:
         held = {name for name, _ in (*part.named_parameters(), *part.named_buffers())}
         for name, each in layer.named_parameters():
             if name not in held:
-                piece = layouts[name].local(each.detach(), self._member)
+                shards = layouts[name]
+                piece = take(each.detach(), merged(shards.pieces(self._member), shards.lengths, each.shape))
                 register_tensor(part, name, nn.Parameter(piece, each.requires_grad))
         for name, buffer in layer.named_buffers():
             if name not in held:

@@ -1,9 +1,11 @@
 """The table of layers: which class is split how. What is not in it is kept whole, with its rows split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from torch import nn
 
+from pipelined.api.model.attention import SelfAttention
+from pipelined.api.split.attention import FUNCTIONS, PARTS, SplitAttention, SplitEncoderLayer, is_encoder
 from pipelined.api.split.layer import SplitLayer
 from pipelined.api.split.local import LOCAL, LocalLayer, SplitDropout, SplitFlatten
 from pipelined.api.split.multiplications import Multiplication, SplitConv, SplitEmbedding, SplitLinear
@@ -36,8 +38,24 @@ def multiplication(module: nn.Module) -> type[Multiplication] | None:
     return None
 
 
+def operators(name: str, module: nn.Module) -> dict[str, str]:
+    """What has factors in a layer, in the order of computing, each with the name of its weight."""
+    if multiplication(module):
+        return {name: f"{name}.weight"}
+    if type(module) is SelfAttention:
+        return {f"{name}.in_proj": f"{name}.in_proj_weight", f"{name}.out_proj": f"{name}.out_proj.weight"}
+    if is_encoder(module):
+        at = f"{name}.self_attn"
+        attention = {f"{at}.in_proj": f"{at}.in_proj_weight", f"{at}.out_proj": f"{at}.out_proj.weight"}
+        return {**attention, **{f"{name}.{key}": f"{name}.{key}.weight" for key in ("linear1", "linear2")}}
+    return {}
+
+
 def leaves(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """A layer of the row, or those of an `nn.Sequential` in their order, with their names."""
+    """A layer of the row, or those of an `nn.Sequential` or an `nn.TransformerEncoder` in their order, with names."""
+    if type(module) is nn.TransformerEncoder and all(map(is_encoder, module.layers)):
+        inner = [(f"{name}.layers.{number}", each) for number, each in enumerate(module.layers)]
+        return inner if module.norm is None else [*inner, (f"{name}.norm", module.norm)]
     if type(module) is not nn.Sequential:
         return [(name, module)]
     return [leaf for key, each in module._modules.items() if each for leaf in leaves(f"{name}.{key}", each)]
@@ -56,21 +74,26 @@ def split_row(
         UsageError: the layout is invalid, or leaves ranks without channels.
     """
     every = [leaf for name, module in row for leaf in leaves(name, module)]
-    weights = {name: aliases.get(f"{name}.weight", f"{name}.weight") for name, each in every if multiplication(each)}
+    found = [operators(name, module) for name, module in every]
+    weights = {name: aliases.get(weight, weight) for each in found for name, weight in each.items()}
     embedded = {weights[name] for name, module in every if name in weights and isinstance(module, nn.Embedding)}
-    split = _factors({name: weight in embedded for name, weight in weights.items()}, ranks, layout or LAYOUT)
+    firsts = {next(iter(each)) for each in found if len(each) > 1}
+    embeds = {name: weight in embedded for name, weight in weights.items()}
+    split = _factors(embeds, firsts, ranks, layout or LAYOUT)
     return [_layer(name, module, ranks, split) for name, module in every]
 
 
-def _factors(embeds: Mapping[str, bool], ranks: int, layout: str) -> dict[str, Factors]:
+def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: str) -> dict[str, Factors]:
     """The factors of every layer that has some.
 
     Args:
         embeds: their names, and whether they have an embedding's matrix, which `megatron` splits by the vocabulary.
+        firsts: those with which turns begin again: of attentions, whose heads are columns.
     """
     columns, contraction = (1, ranks, 1), (1, 1, ranks)
     megatron, turn = dict[str, Factors](), 0
     for name, tied in embeds.items():
+        turn = 0 if name in firsts else turn
         megatron[name] = columns if tied or turn % 2 == 0 else contraction
         turn += not tied
     named = {"data": dict.fromkeys(embeds, (ranks, 1, 1)), "megatron": megatron}
@@ -83,6 +106,11 @@ def _layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors
         return OwnLayer(name, module, ranks, layouts=stated, how="by its own layouts", layer=layer)
     if found := multiplication(module):
         return found(name, module, split[name])
+    if kind in (SelfAttention, nn.MultiheadAttention) and f"{name}.in_proj" in split:
+        assert isinstance(module, nn.MultiheadAttention)
+        return SplitAttention(name, module, split[f"{name}.in_proj"], split[f"{name}.out_proj"], layer=layer)
+    if is_encoder(module):
+        return _encoder(name, module, ranks, split)
     if kind in LOCAL:
         return LocalLayer(name, module, ranks)
     if kind in DROPOUTS:
@@ -97,3 +125,16 @@ def _layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         raise UsageError(f"layer {name} ({kind.__name__}) mixes rows in a way that no rank knows; use tensor 1")
     return OwnLayer(name, module, ranks, layouts=Layouts(), how=WHOLE, layer=layer)
+
+
+def _encoder(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors]) -> SplitLayer:
+    """A Transformer's layer, of its layers."""
+    parts = {key: _layer(f"{name}.{key}", module.get_submodule(key), ranks, split) for key in PARTS}
+    attention = parts.pop("self_attn")
+    assert isinstance(attention, SplitAttention) and isinstance(module, nn.TransformerEncoderLayer)
+    layer, activation = name.partition(".")[0], module.activation
+    if not isinstance(activation, nn.Module):
+        activation = FUNCTIONS[activation]()
+    parts["dropout1"] = SplitDropout(f"{name}.dropout1", module.dropout1, ranks, layer, tokens_first=True)
+    parts["activation"] = LocalLayer(f"{name}.activation", activation, ranks)
+    return SplitEncoderLayer(name, module, ranks, attention, parts)

@@ -89,7 +89,8 @@ class SplitMatmul:
     @cached_property
     def table(self) -> Shards:
         """The weight transposed, (outputs, inputs), as torch's Linear, a head and its embedding have it."""
-        return Shards(self.mesh, self.outputs + self.inputs, f"S0/{self.factors[2]}:columns S1:contraction")
+        split = f"S{self.cut}/{self.factors[2]}:columns S{len(self.outputs)}:contraction"
+        return Shards(self.mesh, self.outputs + self.inputs, split)
 
     @cached_property
     def panels(self) -> "list[Panel]":
