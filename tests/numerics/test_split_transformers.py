@@ -127,6 +127,22 @@ def test_more_shards_than_heads_are_refused_with_a_layout_that_fits(capfd):
     require_equal(split(layers, tensor=3, layout=found[1], microbatches=2), looped(layers, 2))
 
 
+@pytest.mark.parametrize(
+    ("layer", "tensor", "message"),
+    [
+        (lambda: nn.TransformerEncoderLayer(WIDTH, 2, 4, batch_first=True), 2, r"layer 0.self_attn takes \(6, 8\)"),
+        (lambda: pp.SelfAttention(WIDTH, 2), 1, r"rejected the inputs .* not of \(6, 8\)"),
+    ],
+    ids=["encoder", "attention"],
+)
+def test_attention_among_the_rows_of_a_batch_is_refused(layer, tensor, message, capfd):
+    def layers():
+        return [layer]
+
+    LOSSES[layers] = nn.functional.mse_loss
+    assert re.search(message, refused(capfd, layers, tensor=tensor, microbatches=2))
+
+
 def test_what_two_members_saved_goes_on_in_one_and_in_three(tmp_path):
     expected, arguments = looped(transformers, 2), {"microbatches": 2, "resume": tmp_path}
     split(transformers, tensor=2, microbatches=2, steps=2, checkpoint=tmp_path)

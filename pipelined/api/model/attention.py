@@ -19,6 +19,8 @@ class SelfAttention(nn.MultiheadAttention):
         self.causal = causal
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        if x.dim() != 3:
+            raise ValueError(f"attention of (rows, tokens, width), not of {tuple(x.shape)}")
         mask = None
         if self.causal:
             mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device, dtype=x.dtype)

@@ -55,6 +55,7 @@ class SplitAttention(SplitLayer):
         layer: the layer of the row to which it belongs, under whose name the dropout's numbers are drawn.
     Raises:
         UsageError: there are more column shards than heads.
+    Cost: with dropout, the mask of all heads and rows on every rank, as torch's generator has no index.
     """
 
     module: nn.MultiheadAttention
@@ -79,6 +80,9 @@ class SplitAttention(SplitLayer):
         return {name: found[name] for name, _ in self.module.named_parameters()}
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        if len(x.shards.lengths) != 3:
+            fact = f"layer {self.name} takes {x.shards.lengths}, where attention is split of (rows, tokens, width)"
+            raise UsageError(f"{fact}; give it three dimensions, or use tensor 1")
         x = await multiply(
             at.run, self._inner, x, pieces["in_proj_weight"], pieces.get("in_proj_bias"), transposed=True
         )

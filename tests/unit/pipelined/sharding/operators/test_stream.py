@@ -7,7 +7,7 @@ from torch.nn import functional
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.operators.matmul import SplitMatmul
-from pipelined.sharding.operators.stream import drop, layer_norm
+from pipelined.sharding.operators.stream import drop, layer_norm, mean_square, normalise_by_root
 from pipelined.sharding.operators.verbs import Value
 from tests.unit.pipelined.sharding.operators.ranks import CLOSE, beside, normal, on_ranks
 
@@ -65,6 +65,24 @@ def test_two_numbers_a_token_are_summed_each_way(ranks):
     tokens = 15 if ranks == 5 else 12
     sent = run(normal(2, tokens, 30), "S0:a S2:b", mesh=f"a=2 b={ranks}")
     assert sent == [pytest.approx(8 * 4 * 2 * (ranks - 1) / ranks * tokens)] * 2 * ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_an_rms_norm_sums_one_number_a_token_each_way(ranks):
+    async def rms_norm(run, x, weight):
+        return await normalise_by_root(run, x, await mean_square(run, x, [2]), [weight], at=[2], eps=1e-3)
+
+    mesh, x, weight = Mesh(f"a=2 b={ranks}"), normal(2, 10, 13), normal(13, seed=1)
+    shards = Shards(mesh, x.shape, "S0:a S2:b")
+    sent = beside(
+        mesh.size,
+        rms_norm,
+        lambda x, weight: functional.rms_norm(x, (13,), weight, 1e-3),
+        shards,
+        [(x, shards)],
+        [(weight, Shards(mesh, weight.shape, "S0:b"))],
+    )
+    assert sent == [pytest.approx(8 * 2 * 2 * (ranks - 1) / ranks * 10)] * 2 * ranks
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
