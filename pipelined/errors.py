@@ -1,5 +1,6 @@
 """Errors that the user can correct: reported in one message, by one rank, with exit code 2."""
 
+import errno
 import math
 import re
 from collections.abc import Iterator
@@ -10,6 +11,26 @@ from pathlib import Path
 
 class UsageError(ValueError):
     """Invalid input: the message gives the fact, the numbers and the remedy; no traceback is shown."""
+
+
+class OutOfMemory(UsageError):
+    """No memory is left for an operation.
+
+    Args:
+        doing: the operation, and where.
+        error: what was raised; of an `OutOfMemory` its own cause.
+        room: the bytes planned and free, in words.
+    """
+
+    def __init__(self, doing: str, error: Exception, room: str = ""):
+        self.error: Exception = error.error if isinstance(error, OutOfMemory) else error
+        super().__init__(f"{doing} failed: {self.error!r}{room}; {REMEDY}")
+
+
+REMEDY = (
+    "recompute, make microbatches smaller or stages more (`depth=`), divide the update (`shard_optimizer=`) or keep "
+    "its state in host memory (`offload_optimizer=`); a plan counts the bytes of each rank"
+)
 
 
 def as_flags(message: str) -> str:
@@ -36,8 +57,15 @@ def require_whole(name: str, value: object, least: float = -math.inf) -> None:
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Whether a device or this machine has no memory left: torch has a type for the first and a text for the other."""
-    return type(error).__name__ in ("OutOfMemoryError", "MemoryError") or "can't allocate memory" in str(error)
+    """Whether a device or this machine has no memory left: torch has a type for the first and a text for the other.
+
+    A peer's error may quote that text, and is none.
+    """
+    if isinstance(error, OutOfMemory | MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return type(error) is RuntimeError and "can't allocate memory" in str(error)
 
 
 def refuse_below(least: float, name: str, value: float) -> None:

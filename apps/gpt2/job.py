@@ -7,7 +7,7 @@ from typing import Any
 
 from apps.common.choose import UNCLIPPED, choose_plan, clip_of
 from apps.common.flags import AUTO_PLAN, config_json
-from apps.common.plan_table import plan_table
+from apps.common.plan_table import plan_table, planned_memory
 from apps.common.presets import find_preset
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import GPT2Flags
@@ -101,6 +101,11 @@ class Job:
         return (
             f"{plan_table(self.plan, cut, held, self.config.recompute, moves)}\n  activations between stages: {shape}"
         )
+
+    def planned_bytes(self, worker: int) -> float:
+        """The bytes that a rank of a worker holds at its fullest."""
+        held = sizes(self.model, self.plan, self.sequence, **self.config.held)
+        return planned_memory(self.plan, held, self.config.recompute)[worker].total
 
     def json(self) -> str:
         return config_json(self.config, self.plain())

@@ -115,6 +115,7 @@ async def train(
     config, clock = job.config, RealClock()
     ranks_here = launch.ranks_here(transport.world_size)
     executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport, numerics(config).threads)
+    executor.planned = lambda: job.planned_bytes(job.plan.position(transport.rank)[1])
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:
         async with Actor(transport) as actor:

@@ -41,7 +41,8 @@ MAX_BYTES = 1 << 30
 
 async def serve(flags: Serve, say: Say) -> None:
     """Serve as a node until a stop request; a cluster that it is in ends then."""
-    from pipelined.actors.executor import TorchExecutor, check_device
+    from pipelined.actors.device import check_device
+    from pipelined.actors.executor import TorchExecutor
 
     await asyncio.to_thread(check_device, flags.device)
     url = flags.address.url
@@ -218,7 +219,8 @@ async def replay(flags: Replay, say: Say) -> None:
     orders = read_orders(flags.orders)
     tasks = [RavnestTask.unpack(each.task.encode()) for each in orders]
     from apps.ravnest.training import training_of
-    from pipelined.actors.executor import TorchExecutor, check_device
+    from pipelined.actors.device import check_device
+    from pipelined.actors.executor import TorchExecutor
     from pipelined.aio.clock import RealClock
     from pipelined.ravnest import replay as again
 

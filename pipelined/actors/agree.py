@@ -97,7 +97,7 @@ async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:
     failed = await first_value(transport, what, error)
     if failed is not None:
         rank, fact = failed
-        raise AgreedError(f"rank {rank}: {fact}" if rank else fact)
+        raise AgreedError(f"rank {rank}: {fact}" if rank and not fact.startswith(f"rank {rank} (") else fact)
     return result  # type: ignore[return-value]
 
 

@@ -7,19 +7,29 @@ the work would take, on its clock: emulated on the real clock, virtual on the vi
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from os import sched_getaffinity
 from typing import Protocol, TypeVar
 
+from pipelined.actors.device import free_memory
 from pipelined.actors.follower import PATIENCE_S, Follower
 from pipelined.actors.work import Piece, WorkThread
 from pipelined.aio.clock import Clock, RealClock
 from pipelined.aio.nursery import Nursery
-from pipelined.errors import UsageError
+from pipelined.errors import OutOfMemory, ran_out_of_memory
 from transports import Transport
 
 T = TypeVar("T")
+NAMES = {
+    "step": "the update",
+    "norm": "the gradient norm",
+    "evaluate": "an evaluation",
+    "finish": "the rounding of exact sums",
+    "statistics": "the merge of running statistics",
+    "snapshot": "the copy of the state",
+}
+"""What ops are called in an error."""
 
 
 class Device(Protocol):
@@ -42,9 +52,13 @@ class Executor(ABC):
         device: the torch device of the tensors that it computes with: "cpu" or "cuda:0".
         busy: seconds spent computing since the executor was made.
         took: seconds of the last piece of work of each op.
+        owner: the rank that computes, and its stages, for errors.
+        planned: the bytes that its plan counts at its fullest; None: there is no plan.
     """
 
     device = "cpu"
+    owner = ""
+    planned: Callable[[], float] | None = None
 
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         self.clock, self.busy, self.took = clock, 0.0, dict[str, float]()
@@ -83,6 +97,27 @@ class Executor(ABC):
             then(*await self.run(op, work, prompt))
 
         parent.create_task(follow())
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Name an operation of this rank in the error if memory runs out inside the `with` block.
+
+        Raises:
+            OutOfMemory: that it did; one that names a part of the operation is left as it is.
+        """
+        try:
+            yield
+        except OutOfMemory:
+            raise
+        except Exception as error:
+            if not ran_out_of_memory(error):
+                raise
+            raise self.out_of_memory(f"{self.owner}: {what}" if self.owner else what, error) from error
+
+    def out_of_memory(self, doing: str, error: Exception) -> OutOfMemory:
+        """The error of an operation for which no memory is left, with the bytes planned and free."""
+        planned = f"planned: {self.planned() / 2**20:,.1f} MiB, " if self.planned else ""
+        return OutOfMemory(doing, error, f" ({planned}free on {self.device}: {free_memory(self.device)})")
 
     def close(self) -> None:  # noqa: B027 (most executors hold nothing)
         """Release the thread, if there is one."""
@@ -181,11 +216,12 @@ class TorchExecutor(Executor):
         """Do the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
         piece.start = self.clock.now()
         try:
-            piece.value = piece.work()
-            if self.device != "cpu":
-                import torch
+            with self.doing(NAMES.get(piece.op, piece.op)):
+                piece.value = piece.work()
+                if self.device != "cpu":
+                    import torch
 
-                torch.cuda.synchronize(self.device)
+                    torch.cuda.synchronize(self.device)
         except BaseException as error:
             piece.error = error
         del piece.work
@@ -201,24 +237,6 @@ class TorchExecutor(Executor):
         self._record(piece.op, piece.end - piece.start)
         piece.ended.set()
         piece.then()
-
-
-def check_device(name: str) -> None:
-    """Refuse a device that this machine does not have.
-
-    Raises:
-        UsageError: the message lists its devices.
-    """
-    if name == "cpu":
-        return  # without torch, which takes seconds to import
-    import torch
-
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
-        fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
-        raise UsageError(f"{fact}; take one of {here}") from error
 
 
 class TimedExecutor(Executor):

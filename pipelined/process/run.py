@@ -16,7 +16,7 @@ from typing import TypeVar
 from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
 from pipelined.aio.events import recent_text
-from pipelined.errors import UsageError, as_flags
+from pipelined.errors import OutOfMemory, UsageError, as_flags, ran_out_of_memory
 from pipelined.process import watchdog
 from pipelined.process.exit import (
     FAILED,
@@ -174,6 +174,8 @@ class _Job:
             await self._end(transport, INTERRUPTED, f"rank {transport.rank} was interrupted")
             raise
         except Exception as error:
+            if ran_out_of_memory(error):
+                return await self._end(transport, USAGE, str(OutOfMemory(self._name(transport.rank), error)))
             return await self._fail(transport, error)
 
     async def _fail(self, transport: Transport, error: BaseException) -> int:

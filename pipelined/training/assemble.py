@@ -60,8 +60,17 @@ def build_rank(
         executor: runs the computations, and names the torch device of this rank.
         orders: this rank's instructions by step, instead of its schedule; one for all steps where there is no flush.
     Raises:
-        PlanError, ModelError, UsageError: the settings of the job do not go together.
+        PlanError, ModelError, UsageError: the settings of the job do not go together. OutOfMemory.
     """
+    stages = ", ".join(map(str, job.plan.stages_of(actor.rank)))
+    executor.owner = f"rank {actor.rank} (stages {stages})"
+    with executor.doing("building the model and its optimizer"):
+        return _built(actor, job, executor, tracer, orders or {})
+
+
+def _built(
+    actor: Actor, job: JobDescription, executor: Executor, tracer: Tracer, orders: Mapping[int, Order]
+) -> RankTrainer:
     plan, transport, numerics = job.plan, actor.transport, job.numerics
     if numerics.compile:
         require_compilable(plan, exact=numerics.exact_sums, attention=numerics.recompute_attention)
@@ -102,7 +111,7 @@ def build_rank(
         agreement=_agreement(job, context, stages, world, rank_optimizer.optimizer, entries=entries),
         versions=_versions(job, stages, local, rank_optimizer.optimizer),
         gathered=gathered,
-        orders=orders or {},
+        orders=orders,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.aio.nursery import Nursery
-from pipelined.errors import UsageError, ran_out_of_memory
+from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.pricing.virtual_worker import DueMessages
@@ -275,13 +275,12 @@ class TrainWorker(Worker):
         """Add rank, stage, shard and microbatch to an instruction's error; a transport's errors name their rank."""
         try:
             yield
-        except (TransportError, UsageError):
-            raise
         except Exception as error:
+            if isinstance(error, TransportError | UsageError) and not isinstance(error, OutOfMemory):
+                raise
             where = f"rank {self.context.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
             shard = f", shard {self.context.member} of {shards}" if (shards := self.context.plan.tensor) > 1 else ""
-            fact = f"{where} through stage {at.stage} (pipe {at.pipe}{shard}) failed: {error!r}"
+            what = f"{where} through stage {at.stage} (pipe {at.pipe}{shard})"
             if ran_out_of_memory(error):
-                remedy = "recompute, make microbatches smaller or stages more; a plan counts the bytes of each rank"
-                raise UsageError(f"{fact}; {remedy}") from error
-            raise StageFailed(fact) from error
+                raise self.context.executor.out_of_memory(what, error) from error
+            raise StageFailed(f"{what} failed: {error!r}") from error

@@ -62,7 +62,8 @@ class CheckpointSaver:
         """
         await self.finish()
         state = await RankState.of(self._trainer, step)
-        snapshot = await asyncio.to_thread(state.copied)
+        with self._trainer.context.executor.doing("the copy of the state for a save"):
+            snapshot = await asyncio.to_thread(state.copied)
         self._writing = self._tasks.create_task(
             _as_value(write(self._trainer.context.actor.transport, snapshot, target))
         )

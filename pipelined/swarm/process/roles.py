@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, TypeVar
 
-from pipelined.actors.executor import check_device
+from pipelined.actors.device import check_device
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.membership.addresses import described
 from pipelined.membership.connection import connected, member_node

@@ -132,4 +132,8 @@ class MasterOptimizer(RankOptimizer):
                 parameter.copy_(self.updated[name])
 
     def _submit(self, work: Callable[[], None]) -> None:
-        self._pending.append(self._thread.submit(work))
+        def named() -> None:
+            with self._executor.doing("the update of masters"):
+                work()
+
+        self._pending.append(self._thread.submit(named))

@@ -84,7 +84,8 @@ class FlushedStep(Segment):
         await worker.sent()  # a codec's threads may still be at work, and the step counts its bytes
 
     async def _sum(self, bucket: Bucket) -> None:
-        await self._sums.sum(bucket)
+        with self._context.executor.doing("a gradient sum"):
+            await self._sums.sum(bucket)
         await self._optimizer.take(bucket)
 
     async def admits(self, number: int) -> bool:

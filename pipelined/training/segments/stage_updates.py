@@ -117,7 +117,8 @@ class StageUpdates:
 
     async def _summed(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
         bucket = replace(versions.bucket, gradient=gradient)
-        await self._sums.sum(bucket)
+        with self._context.executor.doing("a gradient sum"):
+            await self._sums.sum(bucket)
         if bucket.owner == self._context.actor.rank:
             squares, _, _ = await self._context.executor.run("norm", bucket.squares)
             account.squares.update(squares)

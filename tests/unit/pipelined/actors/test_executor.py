@@ -8,10 +8,9 @@ from functools import partial
 
 import pytest
 
-from pipelined.actors.executor import TimedExecutor, TorchExecutor, check_device
+from pipelined.actors.executor import TimedExecutor, TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
-from pipelined.errors import UsageError
 
 
 def test_a_timed_device_takes_what_each_op_takes_one_after_another():
@@ -397,10 +396,3 @@ def test_nothing_keeps_what_was_begun_after_its_nursery(withdrawn):
         on_begun(scene)
     finally:
         gc.enable()
-
-
-def test_a_device_that_is_not_here_is_refused_with_those_that_are():
-    check_device("cpu")
-    for name in ("abacus", "cuda:99"):
-        with pytest.raises(UsageError, match=rf"no device here is called '{name}' \(.*\); take one of cpu"):
-            check_device(name)

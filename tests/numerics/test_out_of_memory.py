@@ -1,0 +1,72 @@
+"""Where memory runs out outside of a forward or backward, one message names rank and operation; the exit code is 2."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pipelined.process.launch import ALONE
+from pipelined.process.run import run
+from pipelined.state.checkpoints.saving import CheckpointSaver
+from pipelined.state.checkpoints.trainer_state import RankState, SaveTarget
+from pipelined.training import assemble
+from pipelined.training.evaluate import evaluate
+from pipelined.training.optimizer import rank_optimizer
+from pipelined.training.optimizer.masters import MasterOptimizer
+from pipelined.training.parameters import LocalParameters
+from pipelined.training.segments.versions import Versions
+from pipelined.training.stage import Stage
+from pipelined.training.sums import gradient_sums
+from pipelined.training.trainer import RankTrainer
+from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
+from tests.numerics.trained import opened
+
+HYBRID = Case("one_f_one_b", 2, 2, 2, layers=1, tied=False)
+UNFLUSHED = Case("pipedream_2bw", 2, 1, 2, layers=1, tied=False)
+ON_GPU = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+ON_CPU = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2147483648 bytes.")
+PLACES = {
+    "building": (assemble, "build_local", "building the model and its optimizer", MemoryError()),
+    "forward": (Stage, "forward", "step 0: forward of microbatch 0 through stage 0 (pipe 0)", ON_GPU),
+    "norm": (LocalParameters, "squares", "the gradient norm", ON_GPU),
+    "update": (rank_optimizer, "update", "the update", ON_GPU),
+    "sum": (gradient_sums, "all_reduce", "a gradient sum", ON_CPU),
+    "masters": (MasterOptimizer, "_take_gradient", "the update of masters", ON_CPU),
+    "unflushed": (Versions, "update", "the update", ON_GPU),
+    "evaluation": (Stage, "evaluate", "an evaluation", ON_GPU),
+    "save": (RankState, "copied", "the copy of the state for a save", ON_CPU),
+    "elsewhere": (RankTrainer, "_prepare", "", OSError(12, "Cannot allocate memory")),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_one_message_names_rank_and_operation_and_the_code_is_2(place, monkeypatch, capsys, tmp_path):
+    owner, name, operation, error = PLACES[place]
+    first, working = [error], getattr(owner, name)
+
+    def fails_once(*arguments, **more):
+        if first:
+            raise first.pop()
+        return working(*arguments, **more)
+
+    monkeypatch.setattr(owner, name, fails_once)
+    case = UNFLUSHED if place == "unflushed" else HYBRID
+    job = case.job(torch.float32, replace(OPTIMIZER, clip=0.0), offload_optimizer=place == "masters")
+
+    async def program(transport):
+        async with opened(transport, job) as trainer, CheckpointSaver(trainer) as saver:
+            await trainer.step(0)
+            ids = torch.zeros(case.plan.rows, SEQUENCE, dtype=torch.int64)
+            await evaluate(trainer.context, trainer.model, [(ids, ids)], trainer.world, tag=0)
+            await saver.begin(1, SaveTarget(tmp_path, 1))
+        return 0
+
+    code = run(ALONE, job.plan.world_size, program, job.plan.stages_of, "train")
+    said = capsys.readouterr().err
+    assert not first, "the place was reached"
+    assert code == 2
+    assert re.fullmatch(r"train: error: rank \d[^\n]*\n", said), "one line"
+    assert operation in said and repr(error) in said
+    assert "--offload-optimizer" in said and "Traceback" not in said
+    assert bool(re.search(r"\(free on cpu: [\d,.]+ of [\d,.]+ MiB\)", said)) is (place != "elsewhere")
