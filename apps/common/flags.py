@@ -87,6 +87,8 @@ class RunFlags:
     """Keep queries, keys and values alone of each attention, and compute its core again in the backward."""
     compile: bool = False
     """Compile each stage with torch.compile, at its first microbatch; with whole backwards."""
+    share_devices: bool = False
+    """Let ranks share a GPU where a machine has fewer GPUs than ranks, or each rank sees its own alone."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
     shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond."""

@@ -31,7 +31,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "model": "source preset layers d_model heads vocab positions dropout tied shared squeeze factor bytes init",
         "data": "data val_data eval_windows tokenizer side seed",
         "optimizer": "optimizer lr warmup lr_schedule min_lr beta1 beta2 eps weight_decay clip delayed_updates",
-        "devices and memory": "device ram flops dtype weights recompute recompute_attention compile "
+        "devices and memory": "device share_devices ram flops dtype weights recompute recompute_attention compile "
         "shard_optimizer offload_optimizer delayed_update",
         "transport and sums": "transport listen bandwidth delay links all_reduce exact_sums compress compress_sums",
         "directory and members": "coordinator directory name peers trainers stage slots grace lease rebalance members",

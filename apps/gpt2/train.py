@@ -114,7 +114,9 @@ async def train(
     """
     config, clock = job.config, RealClock()
     ranks_here = launch.ranks_here(transport.world_size)
-    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport, numerics(config).threads)
+    executor = TorchExecutor.of_rank(
+        ranks_here, transport, numerics(config).threads, share_devices=launch.share_devices
+    )
     executor.planned = lambda: job.planned_bytes(job.plan.position(transport.rank)[1])
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:

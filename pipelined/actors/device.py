@@ -1,8 +1,43 @@
 """The devices of this machine, as torch sees them: CPU and GPUs. Torch is imported where a GPU is asked for."""
 
+import sys
+import warnings
 from pathlib import Path
 
+from pipelined.aio.events import printable
 from pipelined.errors import UsageError
+from transports import Transport
+
+
+def device_of_rank(transport: Transport, *, share: bool) -> str:
+    """The device of a rank: the GPU of its number on this machine, or the CPU where torch can use no GPU.
+
+    The first rank of a machine prints a warning where torch says why it cannot use one.
+
+    Args:
+        share: whether ranks may share a GPU: then the number is taken modulo that of the GPUs.
+    Raises:
+        UsageError: this machine has fewer GPUs than ranks, and they may not.
+    """
+    import torch
+
+    here = [rank for rank, node in enumerate(transport.nodes) if node == transport.nodes[transport.rank]]
+    number = here.index(transport.rank)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        usable = torch.cuda.is_available()
+    if not usable:
+        if said and not number:
+            reason = printable(str(said[0].message).splitlines()[0], but="")
+            sys.stderr.write(
+                f"warning: a GPU seems to be here, but torch cannot use it, and computes on the CPU: {reason}\n"
+            )
+        return "cpu"
+    gpus = torch.cuda.device_count()
+    if len(here) > gpus and not share:
+        fact = f"fewer GPUs than ranks on this node (GPUs: {gpus}, ranks: {len(here)})"
+        raise UsageError(f"{fact}; start fewer ranks or pass `share_devices=`")
+    return f"cuda:{number % gpus}"
 
 
 def free_memory(device: str) -> str:
@@ -30,6 +65,8 @@ def check_device(name: str) -> None:
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:
-        here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error has said why already
+            here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
         fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
         raise UsageError(f"{fact}; take one of {here}") from error

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from os import sched_getaffinity
 from typing import Protocol, TypeVar
 
-from pipelined.actors.device import free_memory
+from pipelined.actors.device import device_of_rank, free_memory
 from pipelined.actors.follower import PATIENCE_S, Follower
 from pipelined.actors.work import Piece, WorkThread
 from pipelined.aio.clock import Clock, RealClock
@@ -155,24 +155,24 @@ class TorchExecutor(Executor):
 
     @classmethod
     def of_rank(
-        cls, local_rank: int, ranks_here: int, transport: Transport, threads: int | None = None
+        cls, ranks_here: int, transport: Transport, threads: int | None = None, *, share_devices: bool = False
     ) -> "TorchExecutor":
         """The executor of a rank: on its GPU where the machine has one, else on the CPU.
 
         On the CPU this sets torch's threads.
 
         Args:
-            local_rank: the rank's number on this machine.
-            ranks_here: the number of ranks on this machine.
+            ranks_here: the number of ranks on this machine, or of those that are planned for.
             transport: learns when work begins and ends.
             threads: threads on the CPU; None: the rank's share of the cores of this machine.
+            share_devices: whether ranks may share a GPU.
+        Raises:
+            UsageError: they would have to, and may not.
         """
         import torch
 
-        device = "cpu"
-        if torch.cuda.is_available():
-            device = f"cuda:{local_rank % torch.cuda.device_count()}"
-        else:
+        device = device_of_rank(transport, share=share_devices)
+        if device == "cpu":
             torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // ranks_here))
         return cls(device, RealClock(), transport.set_computing)
 

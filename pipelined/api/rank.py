@@ -102,7 +102,9 @@ class RankSession:
         """
         ranks_here = launch.ranks_here(transport.world_size)
         async with AsyncExitStack() as stack:
-            executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport, job.numerics.threads)
+            executor = TorchExecutor.of_rank(
+                ranks_here, transport, job.numerics.threads, share_devices=launch.share_devices
+            )
             stack.callback(executor.close)
             actor = await stack.enter_async_context(Actor(transport))
 

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -70,6 +71,7 @@ def train(
     masters: torch.dtype | None = None,
     compress: str = NONE,
     transport: str = "auto",
+    share_devices: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     save_every: int = 0,
@@ -82,19 +84,43 @@ def train(
     """Train a model cut into stages over ranks, which all call this with equal arguments; return when all are done.
 
     Args:
-        model, batches: a `Sequential`, its parts, or a traced module; (inputs, targets) of whole steps, or a `Feed`.
-        loss, optimizer: the mean loss from outputs and targets of a microbatch; builds one of torch from parameters.
+        model: a `Sequential` or what it is made of, or a module that `pipelined.trace` has traced.
+        batches: (inputs, targets) of each whole step, equal on all ranks, repeated if they can be; or a `Feed`.
+        loss: the mean loss of one microbatch, from its outputs and targets.
+        optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
         plan: the result of `pipelined.plan`, which sets schedule, sizes, recompute and knobs: leave these out.
-        schedule, knobs: a name, file, class, function or module; "auto" plans first. Its settings, such as `pipes=4`.
-        depth, width, tensor, layout: stages; parallel pipelines; the ranks of a worker, and how they split layers.
-        microbatches, steps: of one pipeline in a step, by default twice the depth; to train, by default all batches.
-        dtype, autocast, seed, clip, lr_scheduler: of parameters, activations, inputs; of products (True: bfloat16); of
-            initial values and random numbers; the largest gradient norm (0: any); builds an optimizer's scheduler.
-        recompute, compile, offload_optimizer, delayed_update, masters, shard_optimizer: see docs/memory.md.
-        all_reduce, exact_sums: the algorithm of the gradient sums, or exactly, by one thread a rank.
-        compress, transport: the codec between stages; "auto" (the launcher's), or a transport's name or URL.
-        checkpoint, resume, save_every, keep, async_save, export: where, when and how to save; see `WholeRun`.
+        schedule: a name, a .py file or .csv table, or a class, function or module of your own; default: one_f_one_b.
+            "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
+        depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
+        width: pipelines that run in parallel, each on its own microbatches; default: 1, or all ranks with `tensor`.
+        tensor: the ranks of a worker, which compute each layer together; see docs/sharding.md.
+        layout: how the ranks of a worker split every layer; see docs/sharding.md.
+        microbatches: of one pipeline in a step; default: twice the depth.
+        steps: steps to train; default: `len(batches)`.
+        dtype: of parameters, activations and floating-point inputs.
+        autocast: the dtype of products in the forward; True: bfloat16; False: `dtype`.
+        recompute: keep only a stage's inputs, and run its forward again before its backward; see docs/memory.md.
+        compile: compile each stage by torch's compiler; see docs/memory.md.
+        seed: of initial values and of all random numbers in layers.
+        clip: the largest global gradient norm; 0 disables clipping.
+        lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
+        all_reduce: the algorithm of the gradient sums.
+        exact_sums: sum gradients without rounding, with one thread a rank; see docs/exact-sums.md.
+        shard_optimizer: the ranks that hold a parameter divide its update; see docs/memory.md.
+        offload_optimizer: keep the optimizer's state, and update, on the host; see docs/memory.md.
+        delayed_update: a step computes while the update before it runs; see docs/memory.md.
+        masters: the dtype of the copies that the optimizer updates.
+        compress: the codec of activations and gradients between stages.
+        transport: a transport's name or URL; "auto": the launcher's.
+        share_devices: let ranks share a GPU where a machine has fewer GPUs than ranks.
+        checkpoint: the directory to save in, at the end and on a stop request.
+        resume: a checkpoint, or a directory of checkpoints, to continue from.
+        save_every: save after each multiple of this number of steps, too; 0: only at the end.
+        async_save: write checkpoints before the last one while training continues.
+        keep: the number of checkpoints to keep.
+        export: the file for the trained state, written one tensor after another; None: rank 0 gathers the state.
         report: called on rank 0 with the report of each step.
+        knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.
     Raises:
         SystemExit: on every rank: 2 after a refusal, 1 after a failure, 130 after an interrupt; printed once.
@@ -107,7 +133,7 @@ def _prepared(arguments: Mapping[str, Any]) -> tuple[Launch, WholeRun]:
     launch = ALONE
     try:
         user = UserJob.of_call(arguments)
-        launch = detect(os.environ, arguments["transport"])
+        launch = replace(detect(os.environ, arguments["transport"]), share_devices=arguments["share_devices"])
         return launch, _work(arguments, user, launch)
     except UsageError as error:
         raise SystemExit(refuse(error, launch, "pipelined.train")) from error

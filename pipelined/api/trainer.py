@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -47,10 +48,9 @@ class LoopTrainer:
         model: a `Sequential`, or what it is made of.
         plan: the arrangement, or the result of `pipelined.plan`, which also sets `recompute`. Its world size must be
             the number of ranks that were started. Without a launcher all ranks run in this process.
-        example: the inputs of one microbatch, to weigh layers by their operations and to check that they chain;
-            without it the layers are weighed by their parameters alone.
+        example: the inputs of one microbatch, to weigh layers by operations, not parameters, and check that they chain.
         loss, optimizer, layout, dtype, autocast, recompute, compile, seed, clip, lr_scheduler, all_reduce, exact_sums,
-            shard_optimizer, offload_optimizer, delayed_update, masters, compress, transport: as in `pipelined.train`.
+            shard_optimizer, offload_optimizer, delayed_update, masters, compress, transport, share_devices: as `train`.
     Raises:
         UsageError: model, plan, optimizer and ranks do not fit together.
 
@@ -82,8 +82,9 @@ class LoopTrainer:
         masters: torch.dtype | None = None,
         compress: str = NONE,
         transport: str = "auto",
+        share_devices: bool = False,
     ):
-        self._launch = detect(os.environ, transport)
+        self._launch = replace(detect(os.environ, transport), share_devices=share_devices)
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
         check_world(self._launch, self.plan.world_size)
         user = UserJob.of_call(locals())

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     launch = ALONE
     try:
-        launch = detect(os.environ)
+        share = "--share-devices" in arguments.others  # a flag of the program
+        launch = replace(detect(os.environ), share_devices=share)
         with _silent_unless(launch.rank == 0):
             code = _run(arguments, launch)
     except UsageError as error:

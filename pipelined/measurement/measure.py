@@ -71,7 +71,7 @@ async def measure(
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
     local = launch.ranks_here(transport.world_size) if transport.world_size > 1 else ranks
     cores, numerics = len(os.sched_getaffinity(0)), model.numerics()
-    executor = TorchExecutor.of_rank(launch.local_rank, local, transport, numerics.threads)
+    executor = TorchExecutor.of_rank(local, transport, numerics.threads, share_devices=launch.share_devices)
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
         async with Actor(transport) as actor:

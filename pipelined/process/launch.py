@@ -40,6 +40,7 @@ class Launch:
         hydra: whether the launcher is MPICH's, which does not name a rank that died.
         kills_on_first_exit: whether the launcher may end all ranks after the first exit, before another rank can print
             its reason.
+        share_devices: whether ranks of a node may share a GPU.
     """
 
     url: str
@@ -50,6 +51,7 @@ class Launch:
     local_size: int | None = None
     hydra: bool = False
     kills_on_first_exit: bool = False
+    share_devices: bool = False
 
     @property
     def prints_errors(self) -> bool:

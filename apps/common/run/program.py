@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from pipelined.aio.events import Level, log_to_stderr
@@ -19,6 +20,9 @@ class LaunchedFlags(Protocol):
 
     @property
     def transport(self) -> str: ...
+
+    @property
+    def share_devices(self) -> bool: ...
 
 
 F = TypeVar("F", bound=LaunchedFlags)
@@ -38,7 +42,7 @@ def run_program(name: str, parse: Callable[[], F], work: Callable[[F, Launch], i
         launch = detect(os.environ)
         flags = parsed(launch, parse)
         log_to_stderr(flags.log)
-        launch = detect(os.environ, flags.transport)
+        launch = replace(detect(os.environ, flags.transport), share_devices=flags.share_devices)
         return work(flags, launch)
     except UsageError as error:
         return refuse(error, launch, name)

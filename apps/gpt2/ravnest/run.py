@@ -203,7 +203,9 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     resumed = await agree(transport, "run", _saved_run(transport, config))
     run = resumed or await broadcast(transport, "new run", secrets.token_hex(8))
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
-    executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
+    executor = TorchExecutor.of_rank(
+        launch.ranks_here(transport.world_size), transport, share_devices=launch.share_devices
+    )
     try:
         capacity = await _capacity(transport, launch, task, training, executor)
         rank = Rank(

@@ -94,7 +94,9 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     feed = job.feed(text)
     task = SwarmTask(job.subject, job.model.vocab, text.digest, feed.held_out)
     session, store = session_of(task), _store(job, text)
-    executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
+    executor = TorchExecutor.of_rank(
+        launch.ranks_here(transport.world_size), transport, share_devices=launch.share_devices
+    )
     start = None if store is None else common_step(store.saved_stages())
     return Rank(
         transport=transport,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,6 +50,7 @@ def plan(
     masters: torch.dtype | None = None,
     compress: str = NONE,
     transport: str = "auto",
+    share_devices: bool = False,
     costs: Mapping[str, float] | None = None,
     links: Mapping[str, float] | None = None,
     far: Mapping[str, float] | None = None,
@@ -66,23 +68,28 @@ def plan(
     meta device and one update of each layer; seconds come from timed stages, or from `costs`.
 
     Args:
-        model, batch: as in `train`; (inputs, targets) of a whole step.
-        ranks, loss: the ranks to plan for, default: those that were started; as in `train`, default: the mean output.
+        model: as in `train`.
+        batch: (inputs, targets) of a whole step.
+        ranks: the ranks to plan for; default: those that were started.
+        loss: the mean loss of one microbatch; default: the mean of the outputs.
         optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
-        schedule, depth, width, microbatches, recompute: settings that the plan must have; default: open.
+        schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
         compile, dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, offload_optimizer, delayed_update,
-            masters, compress, transport: as in `train`.
-        costs: do not measure: flops (operations a rank makes a second), overhead (seconds an instruction; 0) and
-            coding (seconds a byte of a message spends in the codec; 0).
-        links, far, node, cores, memory_limit: the machine, as in `simulate`; links between ranks where they are not
-            measured; bytes of a rank, default: its share of this machine's memory.
+            masters, compress, transport, share_devices: as in `train`.
+        costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
+            instruction; 0) and coding (seconds a byte of a message spends in the codec; 0).
+        links, far, node, cores: the machine, as in `simulate`; links between ranks where they are not measured.
+        memory_limit: bytes of a rank; default: its share of this machine's memory.
         stale: look at schedules without a flush, too, which are not exact, unless there are masters.
         tries: plans to try with real steps; default: 3 if it measures on as many ranks as it plans for, else 0.
-        progress, knobs: called on rank 0 with a line as it works; settings that the plan must have, such as `pipes=4`.
-    Raises: UsageError: the layers do not chain, no plan fits the memory, or none has what it must have.
+        progress: called on rank 0 with a line as the work goes on.
+        knobs: settings of the schedule that the plan must have, such as `pipes=4`.
+    Raises:
+        UsageError: the layers do not chain, no plan fits the memory, or none has what it must have.
     Cost: some seconds for a small model where it is measured.
     """
-    launch, layers = detect(os.environ, transport), _layers(locals())
+    launch = replace(detect(os.environ, transport), share_devices=share_devices)
+    layers = _layers(locals())
     request = _request(locals(), layers, launch)
     return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, "pipelined.plan"))
 

@@ -88,7 +88,9 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     model = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4))
     threads, divided = torch.get_num_threads(), []
     of_rank = TorchExecutor.of_rank
-    monkeypatch.setattr(TorchExecutor, "of_rank", lambda *place: divided.append(place[1]) or of_rank(*place))
+    monkeypatch.setattr(
+        TorchExecutor, "of_rank", lambda *place, **more: divided.append(place[0]) or of_rank(*place, **more)
+    )
 
     async def alone():
         (transport,) = world(1)
