@@ -14,6 +14,7 @@ class Traffic:
 
     Attributes:
         bytes_to: by peer, where there are any.
+        agreed: bytes among those sent by which ranks agreed on plain objects; what agrees counts them.
     """
 
     bytes_sent: int = 0
@@ -21,6 +22,7 @@ class Traffic:
     messages_sent: int = 0
     messages_received: int = 0
     bytes_to: Counter[int] = field(default_factory=Counter)
+    agreed: int = 0
 
     def count_sent(self, peer: int, nbytes: int, uncounted: int = 0) -> None:
         """Count a message or buffer sent to this peer.

@@ -35,7 +35,7 @@ async def broadcast(transport: Transport, what: str, value: Any = None, source: 
     packed = msgpack.packb(value) if parent is None else await _take(transport, parent, what)
     async with Nursery() as tasks:
         for child in children:
-            tasks.create_task(transport.send(child, _address(what), packed))
+            tasks.create_task(_send(transport, child, what, packed))
     return _unpack(packed, what, source if parent is None else parent)
 
 
@@ -54,7 +54,7 @@ async def gather(transport: Transport, what: str, value: Any, target: int = 0) -
             raise _malformed(what, child, f"no list of {_ranks_below(transport, target, child)} objects")
         held += below
     if parent is not None:
-        await transport.send(parent, _address(what), msgpack.packb(held))
+        await _send(transport, parent, what, msgpack.packb(held))
         return []
     size = transport.world_size
     from_target_on = [_unpack(packed, what, (target + offset) % size) for offset, packed in enumerate(held)]
@@ -74,7 +74,7 @@ async def first_value(transport: Transport, what: str, value: Any) -> tuple[int,
         below = _rank_and_value(_unpack(await _take(transport, child, what), what, child), what, child)
         found = below if found is None else found
     if parent is not None:
-        await transport.send(parent, _address(what), msgpack.packb(found))
+        await _send(transport, parent, what, msgpack.packb(found))
     first = _rank_and_value(await broadcast(transport, what, found), what, 0)
     return None if first is None else (first[0], first[1])
 
@@ -117,6 +117,12 @@ def _ranks_below(transport: Transport, root: int, child: int) -> int:
     """The ranks in the subtree of a child, itself among them."""
     node = (child - root) % transport.world_size
     return min(node & -node, transport.world_size - node)
+
+
+async def _send(transport: Transport, peer: int, what: str, packed: bytes) -> None:
+    """Send packed objects; `Traffic.agreed` is exact, as nothing else runs between the two counts."""
+    await transport.send(peer, _address(what), packed)
+    transport.traffic.agreed += len(packed)
 
 
 async def _take(transport: Transport, source: int, what: str) -> Any:

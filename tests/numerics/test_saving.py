@@ -10,6 +10,7 @@ from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
+from pipelined.training.segments.flushed_step import FlushedStep
 from tests.numerics.plain import Case
 from tests.numerics.trained import on_every_rank, on_ranks
 
@@ -130,3 +131,29 @@ def test_leaving_the_block_finishes_a_save_or_raises_its_error(tmp_path):
 
     on_every_rank(CASE, train)
     assert checkpoint.latest(tmp_path / "saved") is not None
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_the_bytes_of_a_step_are_those_without_the_save_beside_it(saves, tmp_path, monkeypatch):
+    """A step ends only after the save, so that all that ranks agree on for it is sent inside of the step."""
+    complete, savers = FlushedStep.complete, {}
+
+    async def late(self, number):
+        if saver := savers.get(self._context.actor.rank):
+            before = self._context.actor.transport.traffic.agreed
+            await saver.finish()
+            assert self._context.actor.transport.traffic.agreed > before
+        return await complete(self, number)
+
+    monkeypatch.setattr(FlushedStep, "complete", late)
+
+    async def rank(trainer):
+        async with CheckpointSaver(trainer) as saver:
+            sent = [(await trainer.step(0)).nbytes]
+            if saves:
+                await saver.begin(1, SaveTarget(tmp_path, 1))
+                savers[trainer.context.actor.rank] = saver
+            return [*sent, (await trainer.step(1)).nbytes]
+
+    for first, second in on_ranks(Case("one_f_one_b", 2, 1, 2, layers=1).job(), rank):
+        assert first == second > 0
