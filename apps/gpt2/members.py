@@ -12,7 +12,7 @@ from apps.lm.data.text import Text
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.saved import other_text, saved_of
+from pipelined.state.saved import other_optimizer, other_text, saved_of
 from pipelined.state.store import fields_of
 from pipelined.state.versions import common_step, saved_steps
 
@@ -74,6 +74,8 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
     if (saved_by := "ravnest" if UPDATES in fields_of(path, latest) else "swarm") != config.schedule:
         fact = f"{path} holds stages of --schedule {saved_by} (the latest: step {latest.step})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or go on from it with --schedule {saved_by}")
+    if config.schedule == "ravnest" and (fact := other_optimizer(path, saved, "adamw")):
+        raise UsageError(f"{fact}; give --checkpoint another directory, or go on with `apps.ravnest`")
     if config.resume is None:
         fact = f"{path} holds checkpoints of an earlier run (the latest: step {latest.step})"
         raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")

@@ -99,7 +99,8 @@ def saving_of(flags: Serve, task: RavnestTask, run: str) -> "Saving":
         fact = f"{flags.checkpoint} holds stages of another run ({saved_steps(found)})"
         raise UsageError(f"{fact}; give --checkpoint another directory")
     identity = task.subject.model(task.vocabulary).identity()
-    return Saving(DiskStore(flags.checkpoint, identity, text=task.text), flags.save_every, run)
+    store = DiskStore(flags.checkpoint, identity, text=task.text, optimizer=task.subject.optimizer)
+    return Saving(store, flags.save_every, run)
 
 
 async def train(flags: Train, say: Say) -> None:
@@ -173,9 +174,9 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
     """The name of the run that saved the latest step in a directory: if there is one, of a step that lies there whole.
 
     Raises:
-        UsageError: nothing is saved there, or it is of a swarm, or of another model or text.
+        UsageError: nothing is saved there, or it is of a swarm, or of another model, text or optimizer.
     """
-    from pipelined.state.saved import other_text, saved_of
+    from pipelined.state.saved import other_optimizer, other_text, saved_of
     from pipelined.state.store import fields_of
 
     saved = saved_of(directory, task.subject.model(task.vocabulary).identity())
@@ -188,6 +189,8 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
         raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
     if text := other_text(directory, saved, task.text):
         raise UsageError(f"{text}; give the --data and --tokenizer of that run")
+    if optimizer := other_optimizer(directory, saved, task.subject.optimizer):
+        raise UsageError(f"{optimizer}; give the --optimizer of that run, or begin anew without --resume")
     return at.version.run
 
 

@@ -21,7 +21,6 @@ MEANINGLESS = {
     "clip": "a step's norm is known when all stages have summed it, as at a flush, and clusters train without one; "
     "lower --lr or raise --warmup instead",
     "stages": "the plan gives each node of a cluster a stage; say how many --nodes and --clusters there are",
-    "optimizer": "each stage is updated by AdamW; leave it out",
     "eval_every": "no node has the whole model before the end; leave it out",
     "compress_sums": "rounds send parameters as they are; leave it out",
     "exact_sums": "gradients are not summed between nodes; leave it out, and see --orders for the same bits again",
@@ -66,6 +65,8 @@ class RavnestConfig:
     """overlapped: clusters train on during a round, and add its difference; blocking: they drain, and wait for it."""
     weigh: Literal["equal", "microbatches"] = "equal"
     """equal: each cluster counts the same in a round; microbatches: by how many it trained since the last one."""
+    optimizer: Literal["adamw", "lamb"] = "adamw"
+    """How parameters are updated."""
     lr: float = 2e-3
     """Highest learning rate, of an update by one microbatch."""
     warmup: int = 10

@@ -14,10 +14,13 @@ from pipelined.ravnest.training import ClusterTraining
 from pipelined.training.job import Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.optimizer.exact import LambConfig
 from pipelined.training.rank_context import MicrobatchSource
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 """Of parameters and of what stages send; bfloat16 is an autocast inside the forward."""
+OPTIMIZERS = {"adamw": OptimizerConfig, "lamb": LambConfig}
+"""The settings of each optimizer, by its name in the record."""
 
 
 def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
@@ -37,7 +40,7 @@ def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
         every=subject.average_every // subject.microbatches,
         microbatch_size=subject.microbatch,
         microbatches=subject.microbatches,
-        optimizer_config=OptimizerConfig(
+        optimizer_config=OPTIMIZERS[subject.optimizer](
             subject.lr, subject.steps, subject.warmup, clip=0.0, weight_decay=subject.weight_decay
         ),
         numerics=Numerics(

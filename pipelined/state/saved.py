@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.state.store import saved_stages, text_of
+from pipelined.state.store import noted_of, saved_stages
 from pipelined.state.versions import SavedStage, common_step
 
 
@@ -29,12 +29,29 @@ def other_text(directory: Path, saved: Iterable[SavedStage], text: str) -> str:
         saved: the stages in the directory.
         text: digest of the tokenizer and text that are trained on now.
     """
-    saved = [*saved]
-    at = common_step(saved) or max(saved, default=None)
-    if at is None or (before := text_of(directory, at)) in ("", text):
+    at = _latest(saved)
+    if at is None or (before := noted_of(directory, at, "text")) in ("", text):
         return ""
     digests = f"{before[:16]} saved, {text[:16]} here"
     return f"{directory} holds stages that were trained on other data (step {at.step}; digest: {digests})"
+
+
+def other_optimizer(directory: Path, saved: Iterable[SavedStage], name: str) -> str:
+    """A message if another optimizer trained the latest whole step, or latest stage; else "".
+
+    Args:
+        saved: the stages in the directory, of clusters; one that records no optimizer was trained by AdamW.
+        name: of the optimizer that trains now.
+    """
+    at = _latest(saved)
+    if at is None or (before := noted_of(directory, at, "optimizer") or "adamw") == name:
+        return ""
+    return f"{directory} holds stages that another optimizer trained (step {at.step}: {before}, here: {name})"
+
+
+def _latest(saved: Iterable[SavedStage]) -> SavedStage | None:
+    saved = [*saved]
+    return common_step(saved) or max(saved, default=None)
 
 
 def _saved_of(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:

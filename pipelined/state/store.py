@@ -66,13 +66,14 @@ class DiskStore:
     Args:
         identity: values that must be equal for a state to fit the model.
         keep: number of steps kept of each stage.
-        text: digest of the training text, recorded with each save.
+        text, optimizer: digest of the training text, and the optimizer's name; recorded with each save if not "".
     """
 
     directory: Path
     identity: Mapping[str, Any]
     keep: int = 3
     text: str = ""
+    optimizer: str = ""
 
     def saved_stages(self) -> Sequence[SavedStage]:
         """See `CheckpointStore`."""
@@ -81,7 +82,8 @@ class DiskStore:
     def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
         """See `CheckpointStore`."""
         try:
-            path = save(self.directory, saved, state, self.identity, keep=self.keep, text=self.text)
+            notes = {"text": self.text, "optimizer": self.optimizer}
+            path = save(self.directory, saved, state, self.identity, keep=self.keep, **notes)
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
         return path is not None
@@ -113,6 +115,7 @@ def save(
     *,
     keep: int = 3,
     text: str = "",
+    optimizer: str = "",
 ) -> Path | None:
     """Save a stage's state atomically; None if another peer is saving this stage at the same time.
 
@@ -120,7 +123,7 @@ def save(
         state: by NAME/FIELD; it must not change meanwhile.
         identity: values that must be equal for the state to fit a model.
         keep: number of steps kept of this stage, including this one.
-        text: digest of the tokenizer and the training text; "": not recorded.
+        text, optimizer: digest of the tokenizer and the training text, and a name; "": not recorded.
     Raises:
         CheckpointError: it could not be written; earlier saves are unchanged.
     Cost: three passes over the bytes; nothing is written if this very state is saved already.
@@ -139,7 +142,8 @@ def save(
             name, _, field = key.rpartition("/")
             tensors.setdefault(name, {})[field] = Block.of(value).torch()
         scalars = {"stage": saved.stage, "stages": saved.stages, "lineage": saved.lineage, "root": root}
-        return _write(place, Meta(saved.step, identity, {"text": text}, scalars), tensors, keep)
+        notes = {"text": text, **({"optimizer": optimizer} if optimizer else {})}
+    return _write(place, Meta(saved.step, identity, notes, scalars), tensors, keep)
 
 
 def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Path:
@@ -160,10 +164,10 @@ def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = Non
     return [entry[0] for entry in read if entry]
 
 
-def text_of(directory: str | Path, at: SavedStage) -> str:
-    """Digest of the text that a saved step was trained on; "" if no stage of it recorded one."""
-    texts = (shard.meta.config.get("text") for shard in _shards(directory, at.version))
-    return next((text for text in texts if isinstance(text, str) and text), "")
+def noted_of(directory: str | Path, at: SavedStage, name: str) -> str:
+    """What a saved step was trained with: "text", a digest, or "optimizer"; "" if no stage of it recorded that."""
+    notes = (shard.meta.config.get(name) for shard in _shards(directory, at.version))
+    return next((note for note in notes if isinstance(note, str) and note), "")
 
 
 def fields_of(directory: str | Path, at: SavedStage) -> set[str]:

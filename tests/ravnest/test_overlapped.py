@@ -17,6 +17,7 @@ from pipelined.state.manifest import layout_of
 from pipelined.state.store import DiskStore, find_whole, saved_stages
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
+from pipelined.training.optimizer.exact import LambConfig
 from tests.numerics.ravnest import training_of
 from tests.numerics.test_ravnest_rounds import on_loop
 from tests.numerics.trained import opened
@@ -31,6 +32,7 @@ TRAININGS = {
     "weighed": replace(OVERLAPPED, by_microbatches=True),
     "blocking": replace(OVERLAPPED, overlapped=False),
     "newest": replace(OVERLAPPED, numerics=replace(OVERLAPPED.numerics, newest=True)),
+    "lamb": replace(OVERLAPPED, optimizer_config=LambConfig(**vars(OPTIMIZER))),
 }
 
 
@@ -165,7 +167,7 @@ async def digest_of(training, orders, values):
         return await model_digest(trainer.context.actor.transport, trainer.local)
 
 
-@pytest.mark.parametrize("kind", ["overlapped", "weighed", "newest"])
+@pytest.mark.parametrize("kind", ["overlapped", "weighed", "newest", "lamb"])
 def test_overlapped_rounds_have_the_losses_and_the_average_of_a_plain_loop(tmp_path, kind):
     """One microbatch is alive, so that each cluster is a plain loop; two whole rounds of two clusters, and the last."""
     training = TRAININGS[kind]

@@ -17,9 +17,9 @@ from pipelined.programs.exact_grid import Grid
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.torch_random import TorchRandom
 from pipelined.state.manifest import layout_of
-from pipelined.swarm.stages.exact_optimizers import sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import Layout, StageTraining, dtype_name
+from pipelined.training.optimizer.exact import sum_of_squares
 from pipelined.training.optimizer.state import GRID
 from pipelined.training.stage import evaluating, seeded
 from pipelined.training.sums.grids import Grids

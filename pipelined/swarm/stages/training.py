@@ -17,9 +17,10 @@ import torch
 from torch import nn
 
 from pipelined.errors import UsageError
-from pipelined.swarm.stages.exact_optimizers import ExactOptimizer, find_update
+from pipelined.swarm.stages.exact_optimizers import ExactOptimizer
 from pipelined.training.model import LanguageModel
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.optimizer.exact import find_update
 
 Layout = tuple[str, tuple[int, ...]]
 """Dtype and shape of a tensor, the rows of a microbatch first."""
@@ -99,7 +100,7 @@ class Training:
         rows: sequences in a microbatch, B.
         sequence: tokens a sequence, T.
         seed: of initial values and dropout.
-        update: the optimizer's name, of `pipelined.swarm.stages.exact_optimizers`.
+        update: the optimizer's name, of `pipelined.training.optimizer.exact`.
         dtype: of parameters, sums and the tensors between stages.
         autocast: bfloat16 for matrix products inside the forward.
         text: digest of the tokenizer, and also of the text if a seed must find the same sequences in every process.

@@ -41,6 +41,17 @@ def test_stages_of_a_swarm_and_of_clusters_are_refused_to_one_another(tmp_path, 
         check_saved_stages(config, model)
 
 
+def test_clusters_that_lamb_trained_are_no_start_of_a_job_that_trains_by_adamw(tmp_path):
+    config = parse(f"--schedule ravnest --checkpoint {tmp_path} --resume auto".split())
+    model = replace(model_of(config), tied=False)
+    state = {"weight/value": np.zeros(3, np.float32), "weight/updates": np.array(5)}
+    save(tmp_path, SavedStage(5, 0, 1, "run-1"), state, model.identity())
+    check_saved_stages(config, model)
+    save(tmp_path, SavedStage(6, 0, 1, "run-1"), state, model.identity(), optimizer="lamb")
+    with pytest.raises(UsageError, match=r"another optimizer trained \(step 6: lamb, here: adamw\); give --checkpoint"):
+        check_saved_stages(config, model)
+
+
 def test_another_text_than_was_saved_is_refused_with_both_digests_unless_it_is_meant(tmp_path):
     flags = f"--schedule swarm --stages 1 --checkpoint {tmp_path} --resume auto --data {ROOT / 'LICENSE'}"
     job = resolve_swarm(parse(flags.split()), None)

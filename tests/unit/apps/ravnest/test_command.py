@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -46,6 +47,7 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("train --coordinator tcp://127.0.0.1:1 --nodes 2 --clusters 3", "more clusters than nodes"),
         ("status --coordinator tcp://127.0.0.1:1 --web=-1", "--web must be a port from 0 to 65535 (it is -1)"),
         ("status --coordinator tcp://127.0.0.1:1 --web 65536", "--web must be a port from 0 to 65535 (it is 65536)"),
+        ("local --optimizer sgd", "invalid choice 'sgd' for argument '--optimizer'. Expected one of adamw, lamb;"),
         ("local --ahead 0", "--ahead must be at least 1"),
         ("local --nodes 2 --clusters 1 --ahead 5000", "--ahead must be at most 4096 (it is 5000); lower it"),
         ("train --coordinator tcp://127.0.0.1:1 --ahead 4097", "--ahead must be at most 4096 (it is 4097)"),
@@ -260,8 +262,39 @@ def test_a_run_is_resumed_by_the_name_under_which_it_saved(tmp_path):
         resumed_run(tmp_path, replace(TASK, vocabulary=300))
     with pytest.raises(UsageError, match="trained on other data"):
         resumed_run(tmp_path, replace(TASK, text="another digest"))
+    with pytest.raises(UsageError, match=r"trained \(step 3: adamw, here: lamb\); give the --optimizer of that run"):
+        resumed_run(tmp_path, trained_by("lamb"))
     words = _training(parse(["local", "--resume", "--checkpoint", str(tmp_path)]), 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).checkpoint == tmp_path
+
+
+def trained_by(optimizer):
+    return replace(TASK, subject=replace(TASK.subject, optimizer=optimizer))
+
+
+@pytest.mark.parametrize("optimizer", get_args(RavnestConfig.__annotations__["optimizer"]))
+def test_a_run_is_resumed_with_the_optimizer_that_trained_it(tmp_path, optimizer):
+    """A save of an earlier release records none, and AdamW trained it."""
+    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", "--checkpoint", str(tmp_path)])
+    state = {"weight/value": np.zeros(2, np.float32), "weight/updates": np.array(3)}
+    saving = saving_of(flags, trained_by(optimizer), "this")
+    saving.store.save(SavedStage(3, 0, 1, "this-7"), state)
+    assert resumed_run(tmp_path, trained_by(optimizer)) == "this"
+    (other,) = {"adamw", "lamb"} - {optimizer}
+    with pytest.raises(UsageError, match=rf"step 3: {optimizer}, here: {other}"):
+        resumed_run(tmp_path, trained_by(other))
+    replace(saving.store, optimizer="").save(SavedStage(5, 0, 1, "this-7"), {**state, "weight/updates": np.array(5)})
+    assert resumed_run(tmp_path, trained_by("adamw")) == "this"
+
+
+def test_the_optimizer_is_a_part_of_what_is_trained():
+    words = _training(parse(["local", "--optimizer", "lamb"]), 2)
+    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).subject.optimizer == "lamb"
+    assert RavnestTask.unpack(trained_by("lamb").pack()) == trained_by("lamb")
+    assert TASK.differences(trained_by("lamb")) == "optimizer: adamw here, lamb there"
+    earlier = json.loads(TASK.pack())
+    del earlier["ravnest"]["subject"]["optimizer"]
+    assert RavnestTask.unpack(json.dumps(earlier).encode()) == TASK
 
 
 def test_a_run_is_resumed_by_the_name_of_a_stage_in_one_nodes_own_directory(tmp_path):

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
-from pipelined.swarm.stages.exact_optimizers import (
+from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.optimizer.exact import (
     PIECE,
     Learned,
     adamw,
@@ -19,7 +20,6 @@ from pipelined.swarm.stages.exact_optimizers import (
     sum_of_squares,
     trust_ratio,
 )
-from pipelined.training.optimizer import OptimizerConfig
 
 OPTIMIZER = OptimizerConfig(lr=0.02, steps=20, warmup=3, weight_decay=0.1, betas=(0.9, 0.95), eps=1e-6)
 
