@@ -35,6 +35,29 @@ def test_two_clusters_hold_the_copies_of_a_round_and_the_first_one_what_it_saves
     assert is_low(story.ratios(clusters, 1)), "a round"
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_cluster_that_becomes_the_first_holds_what_it_saves(tmp_path, blocking):
+    """So every cluster is planned with room for it: the second one saves when the first is lost."""
+    saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
+    training = replace(TRAINING, overlapped=not blocking, steps=45)
+    story = WeighedStory(training, nodes=6, clusters=3, delay=0.03, saving=saving)
+
+    async def lost():
+        await story.view.wait_for(lambda: story.view.progress)
+        await story.befall(Fault.LOSE, names=[story.view.clusters.rows[0][0].name])
+
+    run_virtual(story.run(lost()))
+    before, *others = story.every_clusters
+    assert others and all(each.rows[:2] == before.rows[1:] for each in others)
+
+    def fullest(**saves):
+        ratios = [story.ratios(each, 0, rounds=True, blocking=blocking, **saves) for each in others]
+        return [*map(min, zip(*ratios, strict=True))]
+
+    assert holds(fullest(saves=True)), fullest(saves=True)
+    assert is_low(fullest()), "what is saved"
+
+
 def test_one_cluster_alone_holds_what_it_saves(tmp_path):
     saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     story = WeighedStory(nodes=2, clusters=1, delay=0.03, saving=saving)
