@@ -21,6 +21,7 @@ from apps.gpt2.team_costs import (
     costs_of,
     layout_of,
     moves_of_front,
+    sizes_of_front,
     stage_moves,
     team_chain,
     team_workload,
@@ -31,7 +32,8 @@ from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from apps.lm.sharded.layouts import STATES, divides, factors_of, resolved, states_of
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
-from pipelined.planner.planned_model import StageMoves, is_open
+from pipelined.planner.planned_model import LayoutSizes, StageMoves, is_open
+from pipelined.programs.bucket_names import Stages
 from pipelined.programs.plan import Plan
 from pipelined.schedules import SCALE
 from pipelined.sharding.search.chain import Chain
@@ -106,6 +108,9 @@ class PlannedGPT2:
         if key not in self._texts:
             self._texts[key] = [text_of(layout, states_of(plan.split)) for layout in team.front]
         return self._texts[key], moves_of_front(self.model, plan, self.sequence, team)
+
+    def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
+        return sizes_of_front(self.model, plan, self.sequence, self._team(plan, machine), groups, **self.config.held)
 
     def lighter(self, plan: Plan) -> Plan | None:
         state, *_ = states_of(plan.split).values()

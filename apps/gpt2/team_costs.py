@@ -14,7 +14,7 @@ from apps.gpt2.operators import chain
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from apps.lm.sharded.layouts import OPERATORS, Factors, divides, factors_of, states_of, written
-from pipelined.planner.planned_model import StageMoves
+from pipelined.planner.planned_model import LayoutSizes, StageMoves
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -26,9 +26,10 @@ from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Workload
 
 BLOCK, HEAD = "block", "head"
+KINDS = (BLOCK, HEAD, EMBEDDING, MATRIX)
 Costs = Mapping[str, LayerCosts]
 """By kind of layer."""
-EVEN: Costs = dict.fromkeys((BLOCK, HEAD, EMBEDDING, MATRIX), LayerCosts())
+EVEN: Costs = dict.fromkeys(KINDS, LayerCosts())
 """Of no layout: nothing is moved, and nothing is held twice."""
 
 
@@ -94,11 +95,48 @@ def moves_of_front(
     """
     every = _kinds(config, plan, sequence)
     found = np.zeros((len(team.front), len(every), 2))
-    for kind in (BLOCK, HEAD, EMBEDDING, MATRIX):
+    for kind in KINDS:
         micro = (1 + again) * team.numbers_of_front(kind, "forward") + team.numbers_of_front(kind, "backward")
         both = np.stack([micro, team.numbers_of_front(kind, "update")], axis=1)
         found += both[:, None] * np.array([kinds[kind] for kinds in every])[None, :, None]
     return found
+
+
+def sizes_of_front(
+    config: ModelConfig,
+    plan: Plan,
+    sequence: int,
+    team: TeamChain,
+    groups: Sequence[Stages],
+    *,
+    itemsize: int,
+    again: bool = False,
+    **_: Any,
+) -> LayoutSizes:
+    """What a member holds in each layout of the front, as `team_workload` has it for one.
+
+    Args:
+        groups: the stages of each entry of the workload's parameters.
+    """
+    every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence
+    counts = np.array([[kinds[kind] for kinds in every] for kind in KINDS])
+    gathered, kept, numbers = (
+        np.stack([team.numbers_of_front(kind, name) for kind in KINDS], axis=1)
+        for name in ("gathered", "kept", "numbers")
+    )
+    tape = np.array([_kept_by_tape(config, kinds, again) * tokens * itemsize / plan.tensor for kinds in every])
+    own, matrix = counts.copy(), KINDS.index(MATRIX)
+    own[matrix] *= not config.tied
+    elements: dict[Stages, NDArray[np.float64]] = {(at,): column for at, column in enumerate((numbers @ own).T)}
+    if config.tied:
+        ends = tuple(sorted({0, len(every) - 1}))
+        elements[ends] = elements.get(ends, 0.0) + numbers[:, matrix]
+    none = np.zeros(len(numbers))
+    return LayoutSizes(
+        np.ceil(np.stack([elements.get(stages, none) for stages in groups], axis=1)),
+        np.ceil(tape + kept @ counts * itemsize * plan.layout.parts),
+        np.ceil(gathered @ counts) * itemsize,
+    )
 
 
 def team_workload(

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelined.planner.candidates import Candidate
+from pipelined.planner.planned_model import LayoutSizes
 from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.record import in_time, record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import rank_memory
-from pipelined.simulation.workload import Workload
+from pipelined.simulation.workload import Parameters, Workload
 
 
 def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str) -> float:
@@ -80,6 +81,29 @@ def least_bytes(candidate: Candidate, workload: Workload) -> float:
         rank_memory(workload, layout, worker, ()).total + _one_alive(candidate, workload, layout.stages_of(worker))
         for worker in range(layout.workers)
     )
+
+
+def least_bytes_of_layouts(candidate: Candidate, workload: Workload, sizes: LayoutSizes) -> NDArray[np.float64]:
+    """As `least_bytes`, of each layout of the plan's teams, less what numbers with a point may be off.
+
+    Args:
+        workload: of the open plan, whose parameters have the same entries.
+    """
+    layout, held = candidate.plan.layout, np.zeros(len(sizes.elements))
+    groups = workload.parameters
+    bytes_of = [[_held_bytes(replace(group, elements=number)) for number in (0, 1)] for group in groups]
+    for stages in {tuple(layout.stages_of(worker)) for worker in range(layout.workers)}:
+        total = sizes.activations[:, stages].max(axis=1) / layout.parts + sizes.frozen[:, stages].sum(axis=1)
+        for place, (group, (none, one)) in enumerate(zip(groups, bytes_of, strict=True)):
+            if not set(stages).isdisjoint(group.stages):
+                total += none + (one - none) * sizes.elements[:, place]
+        held = np.maximum(held, total)
+    return held * (1 - 1e-9)
+
+
+def _held_bytes(group: Parameters) -> int:
+    """Of a parameter, its gradient, and what the optimizer keeps."""
+    return group.nbytes + group.gradient_bytes + group.kept_bytes
 
 
 def peak_of(candidate: Candidate, workload: Workload) -> float:

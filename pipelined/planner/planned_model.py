@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelined.measurement.measured_model import MeasuredModel
+from pipelined.programs.bucket_names import Stages
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Workload
@@ -56,6 +57,32 @@ class StageMoves(NamedTuple):
 def is_open(plan: Plan) -> bool:
     """Whether the layout of the plan's teams is left open; its text then is +STATE, or empty."""
     return plan.tensor > 1 and plan.split[:1] in ("", "+")
+
+
+class LayoutSizes(NamedTuple):
+    """What a member holds in each of several layouts.
+
+    Args:
+        elements: numbers of parameters, [layout, entry of the workload's parameters].
+        activations, frozen: bytes of each stage, [layout, stage]; see `StageCosts`.
+    """
+
+    elements: NDArray[np.float64]
+    activations: NDArray[np.float64]
+    frozen: NDArray[np.float64]
+
+
+@runtime_checkable
+class SizedLayouts(Protocol):
+    """A model that says at once what a member holds in each layout, so that none is built only to be left out."""
+
+    def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
+        """The sizes of the layouts of `SplitModel.layouts`, as the workloads of their plans have them.
+
+        Args:
+            groups: the stages of each entry of a workload's parameters.
+        """
+        ...
 
 
 @runtime_checkable

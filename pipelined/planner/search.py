@@ -14,6 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes, least_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
 from pipelined.planner.costs import ModelCosts, can_split, priced, split_model
+from pipelined.planner.fronts import Front, held_by_layouts
 from pipelined.planner.planned_model import PlannedModel, is_open
 from pipelined.programs.plan import Plan
 from pipelined.simulation.job import with_costs
@@ -200,18 +201,18 @@ def search(
 class _Queue:
     """The candidates that may fit, the lowest bound first.
 
-    A plan of teams waits with even shares and free moves. When its turn comes, each of its layouts takes its place with
-    a bound of its own, and only the layout that is next in turn becomes a candidate.
+    A plan of teams waits with even shares and free moves. When its turn comes, the front of its layouts takes its place,
+    with the bound of the next of them; only the layout whose turn it is becomes a candidate.
 
     Attributes:
-        waiting: (bound, order, candidate, the layout that its open plan is to take or ""), a heap.
+        waiting: (bound, order, candidate, the front of its open plan, if it is known), a heap.
         considered: candidates so far, each layout of a plan of teams among them.
         too_big: those that do not fit the memory.
         least: the least bytes over all candidates.
     """
 
     def __init__(self, request: SearchRequest):
-        self.waiting: list[tuple[float, int, Candidate, str]] = []
+        self.waiting: list[tuple[float, int, Candidate, Front | None]] = []
         self.considered, self.too_big, self.least = 0, 0, float("inf")
         self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], Workload]()
         self._lightened = set[str]()
@@ -227,7 +228,7 @@ class _Queue:
                 self._leave_out(candidate)
                 return
             bound = least_seconds(candidate, workload, request.machine, request.all_reduce)
-            heappush(self.waiting, (bound, next(self._order), candidate, ""))
+            self._push(bound, candidate)
 
     def take(self, worst: float) -> Candidate | None:
         """The candidate with the lowest bound, of equal ones the first; None if it gives way or does not fit.
@@ -235,15 +236,24 @@ class _Queue:
         Args:
             worst: seconds; layouts with a higher bound need not wait.
         """
-        _, _, candidate, split = heappop(self.waiting)
+        _, _, candidate, front = heappop(self.waiting)
         if not is_open(candidate.plan):
             return candidate if self._fits(candidate) else None
-        self.considered -= 1
-        if split:
-            self.add(replace(candidate, plan=replace(candidate.plan, split=split)))
-        else:
+        if front is None:
+            self.considered -= 1
             self._add_layouts(candidate, worst)
+        elif front.bound == float("inf"):  # the layouts that do not fit have their turn
+            self._lighten(candidate)
+        else:
+            self.considered -= 1
+            split = front.take()
+            self._push(front.bound, candidate, front, worst)
+            self.add(replace(candidate, plan=replace(candidate.plan, split=split)))
         return None
+
+    def _push(self, bound: float, candidate: Candidate, front: Front | None = None, worst: float = float("inf")) -> None:
+        if bound <= worst and bound < float("inf"):
+            heappush(self.waiting, (bound, next(self._order), candidate, front))
 
     def _fits(self, candidate: Candidate) -> bool:
         """Whether the memory suffices; without a flush only the simulation knows."""
@@ -258,6 +268,9 @@ class _Queue:
     def _leave_out(self, candidate: Candidate) -> None:
         """Count a candidate that does not fit, and add the teams of which members hold less, once."""
         self.too_big += 1
+        self._lighten(candidate)
+
+    def _lighten(self, candidate: Candidate) -> None:
         if candidate.plan.tensor > 1 and (plan := split_model(self._request.model).lighter(candidate.plan)):
             lighter = replace(candidate, plan=plan)
             if repr(lighter) not in self._lightened:
@@ -268,13 +281,17 @@ class _Queue:
         request, workload = self._request, self._workload(candidate.plan)
         layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
         bounds = least_of_layouts(candidate, workload, request.machine, request.all_reduce, moves)
-        for split, bound in zip(layouts, bounds.tolist(), strict=True):
-            if bound <= worst:
-                heappush(self.waiting, (bound, next(self._order), candidate, split))
-        self.considered += len(layouts)
+        held = held_by_layouts(request.model, candidate, workload, request.machine, len(layouts))
+        front = Front(layouts, bounds, held, request.memory_limit)
+        self.considered, self.too_big = self.considered + front.considered, self.too_big + front.too_big
+        self.least = min(self.least, held.min(initial=float("inf")))
+        self._push(front.bound, candidate, front, worst)
+        if front.too_big:
+            self._push(front.lightened, candidate, Front([], bounds[:0], held[:0], 0.0), worst)
 
     def _workload(self, plan: Plan) -> Workload:
-        key = plan.depth, plan.microbatch, plan.layout.parts, plan.tensor, plan.split
+        layout = plan.layout  # placement and teams decide which ranks divide an update
+        key = plan.depth, plan.microbatch, layout.parts, plan.tensor, plan.split, frozenset(layout.placement.items())
         if key not in self._workloads:
             self._workloads[key] = self._request.workload(plan)
         return self._workloads[key]

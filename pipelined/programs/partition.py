@@ -1,6 +1,7 @@
 """Partition of a row of layers into stages so that the slowest stage is as fast as possible. No torch, no network."""
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from itertools import accumulate
 
 from pipelined.programs.plan import PlanError
@@ -22,7 +23,18 @@ def partition(costs: list[float], depth: int) -> list[range]:
     if depth > layers:
         fact = f"more stages than layers (stages: {depth}, layers: {layers})"
         raise PlanError(f"{fact}; lower `depth=` to {layers} or less")
-    total = [0.0, *accumulate(costs)]
+    cuts, start, best = [], 0, _best(tuple(costs))
+    for stages in range(depth, 0, -1):
+        _, end = best(start, stages)
+        cuts.append(range(start, end))
+        start = end
+    return cuts
+
+
+@lru_cache(maxsize=16)
+def _best(costs: tuple[float, ...]) -> Callable[[int, int], tuple[float, int]]:
+    """The best cut of each end of these layers; it is found once for all depths."""
+    layers, total = len(costs), [0.0, *accumulate(costs)]
 
     @cache
     def best(start: int, stages: int) -> tuple[float, int]:
@@ -32,9 +44,4 @@ def partition(costs: list[float], depth: int) -> list[range]:
         ends = range(start + 1, layers - stages + 2)
         return min((max(total[end] - total[start], best(end, stages - 1)[0]), end) for end in ends)
 
-    cuts, start = [], 0
-    for stages in range(depth, 0, -1):
-        _, end = best(start, stages)
-        cuts.append(range(start, end))
-        start = end
-    return cuts
+    return best

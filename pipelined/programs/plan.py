@@ -196,8 +196,9 @@ class Plan:
 
         Their gradients are summed.
         """
-        workers = {worker for (_, stage), worker in self.layout.placement.items() if stage in stages}
-        return tuple(sorted(self.rank(g, w, member) for g in range(self.width) for w in workers))
+        layout, team = self.layout, self.tensor
+        workers = sorted(set().union(*map(layout.holders_of, stages)))
+        return tuple((g * layout.workers + w) * team + member for g in range(self.width) for w in workers)
 
     def global_microbatch(self, group: int, microbatch: int) -> int:
         """The number of a group's microbatch among all microbatches of the step."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from pipelined.errors import UsageError
 
@@ -92,8 +93,27 @@ class StageMap:
 
     def held_by(self, worker: int) -> list[tuple[int, int]]:
         """The (pipe, stage) pairs that a worker holds, sorted by pipe, then stage."""
-        return sorted(place for place, holder in self.placement.items() if holder == worker)
+        return list(self._held.get(worker, ()))
 
     def stages_of(self, worker: int) -> list[int]:
         """The distinct stages that a worker holds, ascending."""
         return sorted({stage for _, stage in self.held_by(worker)})
+
+    def holders_of(self, stage: int) -> frozenset[int]:
+        """The workers that hold a stage."""
+        return self._holders.get(stage, frozenset())
+
+    @cached_property
+    def _holders(self) -> dict[int, frozenset[int]]:
+        found: dict[int, set[int]] = {}
+        for (_, stage), worker in self.placement.items():
+            found.setdefault(stage, set()).add(worker)
+        return {stage: frozenset(workers) for stage, workers in found.items()}
+
+    @cached_property
+    def _held(self) -> dict[int, list[tuple[int, int]]]:
+        """The (pipe, stage) pairs of each worker, sorted."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for place in sorted(self.placement):
+            found.setdefault(self.placement[place], []).append(place)
+        return found

@@ -4,6 +4,7 @@ A message of m bytes occupies its link for m·beta seconds and arrives alpha sec
 """
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
@@ -51,8 +52,9 @@ class Machine:
 
     def sum_seconds(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
         """The seconds of a gradient sum over these ranks if they do nothing else; `auto` takes the cheapest."""
-        problem = ProblemSize([rank - rank % self.node if self.node else 0 for rank in ranks], nbytes)
-        return ALL_REDUCE.closed_forms_for(algorithm, problem, self.sum_links).seconds(problem, self.sum_links)
+        first = ranks[0] // self.node if self.node and ranks else 0
+        nodes = tuple((rank // self.node - first) * self.node if self.node else 0 for rank in ranks)
+        return _sum_seconds(algorithm, nodes, nbytes, self.sum_links)
 
     def shares(self, ranks: int) -> bool:
         """Whether this number of ranks has to share the cores."""
@@ -66,3 +68,9 @@ class Machine:
     @property
     def _far(self) -> Links:
         return self.near if self.far is None else self.far
+
+
+@lru_cache(maxsize=1 << 16)
+def _sum_seconds(algorithm: str, nodes: tuple[int, ...], nbytes: int, links: Links) -> float:
+    problem = ProblemSize(nodes, nbytes)
+    return ALL_REDUCE.closed_forms_for(algorithm, problem, links).seconds(problem, links)
