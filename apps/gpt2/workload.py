@@ -5,6 +5,7 @@ speed, until they are measured.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 from apps.gpt2.memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
@@ -51,14 +52,14 @@ def workload(
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )
-    parameters = _parameters(config, cut, itemsize, exact)
+    parameters = _parameters(config, tuple(cut), itemsize, exact)
     whole = Workload(stages, [replace(each, masters=masters) for each in parameters])
     return whole.divided(plan) if divided else whole
 
 
-def _parameters(config: ModelConfig, cut: list[range], itemsize: int, exact: bool) -> list[Parameters]:
+@lru_cache(maxsize=256)
+def _parameters(config: ModelConfig, cut: tuple[range, ...], itemsize: int, exact: bool) -> list[Parameters]:
     """The parameters of each bucket, as the trainer groups them."""
-
     layers, every = layer_shapes(config), shapes(config)
     names_of = {stage: [name for layer in part for name in layers[layer]] for stage, part in enumerate(cut)}
     return [

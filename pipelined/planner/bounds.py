@@ -4,7 +4,7 @@ A plan with a bound above the best results so far is not simulated. So a bound m
 the search would miss good plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.planned_model import LayoutSizes
+from pipelined.programs.bucket_names import Stages
 from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.record import in_time, record
@@ -20,6 +21,8 @@ from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import rank_memory
 from pipelined.simulation.workload import Parameters, Workload
+
+Moves = NDArray[np.float64]
 
 
 def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str) -> float:
@@ -29,7 +32,8 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
     computing of the worker, and the backwards from that stage back to the first one; plus the shortest gradient sum
     and the longest update, which follow one another.
     The last term of backwards is left out if backwards are split, because the worker's last instruction may then be a
-    weight half, and no other worker waits for that. Without a flush only the computing counts.
+    weight half, and no other worker waits for that. A worker also takes part in one sum at a time, and in none before
+    it has computed a stage of it. Without a flush only the computing counts.
 
     Cost: some µs per stage and pipe.
     """
@@ -44,8 +48,10 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
     everything = sum(map(spent.busy, range(plan.layout.workers))) * plan.width * plan.tensor
     shared = everything / machine.cores if machine.shares(plan.world_size) else 0.0
     updates = (sum(workload.stages[s].update for s in plan.layout.stages_of(w)) for w in range(plan.layout.workers))
-    ending = _least_sum(plan, workload, machine, all_reduce) + max(updates)
-    return max(longest, spent.microbatch / parts, shared) + ending
+    sums = _sums(plan, workload, machine, all_reduce)
+    summed = max(float(spent.summed(worker, sums)) for worker in range(plan.layout.workers))
+    computed = max(longest, spent.microbatch / parts, shared) + min(sums.values(), default=0.0)
+    return max(computed, summed) + max(updates)
 
 
 def least_of_layouts(
@@ -61,6 +67,8 @@ def least_of_layouts(
     plan, layout = candidate.plan, candidate.plan.layout
     split = splits(plan)
     spent, least = _Spent(candidate, workload, split), np.zeros(len(moves))
+    sums = _sums(plan, workload, machine, all_reduce)
+    shortest = min(sums.values(), default=0.0)
     for worker in range(layout.workers):
         times = np.full(len(moves), spent.busy(worker) + spent.way_there(worker))
         times += 0.0 if split else spent.way_back(worker)
@@ -68,10 +76,11 @@ def least_of_layouts(
             times += len(layout.microbatches[pipe]) * moves[:, stage, 0]
         if not split:  # a microbatch comes through the stages before, and its gradient goes back through them
             times += moves[:, : spent.first_of(worker), 0].sum(axis=1)
+        times = np.maximum(times + shortest, spent.summed(worker, sums, moves))
         for stage in layout.stages_of(worker):
             times += moves[:, stage, 1] + workload.stages[stage].update
         least = np.maximum(least, times)
-    return least + _least_sum(plan, workload, machine, all_reduce)
+    return least
 
 
 def least_bytes(candidate: Candidate, workload: Workload) -> float:
@@ -174,17 +183,37 @@ class _Spent:
         reached = [stage for pipe, stage in self._layout.held_by(worker) if self._layout.microbatches[pipe]]
         return min(reached, default=0)
 
+    def summed(self, worker: int, sums: Mapping[Stages, float], moves: Moves | None = None) -> Moves:
+        """The end of a worker's gradient sums, each of which waits for the worker's computing in its stages.
+
+        Args:
+            sums: seconds, by the stages that hold what is summed.
+            moves: as of `least_of_layouts`; the result is then one of each layout.
+        """
+        held, computed = self._layout.held_by(worker), dict[int, Moves]()
+        for stage in {stage for _, stage in held}:
+            number = sum(len(self._layout.microbatches[pipe]) for pipe, other in held if other == stage)
+            moved = 0.0 if moves is None else number * moves[:, stage, 0]
+            each = self._forward[stage] + self._backward[stage]
+            computed[stage] = (sum(self._forward[:stage]) + number * each) / self._layout.parts + moved
+        own = [stages for stages in sums if not computed.keys().isdisjoint(stages)]
+        if not own:
+            return np.zeros(())
+        first = [computed[next(stage for stage in stages if stage in computed)] for stages in own]
+        return np.minimum.reduce(first) + sum(sums[stages] for stages in own)
+
     def _least(self, worker: int, seconds: Sequence[float]) -> float:
         """The seconds of the stages before the worker's first stage with a microbatch."""
         return sum(seconds[: self.first_of(worker)]) / self._layout.parts
 
 
-def _least_sum(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> float:
-    """The seconds of the cheapest gradient sum; at least one sum runs after the last instruction."""
-    sums = (
-        machine.sum_seconds(all_reduce, plan.holders(*group.stages), group.sum_bytes) for group in workload.parameters
-    )
-    return min(sums, default=0.0)
+def _sums(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> dict[Stages, float]:
+    """The seconds of each gradient sum; at least one runs after the last instruction."""
+    found = dict[Stages, float]()
+    for group in workload.parameters:
+        ranks = plan.holders(*group.stages)
+        found[group.stages] = machine.sum_seconds(all_reduce, ranks, group.sum_bytes) if len(ranks) > 1 else 0.0
+    return found
 
 
 def _one_alive(candidate: Candidate, workload: Workload, stages: Sequence[int]) -> float:

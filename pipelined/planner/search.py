@@ -214,15 +214,14 @@ class _Queue:
     def __init__(self, request: SearchRequest):
         self.waiting: list[tuple[float, int, Candidate, Front | None]] = []
         self.considered, self.too_big, self.least = 0, 0, float("inf")
-        self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], Workload]()
+        self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], tuple[Workload, float]]()
         self._lightened = set[str]()
 
     def add(self, candidate: Candidate) -> None:
         """Add a candidate if it may fit."""
         request = self._request
         if can_split(request.model, candidate.plan):
-            workload = self._workload(candidate.plan)
-            nbytes = least_bytes(candidate, workload)
+            workload, nbytes = self._held(candidate)
             self.considered, self.least = self.considered + 1, min(self.least, nbytes)
             if nbytes > request.memory_limit:
                 self._leave_out(candidate)
@@ -290,10 +289,15 @@ class _Queue:
             self._push(front.lightened, candidate, Front([], bounds[:0], held[:0], 0.0), worst)
 
     def _workload(self, plan: Plan) -> Workload:
-        layout = plan.layout  # placement and teams decide which ranks divide an update
+        return self._held(Candidate(plan))[0]
+
+    def _held(self, candidate: Candidate) -> tuple[Workload, float]:
+        """The workload of a candidate's plan, and its least bytes."""
+        plan, layout = candidate.plan, candidate.plan.layout  # placement and teams decide which ranks divide an update
         key = plan.depth, plan.microbatch, layout.parts, plan.tensor, plan.split, frozenset(layout.placement.items())
         if key not in self._workloads:
-            self._workloads[key] = self._request.workload(plan)
+            workload = self._request.workload(plan)
+            self._workloads[key] = workload, least_bytes(candidate, workload)
         return self._workloads[key]
 
 
