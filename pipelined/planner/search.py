@@ -250,7 +250,9 @@ class _Queue:
             self.add(replace(candidate, plan=replace(candidate.plan, split=split)))
         return None
 
-    def _push(self, bound: float, candidate: Candidate, front: Front | None = None, worst: float = float("inf")) -> None:
+    def _push(
+        self, bound: float, candidate: Candidate, front: Front | None = None, worst: float = float("inf")
+    ) -> None:
         if bound <= worst and bound < float("inf"):
             heappush(self.waiting, (bound, next(self._order), candidate, front))
 
