@@ -9,7 +9,8 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from apps.lm.sharded.layouts import factors_of, states_of
 from tests.numerics.arrangements import SPLIT
-from tests.numerics.plain import SEQUENCE, Case
+from tests.numerics.plain import SEQUENCE, Case, Outcome
+from tests.numerics.trained import opened
 from tests.unit.pipelined.sharding.operators.ranks import together
 from transports import new_event_loop
 from transports.local import world
@@ -129,3 +130,25 @@ def whole_of(case, held, name):
     first = next(rank for rank, tensors in enumerate(held) if name in tensors)
     pieces = [held[rank][name].view(shards.shape(member)) for member, rank in enumerate(case.plan.team(first))]
     return together(shards, pieces)
+
+
+async def team_trained(case, transport, all_reduce="auto", steps=5):
+    """Train one rank, with gradient sums by an algorithm; what it holds at the end."""
+    async with opened(transport, case.job(all_reduce=all_reduce)) as trainer:
+        reports = [await trainer.step(step) for step in range(steps)]
+    parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
+    return Outcome([r.loss for r in reports], [r.grad_norm for r in reports], parameters)
+
+
+def assert_pieces(case, expected, got, rank):
+    """Losses agree to 1e-12, and every piece that the rank holds to 1e-10 of its tensor's largest element.
+
+    The keys' part of `c_attn.bias` has no gradient but rounding, which AdamW scales up: it agrees to 1e-9.
+    """
+    assert got.losses == pytest.approx(expected.losses, rel=1e-12)
+    assert got.norms == pytest.approx(expected.norms, rel=1e-11)
+    for name, held in got.parameters.items():
+        shards, whole = case.model.parameters()[name], expected.parameters[name]
+        piece = shards.local(whole.view(shards.lengths), case.plan.member(rank))
+        error = float((held.reshape(piece.shape) - piece).abs().max()) if held.numel() else 0.0
+        assert error <= (1e-9 if "c_attn.bias" in name else 1e-10) * float(whole.abs().max()), f"{name}: {error:.2e}"
