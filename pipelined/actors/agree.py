@@ -5,7 +5,7 @@ All ranks must take part: each forwards the objects of the ranks below it in the
 msgpack unpacks them, the rank that gave one too: a tuple arrives as a list.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
 import msgpack
@@ -99,6 +99,26 @@ async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:
         rank, fact = failed
         raise AgreedError(f"rank {rank}: {fact}" if rank and not fact.startswith(f"rank {rank} (") else fact)
     return result  # type: ignore[return-value]
+
+
+async def require_equal(transport: Transport, what: str, settings: Mapping[str, str], remedy: str) -> None:
+    """Refuse settings that differ between ranks; every rank calls this.
+
+    Args:
+        settings: by name, in words.
+    Raises:
+        AgreedError: on every rank, naming a rank, and what it and rank 0 have.
+    Cost: 3 ceil(log2 n) messages one after another.
+    """
+    first = await broadcast(transport, what, dict(settings))
+
+    async def compare() -> None:
+        names = sorted(name for name in {*settings, *first} if settings.get(name) != first.get(name))
+        if names:
+            facts = "; ".join(f"{name}: {settings.get(name)} here, {first.get(name)} on rank 0" for name in names)
+            raise UsageError(f"other {what} than those of rank 0 ({facts}); {remedy}")
+
+    await agree(transport, f"equal {what}", compare())
 
 
 def _address(what: str) -> tuple[str, str]:

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import agree, gather
+from pipelined.actors.agree import agree, gather, require_equal
 from pipelined.actors.executor import TorchExecutor
 from pipelined.api.data.feed import RankFeed
 from pipelined.api.model.user_model import UserModel
@@ -38,6 +38,8 @@ from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
+EQUALLY = "give every rank equal arguments"
+
 
 @dataclass(frozen=True)
 class TrainingJob:
@@ -55,6 +57,13 @@ class TrainingJob:
     numerics: Numerics
     seed: int
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def settings(self, optimizer: UserOptimizer) -> Mapping[str, str]:
+        """What numbers and messages depend on, in words: equal on all ranks."""
+        sizes = ("schedule", "depth", "width", "tensor", "microbatch", "microbatches")
+        words = {name: getattr(self.plan, name) for name in sizes} | asdict(self.numerics)
+        words |= {"layers": self.model.layers, "seed": self.seed, "clip": optimizer.clip}
+        return {name: str(value) for name, value in words.items()}
 
 
 class RankSession:
@@ -98,7 +107,8 @@ class RankSession:
         """Build this rank's stages; inside the `async with` block it can train.
 
         Raises:
-            AgreedError: on every rank: the model, the plan and the optimizer do not fit together on one of them.
+            AgreedError: on every rank: the model, the plan and the optimizer do not fit together on one of them, or
+                two ranks have different ones.
         """
         ranks_here = launch.ranks_here(transport.world_size)
         async with AsyncExitStack() as stack:
@@ -115,6 +125,7 @@ class RankSession:
                 return _trainer(actor, job, optimizer, executor), optimizer
 
             trainer, optimizer = await agree(transport, "built", build())
+            await require_equal(transport, "arguments", job.settings(optimizer), EQUALLY)
             job.model.release()
             saver = await stack.enter_async_context(CheckpointSaver(trainer))
             yield cls(job, trainer, optimizer, claims, saver)

@@ -156,6 +156,9 @@ def _planned(
 ) -> Planned | None:
     """The plan that is given, or found for `schedule="auto"`; None: the arguments are the arrangement."""
     if (plan := arguments["plan"]) is not None:
+        if not isinstance(plan, Planned):
+            fact = f"plan is {plan!r:.40}, which pipelined.plan did not return"
+            raise UsageError(f"{fact}; give its result, or schedule=, depth= and the other sizes instead of a plan")
         wanted.require_open()
         return plan
     if wanted.schedule != AUTO:

@@ -28,6 +28,7 @@ from pipelined.api.model.user_model import Layers
 from pipelined.api.rank import RankSession
 from pipelined.api.user_job import UserJob
 from pipelined.api.user_optimizer import OptimizerBuilder
+from pipelined.errors import UsageError
 from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.checkpoint import require_kept
@@ -85,6 +86,9 @@ class LoopTrainer:
         share_devices: bool = False,
     ):
         self._launch = replace(detect(os.environ, transport), share_devices=share_devices)
+        if not isinstance(plan, Plan | Planned):
+            fact = f"plan is {plan!r:.40}, which is no plan"
+            raise UsageError(f"{fact}; give a pipelined.Plan, or the result of pipelined.plan")
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
         check_world(self._launch, self.plan.world_size)
         user = UserJob.of_call(locals())

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from pipelined.actors.agree import require_equal
 from pipelined.api.data.feed import JobFeed
-from pipelined.api.rank import RankSession, TrainingJob
+from pipelined.api.rank import EQUALLY, RankSession, TrainingJob
 from pipelined.errors import UsageError, require_whole
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.step_report import StepReport
@@ -30,7 +31,7 @@ class Trained:
     losses: list[float] = field(default_factory=list)
     steps: int = 0
     stopped: bool = False
-    state: dict[str, torch.Tensor] | None = None
+    state: dict[str, torch.Tensor] | None = field(default=None, repr=False)
     exported: Path | None = None
 
     def state_dict(self) -> dict[str, torch.Tensor] | None:
@@ -75,6 +76,9 @@ class WholeRun:
         if self.save_every and self.checkpoint is None:
             raise UsageError(f"save_every={self.save_every} saves nothing without a directory; give `checkpoint=`")
         checkpoint.require_kept(self.keep)
+        if not callable(self.report):
+            fact = f"report is {self.report!r:.40}, which cannot be called"
+            raise UsageError(f"{fact}; give a function of a step's report")
 
     @classmethod
     def of_call(cls, arguments: Mapping[str, Any], *, job: TrainingJob, feed: JobFeed, steps: int) -> "WholeRun":
@@ -89,7 +93,10 @@ class WholeRun:
 
         Args:
             stopping: whether this process received a stop request.
+        Raises:
+            AgreedError: on every rank: they have different numbers of steps, or save, load or export differently.
         """
+        await require_equal(rank.transport, "arguments of the run", self._settings(), EQUALLY)
         if self.export is not None:
             await rank.require_writable(self.export)
         if self.checkpoint is not None:
@@ -118,6 +125,12 @@ class WholeRun:
             await rank.export(self.export)
             result.exported = self.export if is_first else None
         return result
+
+    def _settings(self) -> Mapping[str, str]:
+        """What decides which of the calls that all ranks make together are made, in words."""
+        numbers = {name: str(getattr(self, name)) for name in ("steps", "save_every", "keep", "async_save")}
+        given = {name: str(getattr(self, name) is not None) for name in ("checkpoint", "resume", "export")}
+        return numbers | {f"{name} given": value for name, value in given.items()}
 
     async def _segment(self, done: int) -> range:
         """The next steps; with a flush, their batch is read outside the event loop."""

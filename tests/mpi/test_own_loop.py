@@ -63,6 +63,23 @@ def test_batches_that_differ_by_rank_are_refused_before_the_first_step():
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    "name, first, last", [("seed", 0, 1), ("clip", 1.0, 0.0), ("steps", 2, 3), ("save_every", 0, 1)]
+)
+def test_arguments_that_differ_by_rank_end_every_rank(name, first, last, tmp_path, capfd):
+    """Stages of other seeds trained without a word; a rank with fewer steps than others made these wait forever."""
+    chosen = {"steps": 2, "depth": WORLD.size, "checkpoint": tmp_path / "unused"}
+    chosen[name] = last if WORLD.rank == WORLD.size - 1 else first
+    batches = [(x, x) for x in inputs()]
+    with pytest.raises(SystemExit) as ended:
+        pp.train(layers(), batches, loss=LOSS, optimizer=torch.optim.Adam, dtype=torch.float64, **chosen)
+    assert ended.value.code == 2
+    fact = f"{name}: {last} here, {first} on rank 0); give every rank equal arguments"
+    assert (fact in capfd.readouterr().err) == (not WORLD.rank)
+    WORLD.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_an_export_needs_memory_for_one_parameter_not_for_the_model(tmp_path_factory):
     path = WORLD.bcast(tmp_path_factory.mktemp("export") / "state.pt" if not WORLD.rank else None)
     width, depth = 1448, 12  # 8 MiB each

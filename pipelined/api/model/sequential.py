@@ -54,9 +54,14 @@ class Sequential:
         initial: how the callables draw initial values. "ordered": as in one process, where all are called in order
             under the run's seed; so every rank calls all. "keyed": each layer under a key of its own, `initial_seed`;
             a rank calls those of its own layers, and the others without memory.
+    Raises:
+        UsageError: `layers` is a single thing, such as the first of several arguments.
     """
 
     def __init__(self, layers: "nn.Sequential | Builders", initial: str = ORDERED):
+        if not isinstance(layers, Iterable):
+            fact = f"{type(layers).__name__} is no row of layers"
+            raise UsageError(f"{fact}; give an nn.Sequential, or a list of callables that build layers")
         self.initial = initial
         named = layers if isinstance(layers, Mapping) else None
         self._given = layers if isinstance(layers, nn.Sequential) else list(named.values() if named else layers)

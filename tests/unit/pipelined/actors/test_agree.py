@@ -6,7 +6,7 @@ from math import ceil, log2
 import msgpack
 import pytest
 
-from pipelined.actors.agree import AgreedError, agree, broadcast, first_value, gather
+from pipelined.actors.agree import AgreedError, agree, broadcast, first_value, gather, require_equal
 from pipelined.errors import UsageError
 from transports import WireError
 from transports.local import world
@@ -186,3 +186,22 @@ def test_what_one_rank_held_that_does_not_unpack_is_refused_at_the_target_with_i
             await gather(end, "it", None, target=2)
 
     assert on_all(3, work)[0] == [[], None, None]
+
+
+def test_settings_that_differ_are_named_on_every_rank():
+    async def work(end):
+        settings = {"seed": str(end.rank // 3), "steps": "9"}
+        await require_equal(end, "arguments", settings, "start all ranks alike")
+
+    ended, _ = on_all(5, work)
+    fact = "rank 3: other arguments than those of rank 0 (seed: 1 here, 0 on rank 0); start all ranks alike"
+    assert [(type(each), str(each)) for each in ended] == [(AgreedError, fact)] * 5
+
+
+def test_equal_settings_are_no_news():
+    async def work(end):
+        await require_equal(end, "arguments", {"seed": "1"}, "start all ranks alike")
+
+    ended, ends = on_all(5, work)
+    assert ended == [None] * 5
+    assert sum(end.traffic.messages_sent for end in ends) == 3 * 4

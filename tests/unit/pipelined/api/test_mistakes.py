@@ -147,6 +147,8 @@ REFUSED = {
     "no pipelines": (four, {"width": 0}, r"width must be at least 1 \(it is 0\)"),
     "an unknown codec": (four, {"compress": "nope"}, "compress: unknown codec 'nope'; known: bf16, .*; or none"),
     "an unknown all-reduce": (four, {"all_reduce": "nope"}, "all_reduce: unknown .* 'nope'; known: auto, "),
+    "a plan that is a name": (four, {"plan": "gpipe"}, "plan is 'gpipe', which pipelined.plan did not return; give"),
+    "a report that is a text": (four, {"report": "x"}, "report is 'x', which cannot be called; give a function"),
     "an unknown schedule": (four, {"schedule": "1f1b"}, "1f1b.*one_f_one_b"),
 }
 
@@ -156,12 +158,22 @@ def test_a_mistake_is_refused_before_the_first_step_with_a_remedy(mistake, capfd
     layers, settings, message = REFUSED[mistake]
     steps = []
     with pytest.raises(SystemExit) as refused:
-        trained(layers, report=steps.append, **settings)
+        trained(layers, **{"report": steps.append} | settings)
     assert refused.value.code == 2
     text = capfd.readouterr().err
     assert re.search(message, text, re.DOTALL), text
     assert text.count("error: ") == 1
     assert not steps
+
+
+def test_a_layer_in_place_of_a_row_is_refused():
+    with pytest.raises(pp.UsageError, match=r"Linear is no row of layers; give an nn\.Sequential, or a list"):
+        pp.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+
+def test_a_trainer_refuses_a_plan_that_is_none():
+    with pytest.raises(pp.UsageError, match=r"plan is 'gpipe', which is no plan; give a pipelined\.Plan, or"):
+        pp.Trainer(four, "gpipe", loss=nn.functional.mse_loss, optimizer=adam)
 
 
 def test_a_loss_that_raises_ends_with_exit_code_1_and_says_where(capfd):
