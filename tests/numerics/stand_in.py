@@ -14,8 +14,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 DEVICE = torch.device("meta")
 aten = torch.ops.aten
-SYNCHRONISING = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.is_nonzero, aten.masked_select}
-"""Operations with a result that the host needs before it can continue, besides copies."""
+SYNCHRONISING = {
+    *(aten._local_scalar_dense, aten.is_nonzero, aten.equal, aten.allclose),
+    *(aten.nonzero, aten.masked_select, aten.bincount, aten._unique, aten._unique2),
+    *(aten.unique_dim, aten.unique_consecutive, aten.unique_dim_consecutive),
+}
+"""Operations with a result, or a shape of one, that the host needs before it can continue, besides copies."""
+INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+"""Operations that find the places of a mask, of which the host needs the number."""
 
 
 class StandIn(torch.Tensor):
@@ -48,7 +54,7 @@ class Counting(TorchDispatchMode):
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, StandIn)]
         asked = kwargs.get("device")
         to_device, to_host = asked == DEVICE, bool(given) and asked is not None and asked != DEVICE
-        self._count(func, args, moved=to_device and not given, home=to_host)
+        self._count(func, args, kwargs, moved=to_device and not given, home=to_host)
         if to_device:
             kwargs["device"] = "cpu"
         plain = tree_map_only(StandIn, lambda one: one.inner, (args, kwargs))
@@ -58,7 +64,7 @@ class Counting(TorchDispatchMode):
         known = {id(one.inner): one for one in given}  # an operation in place returns what it was given
         return tree_map_only(torch.Tensor, lambda one: known[id(one)] if id(one) in known else StandIn(one), result)
 
-    def _count(self, func: Any, args: Any, *, moved: bool, home: bool) -> None:
+    def _count(self, func: Any, args: Any, kwargs: Any, *, moved: bool, home: bool) -> None:
         packet = func.overloadpacket
         if packet is aten.copy_:
             moved, home = (isinstance(args[n], StandIn) and not isinstance(args[1 - n], StandIn) for n in (0, 1))
@@ -66,4 +72,18 @@ class Counting(TorchDispatchMode):
             moved = False  # made there
         self._counts["to the device"] += moved
         self._counts["to the host"] += home
-        self._counts["waits"] += packet in SYNCHRONISING and any(isinstance(one, StandIn) for one in tree_leaves(args))
+        self._counts["waits"] += _waits(packet, args, kwargs)
+
+
+def _waits(packet: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation makes the host wait for the device."""
+    given = [one for one in tree_leaves(args) if isinstance(one, StandIn)]
+    if packet in INDEXING:
+        masks = (one for one in args[1] if isinstance(one, StandIn))
+        return any(mask.dtype in (torch.bool, torch.uint8) for mask in masks)
+    if packet is aten.repeat_interleave:
+        return bool(given) and kwargs.get("output_size") is None
+    if packet is aten.histc:  # between the least and the largest value, if no bounds are given
+        low, high = [*args[2:4], *[kwargs.get(name, 0) for name in ("min", "max")][len(args[2:4]) :]]
+        return bool(given) and low == high
+    return bool(given) and packet in SYNCHRONISING

@@ -138,8 +138,77 @@ def test_a_step_copies_and_waits_where_the_page_says(width, monkeypatch):
     assert found == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_backward_in_halves_copies_and_waits_as_a_whole_one(monkeypatch):
+    """A weight half neither sends nor receives."""
+    job, plain = job_of(Case("zb_h1", 3, 1, 4, layers=1, tied=False))
+    loop, ranks = counted(job, monkeypatch)
+    counts, each = [counts for counts, _ in ranks], job.plan.microbatches
+    assert [one["to the host"] for one in counts] == [each + 1, 2 * each + 1, 2 * each + 1], "as of 1F1B"
+    assert [one["to the device"] for one in counts] == 3 * [2 * each]
+    assert [one["run"] for one in counts] == 3 * [3 * each + 3], "forwards, both halves, and once a step as of 1F1B"
+    assert not any(one["waits"] for one in (loop, *counts))
+    assert not loop["to the host"] + loop["to the device"]
+    assert ranks[0][1] == pytest.approx(on_ranks(plain, trained_losses)[0], rel=1e-6)
+
+
+def test_ranks_that_hold_a_stage_of_each_pipe_copy_what_each_stage_does(monkeypatch):
+    """Both ranks of this Chimera are first in one pipe and last in the other; the lower one owns both buckets."""
+    job, plain = job_of(Case("chimera", 2, 1, 4, layers=1, tied=False))
+    loop, ranks = counted(job, monkeypatch)
+    (owner, found), (other, _) = ranks
+    each, buckets = job.plan.microbatches // 2, 2
+    assert other["to the host"] == 3 * each, "activations of one pipe, losses and gradients of the other"
+    assert owner["to the host"] == 3 * each + buckets, "and the norm of each bucket"
+    assert owner["to the device"] == other["to the device"] == 4 * each, "ids, gradients; activations, targets"
+    assert owner["run"] == other["run"] == 2 * 2 * each + 3
+    assert loop["to the host"] == loop["to the device"] == 2 * buckets, "the sum of each bucket, on both ranks"
+    assert not any(counts["waits"] for counts in (loop, owner, other))
+    assert found == pytest.approx(on_ranks(plain, trained_losses)[0], rel=1e-6)
+
+
 async def trained_losses(trainer):
     return [(await trainer.step(step)).loss for step in range(STEPS)]
+
+
+VALUES, PLACES = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([2, 0, 1])
+WAITING = {
+    "item": lambda x, at, mask: x[0].item(),
+    "float": lambda x, at, mask: float(x[0]),
+    "is_nonzero": lambda x, at, mask: torch.is_nonzero(x[0]),
+    "branch": lambda x, at, mask: bool(mask[0]),
+    "mask": lambda x, at, mask: x[mask],
+    "assigned mask": lambda x, at, mask: x.__setitem__(mask, -x[:2]),
+    "masked_select": lambda x, at, mask: torch.masked_select(x, mask),
+    "nonzero": lambda x, at, mask: x.nonzero(),
+    "where": lambda x, at, mask: torch.where(mask),
+    "equal": lambda x, at, mask: torch.equal(x, x),
+    "allclose": lambda x, at, mask: torch.allclose(x, x),
+    "unique": lambda x, at, mask: torch.unique(x),
+    "unique of rows": lambda x, at, mask: torch.unique(x, dim=0),
+    "unique_consecutive": lambda x, at, mask: torch.unique_consecutive(x),
+    "repeat_interleave": lambda x, at, mask: torch.repeat_interleave(x, at),
+    "bincount": lambda x, at, mask: torch.bincount(at),
+    "histc": lambda x, at, mask: torch.histc(x),
+    "one_hot": lambda x, at, mask: nn.functional.one_hot(at),
+}
+PROMPT = {
+    "index": lambda x, at, mask: x[at],
+    "assigned index": lambda x, at, mask: x.__setitem__(at, -x),
+    "masked_fill": lambda x, at, mask: x.masked_fill(mask, 0.0),
+    "choice": lambda x, at, mask: torch.where(mask, x, -x),
+    "repeat_interleave of known size": lambda x, at, mask: torch.repeat_interleave(x, at, output_size=3),
+    "histc between bounds": lambda x, at, mask: torch.histc(x, 10, 0, 2),
+    "histc between named bounds": lambda x, at, mask: torch.histc(x, min=0, max=2),
+}
+
+
+@pytest.mark.parametrize("name", [*WAITING, *PROMPT])
+def test_an_operation_that_waits_for_the_device_is_counted_once(name):
+    counts, tensors = Counter(), [StandIn(one) for one in (VALUES.clone(), PLACES, VALUES > 0)]
+    with Counting(counts):
+        (WAITING | PROMPT)[name](*tensors)
+    assert counts["waits"] == (name in WAITING)
+    assert not counts["to the host"] + counts["to the device"]
 
 
 def test_an_item_between_forward_and_backward_is_found(monkeypatch):
