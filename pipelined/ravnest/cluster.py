@@ -133,7 +133,7 @@ class ClusterMember:
                 saver = self._saver(writes, training, held, kept, backed)
                 if before is None and clusters.begun.lineage:
                     await _load(held, clusters.begun, saved or self.saving)
-                await _go_on(held, before, backed, actor, clusters.going.clusters > 0 and number < clusters.kept)
+                await _go_on(held, before, backed=backed, actor=actor, clusters=clusters, place=place)
                 done, completed = await self._run(run, everyone, layers, held, saver=saver, kept=kept, order=order)
             digest = await model_digest(world, trainer.local) if completed else ""
             await kept.write()
@@ -231,13 +231,20 @@ class ClusterMember:
 
 
 async def _go_on(
-    held: HeldStage, before: HeldStage | None, backed: BackedPlace | None, actor: Actor, goes_on: bool
+    held: HeldStage,
+    before: HeldStage | None,
+    *,
+    backed: BackedPlace | None,
+    actor: Actor,
+    clusters: Clusters,
+    place: tuple[int, int],
 ) -> None:
     """Begin with the state before, and share it in a cluster that goes on; see `share_state`."""
     if before is not None:
         await held.take_over(before)
-    if goes_on:
-        sending = await share_state(backed.holder if backed else None, actor, held, before is not None)
+    if clusters.going.clusters > 0 and place[0] < clusters.kept:
+        holder, (sender, *_) = backed and backed.holder, clusters.holders(*place)
+        sending = await share_state(holder, actor, held, before is not None, sender.name)
         if backed:
             backed.copying = sending
 

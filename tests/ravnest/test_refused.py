@@ -8,9 +8,11 @@ import torch
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.rounds import Rounds
+from pipelined.ravnest.held_stage import HeldStage
 from tests.ravnest.story import Fault, Phase, Story
+from tests.ravnest.test_backups import LONG, first_of, replaced
 from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
-from transports.rpc.world import RpcTransport
+from transports.rpc.world import RankHolder, RpcTransport
 
 TRAININGS = {
     kind: replace(OVERLAPPED, steps=24, overlapped=kind == "overlapped") for kind in ("overlapped", "blocking")
@@ -165,3 +167,60 @@ def spoil_state(patch, left, how):
 
     patch.setattr(LateState, "copy", copied)
     patch.setattr(RpcTransport, "send", sent)
+
+
+@pytest.mark.parametrize(
+    ("how", "fact"),
+    [
+        ("nan", "it has numbers that are not finite"),
+        ("layout", "it has another layout than this stage"),
+        ("chunk", "chunk"),
+    ],
+)
+def test_a_new_backup_that_gets_a_spoiled_state_names_its_sender_and_joins_again(monkeypatch, tmp_path, how, fact):
+    """No step is trained again meanwhile, and its next state is whole: it goes on alone when the first node dies."""
+    spoil_stage(monkeypatch, [1], how)
+
+    async def befall(story):
+        before, new = await replaced(story)
+        story.sender = first_of(before, new)
+
+        def is_backup_again():
+            now = story.view.clusters
+            backs_up = now.number > before.number and any(each.holder.name == "late" for each in now.backups)
+            return backs_up and any(each.clusters == now.number for each in story.view.progress.values())
+
+        await story.view.wait_for(is_backup_again)
+        story._end(story.sender)
+
+    told, orders = recorded(tmp_path, LONG, then=befall, nodes=3, clusters=1, ahead=2, backups=1)
+    (line,) = [each for each in told.told if "cannot be taken" in each]
+    assert f"late: its cluster ended (the state of its stage from {told.sender} cannot be taken: " in line
+    assert fact in line, line
+    assert all(len(losses) == 1 for losses in told.shown.values()), told.told
+    trained_on(told, orders, LONG)
+
+
+def spoil_stage(patch, left, how):
+    """Of the first state that is sent to a new backup a number is NaN, a tensor is longer, or a chunk lacks one."""
+    copied, send = HeldStage.copied, RankHolder.send
+
+    async def spoiled(stage, averages=True):
+        state = await copied(stage, averages)
+        key = next(key for key, each in state.items() if each.numel() > 3)
+        if averages and how != "chunk" and left[0]:
+            left[0] -= 1
+            if how == "nan":
+                state[key].view(-1)[3] = torch.nan
+            else:
+                state[key] = torch.cat([state[key].view(-1)] * 2)
+        return state
+
+    async def sent(holder, key, *arrays, **others):
+        if key[:2] == ("state", "chunk") and how == "chunk" and left[0]:
+            left[0] -= 1
+            arrays = arrays[:-1]
+        await send(holder, key, *arrays, **others)
+
+    patch.setattr(HeldStage, "copied", spoiled)
+    patch.setattr(RankHolder, "send", sent)

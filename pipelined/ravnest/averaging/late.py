@@ -21,7 +21,7 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.averaging.refusals import Senders
+from pipelined.ravnest.averaging.refusals import Senders, are_finite
 from pipelined.ravnest.held_stage import HeldStage, State
 from pipelined.ravnest.records import Clusters
 from pipelined.state.manifest import CHUNK, Download, Layout, Manifest, TransferError, chunk_of, describe
@@ -109,7 +109,7 @@ class LateState:
 
 
 async def share_state(
-    holder: RankHolder | None, actor: Actor, stage: HeldStage, is_held: bool
+    holder: RankHolder | None, actor: Actor, stage: HeldStage, is_held: bool, sender: str = ""
 ) -> "asyncio.Task[None] | None":
     """Give the state of this stage to the other node of its place, or get it from there, where one of them lacks it.
 
@@ -117,9 +117,11 @@ async def share_state(
         holder: this node, beside the other one; None: it is alone in its place.
         actor: the parent of what sends.
         is_held: whether this node has the state.
+        sender: the name of the other node.
     Returns: what sends, while this node trains on; None: nothing is sent.
     Raises:
         NoLongerValid: this node has not the state, and the other one is lost or has it neither: the place is lost.
+        TransportError: the other one sent no such state, or numbers that are not finite; this node is as it was.
     Cost: one small message each way; where the other node lacks the state, a copy of it until it is sent.
     """
     other = holder is not None and await _other_has(holder, actor, is_held)
@@ -128,9 +130,12 @@ async def share_state(
     if holder is None or not other:
         raise NoLongerValid("no node has the state of its stage")
     try:
-        await stage.restore(await _received(holder.receive, stage.layout))
+        state = await _received(holder.receive, stage.layout)
+        if not await asyncio.to_thread(are_finite, state.values()):
+            raise TransferError("it has numbers that are not finite")
+        await stage.restore(state)
     except TransferError as error:
-        raise TransportError(f"the state of another node cannot be taken: {error}") from error
+        raise TransportError(f"the state of its stage from {sender} cannot be taken: {error}") from error
     except PeerLost as error:
         raise NoLongerValid(f"the state of its stage was on its way here ({error})") from error
     return None

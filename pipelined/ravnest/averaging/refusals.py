@@ -45,7 +45,7 @@ class Senders:
 
     async def check_own(self, snapshot: torch.Tensor) -> None:
         """Raises SliceRefused: a number of this node's snapshot is not finite."""
-        if not await asyncio.to_thread(_are_finite, [snapshot]):
+        if not await asyncio.to_thread(are_finite, [snapshot]):
             raise self.refused(self._rank, "its snapshot has numbers that are not finite")
 
     async def checked(self, rings: Awaitable[None]) -> None:
@@ -57,7 +57,7 @@ class Senders:
 
     async def check_average(self, average: torch.Tensor) -> None:
         """Raises SliceRefused: a number of this node's average is not finite, though its own snapshot's all were."""
-        if not await asyncio.to_thread(_are_finite, [average]):
+        if not await asyncio.to_thread(are_finite, [average]):
             (share,) = (each for row in self._shares for each in row if each.rank == self._rank)
             at = share.low + int(torch.isfinite(average).logical_not().nonzero()[0])
             ranks = next(ring.ranks for ring in rings_of(self._shares) if ring.low <= at < ring.high)
@@ -66,11 +66,11 @@ class Senders:
 
     async def check_state(self, rank: int, state: Mapping[str, torch.Tensor]) -> None:
         """Raises SliceRefused: a number of the state that a node sent is not finite."""
-        if not await asyncio.to_thread(_are_finite, state.values()):
+        if not await asyncio.to_thread(are_finite, state.values()):
             raise self.refused(rank, "its optimizer's state has numbers that are not finite")
 
 
-def _are_finite(tensors: Iterable[torch.Tensor]) -> bool:
-    """Cost: no memory."""
+def are_finite(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether all numbers are. Cost: no memory."""
     numbers = (each for each in tensors if each.numel() and each.is_floating_point())
     return all(bool(torch.isfinite(end)) for each in numbers for end in torch.aminmax(each.detach()))
