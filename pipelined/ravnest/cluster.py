@@ -243,8 +243,8 @@ async def _go_on(
     if before is not None:
         await held.take_over(before)
     if clusters.going.clusters > 0 and place[0] < clusters.kept:
-        holder, (sender, *_) = backed and backed.holder, clusters.holders(*place)
-        sending = await share_state(holder, actor, held, before is not None, sender.name)
+        holder, (first, *_) = backed.holder if backed else None, clusters.holders(*place)
+        sending = await share_state(holder, actor, held, before is not None, first.name)
         if backed:
             backed.copying = sending
 
