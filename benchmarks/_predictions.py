@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipelined.planner.search import Outcome
+from pipelined.planner.request import Outcome
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from pipelined.planner import SearchRequest
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.decide import TRIES
 from pipelined.planner.limits import sizes_that_fit
-from pipelined.planner.search import Outcome
+from pipelined.planner.request import Outcome
 from pipelined.planner.trial import try_plans
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import run

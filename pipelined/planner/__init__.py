@@ -6,7 +6,8 @@ Modules that need torch (`trial`, and the measurement) are imported only where t
 from pipelined.planner.costs import Stated, priced
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
 from pipelined.planner.planned_model import PlannedModel
-from pipelined.planner.search import Outcome, SearchRequest, SearchResult, search
+from pipelined.planner.request import Outcome, SearchRequest
+from pipelined.planner.search import SearchResult, search
 
 __all__ = [
     "Outcome",

@@ -17,7 +17,8 @@ from pipelined.planner.explain import reason
 from pipelined.planner.limits import share_of_memory, sizes_that_fit
 from pipelined.planner.measured import MeasuredSearch
 from pipelined.planner.planned_model import PlannedModel
-from pipelined.planner.search import Outcome, SearchResult
+from pipelined.planner.request import Outcome
+from pipelined.planner.search import SearchResult
 from pipelined.planner.worth import worth_timing
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan

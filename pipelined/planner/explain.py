@@ -11,7 +11,8 @@ from pipelined.planner.bounds import splits
 from pipelined.planner.costs import FIELDS
 from pipelined.planner.moves import planned_moves
 from pipelined.planner.plan_file import PlanFile
-from pipelined.planner.search import Outcome, SearchResult
+from pipelined.planner.request import Outcome
+from pipelined.planner.search import SearchResult
 from pipelined.programs.plan import Plan
 
 FULL = 0.9

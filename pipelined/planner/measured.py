@@ -10,7 +10,8 @@ from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.planner.planned_model import PlannedModel
-from pipelined.planner.search import SearchRequest, SearchResult, search
+from pipelined.planner.request import SearchRequest
+from pipelined.planner.search import SearchResult, search
 from pipelined.process.launch import Launch
 from pipelined.simulation.machine import Machine
 from transports import Transport

@@ -6,91 +6,14 @@ simulating all. The search is deterministic: it depends only on its arguments.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
-from itertools import count
-from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.planner.bounds import least_bytes, least_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
-from pipelined.planner.costs import ModelCosts, can_split, priced, split_model
-from pipelined.planner.fronts import Front, held_by_layouts
-from pipelined.planner.planned_model import PlannedModel, is_open
-from pipelined.programs.plan import Plan
-from pipelined.simulation.job import with_costs
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import Simulated, simulate
-from pipelined.simulation.workload import Workload
+from pipelined.planner.queue import Queue
+from pipelined.planner.request import Outcome, SearchRequest
 
 BEST = 10
 """The number of plans in a result."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One plan and its prediction.
-
-    Args:
-        tried_s: measured seconds of a step; None if the plan was not tried.
-    """
-
-    candidate: Candidate
-    simulated: Simulated
-    tried_s: float | None = None
-
-    @property
-    def step_s(self) -> float:
-        return self.simulated.step_seconds
-
-    @property
-    def expected_s(self) -> float:
-        """The measured seconds of a step, or the predicted ones if the plan was not tried."""
-        return self.step_s if self.tried_s is None else self.tried_s
-
-    @property
-    def memory(self) -> float:
-        """Bytes of the fullest rank."""
-        return max(rank.total for rank in self.simulated.memory)
-
-    @property
-    def order(self) -> tuple[float, float, int, str]:
-        """The sort key: seconds of a step, then memory, stages, name."""
-        plan = self.candidate.plan
-        return self.step_s, self.memory, plan.depth, plan.schedule
-
-
-@dataclass(frozen=True)
-class SearchRequest:
-    """The arguments of a search.
-
-    Args:
-        ranks: the number of ranks; every plan uses all of them.
-        memory_limit: bytes that a rank may hold.
-        asynchronous: whether to include schedules without a flush.
-    """
-
-    model: PlannedModel
-    costs: ModelCosts
-    machine: Machine
-    ranks: int
-    memory_limit: float = float("inf")
-    asynchronous: bool = False
-
-    @property
-    def all_reduce(self) -> str:
-        """The algorithm that prices gradient sums; "native" has no closed form and is priced as "auto"."""
-        return "auto" if self.model.all_reduce == "native" else self.model.all_reduce
-
-    def simulate(self, candidate: Candidate) -> Outcome:
-        """Simulate one step of a candidate; the plan of the outcome has the costs, so that training sums as here."""
-        again, workload = candidate.recompute, self.workload(candidate.plan)
-        plan = with_costs(candidate.plan, workload, self.machine, again)
-        simulated = simulate(plan, workload, self.machine, recompute=again, all_reduce=self.all_reduce)
-        return Outcome(Candidate(plan, again), simulated)
-
-    def workload(self, plan: Plan) -> Workload:
-        """The workload of a plan; where its teams' layout is open, of no layout is any cost lower."""
-        return priced(self.model, plan, self.costs, self.machine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +96,7 @@ def search(
     """
     model = request.model
     every = candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.asynchronous)
-    found, queue = _Found(request.memory_limit), _Queue(request)
+    found, queue = _Found(request.memory_limit), Queue(request)
     for candidate in every:
         queue.add(candidate)
     while queue.waiting and not (found.best and stop()):
@@ -196,111 +119,6 @@ def search(
         too_big=too_big,
         simulated=found.simulated,
     )
-
-
-class _Queue:
-    """The candidates that may fit, the lowest bound first.
-
-    A plan of teams waits with even shares and free moves. When its turn comes, the front of its layouts takes its place,
-    with the bound of the next of them; only the layout whose turn it is becomes a candidate.
-
-    Attributes:
-        waiting: (bound, order, candidate, the front of its open plan, if it is known), a heap.
-        considered: candidates so far, each layout of a plan of teams among them.
-        too_big: those that do not fit the memory.
-        least: the least bytes over all candidates.
-    """
-
-    def __init__(self, request: SearchRequest):
-        self.waiting: list[tuple[float, int, Candidate, Front | None]] = []
-        self.considered, self.too_big, self.least = 0, 0, float("inf")
-        self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], tuple[Workload, float]]()
-        self._lightened = set[str]()
-
-    def add(self, candidate: Candidate) -> None:
-        """Add a candidate if it may fit."""
-        request = self._request
-        if can_split(request.model, candidate.plan):
-            workload, nbytes = self._held(candidate)
-            self.considered, self.least = self.considered + 1, min(self.least, nbytes)
-            if nbytes > request.memory_limit:
-                self._leave_out(candidate)
-                return
-            bound = least_seconds(candidate, workload, request.machine, request.all_reduce)
-            self._push(bound, candidate)
-
-    def take(self, worst: float) -> Candidate | None:
-        """The candidate with the lowest bound, of equal ones the first; None if it gives way or does not fit.
-
-        Args:
-            worst: seconds; layouts with a higher bound need not wait.
-        """
-        _, _, candidate, front = heappop(self.waiting)
-        if not is_open(candidate.plan):
-            return candidate if self._fits(candidate) else None
-        if front is None:
-            self.considered -= 1
-            self._add_layouts(candidate, worst)
-        elif front.bound == float("inf"):  # the layouts that do not fit have their turn
-            self._lighten(candidate)
-        else:
-            self.considered -= 1
-            split = front.take()
-            self._push(front.bound, candidate, front, worst)
-            self.add(replace(candidate, plan=replace(candidate.plan, split=split)))
-        return None
-
-    def _push(
-        self, bound: float, candidate: Candidate, front: Front | None = None, worst: float = float("inf")
-    ) -> None:
-        if bound <= worst and bound < float("inf"):
-            heappush(self.waiting, (bound, next(self._order), candidate, front))
-
-    def _fits(self, candidate: Candidate) -> bool:
-        """Whether the memory suffices; without a flush only the simulation knows."""
-        limit = self._request.memory_limit
-        if limit == float("inf") or not candidate.plan.flushes:
-            return True
-        nbytes = peak_of(candidate, self._workload(candidate.plan))
-        if nbytes > limit:
-            self._leave_out(candidate)
-        return nbytes <= limit
-
-    def _leave_out(self, candidate: Candidate) -> None:
-        """Count a candidate that does not fit, and add the teams of which members hold less, once."""
-        self.too_big += 1
-        self._lighten(candidate)
-
-    def _lighten(self, candidate: Candidate) -> None:
-        if candidate.plan.tensor > 1 and (plan := split_model(self._request.model).lighter(candidate.plan)):
-            lighter = replace(candidate, plan=plan)
-            if repr(lighter) not in self._lightened:
-                self._lightened.add(repr(lighter))
-                self.add(lighter)
-
-    def _add_layouts(self, candidate: Candidate, worst: float) -> None:
-        request, workload = self._request, self._workload(candidate.plan)
-        layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
-        bounds = least_of_layouts(candidate, workload, request.machine, request.all_reduce, moves)
-        held = held_by_layouts(request.model, candidate, workload, request.machine, len(layouts))
-        front = Front(layouts, bounds, held, request.memory_limit)
-        self.considered, self.too_big = self.considered + front.considered, self.too_big + front.too_big
-        self.least = min(self.least, held.min(initial=float("inf")))
-        self._push(front.bound, candidate, front, worst)
-        if front.too_big:
-            self._push(front.lightened, candidate, Front([], bounds[:0], held[:0], 0.0), worst)
-
-    def _workload(self, plan: Plan) -> Workload:
-        return self._held(Candidate(plan))[0]
-
-    def _held(self, candidate: Candidate) -> tuple[Workload, float]:
-        """The workload of a candidate's plan, and its least bytes."""
-        plan, layout = candidate.plan, candidate.plan.layout  # placement and teams decide which ranks divide an update
-        key = plan.depth, plan.microbatch, layout.parts, plan.tensor, plan.split, frozenset(layout.placement.items())
-        if key not in self._workloads:
-            workload = self._request.workload(plan)
-            self._workloads[key] = workload, least_bytes(candidate, workload)
-        return self._workloads[key]
 
 
 def _baseline(request: SearchRequest) -> Outcome | None:

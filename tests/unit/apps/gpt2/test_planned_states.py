@@ -14,8 +14,10 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.layouts import OPERATORS, STATES, states_of
 from collectives import Links
 from pipelined.errors import UsageError
-from pipelined.planner.candidates import candidates
-from pipelined.planner.costs import Stated
+from pipelined.planner.bounds import least_bytes
+from pipelined.planner.candidates import Candidate, candidates
+from pipelined.planner.costs import Stated, priced
+from pipelined.planner.fronts import held_by_layouts
 from pipelined.planner.search import SearchRequest, search
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import factorizations
@@ -72,3 +74,17 @@ def test_sums_that_cannot_be_scattered_leave_weights_whole():
     least = min(memory for _, memory in everything())
     with pytest.raises(UsageError, match="no plan fits the memory"):
         search(request(least, all_reduce="recursive_doubling"))
+
+
+@pytest.mark.parametrize("state", ["", "+zero1", "+zero2", "+zero3"])
+@pytest.mark.parametrize(("schedule", "depth", "tied"), [("gpipe", 1, True), ("gpipe", 3, False), ("chimera", 2, True)])
+def test_what_layouts_hold_is_found_at_once_as_it_is_of_each(state, schedule, depth, tied):
+    model = PlannedGPT2(GPT2Flags(tensor="auto"), ModelConfig(2, 16, 4, 32, 8, 0.0, tied=tied), sequence=8, batch=16)
+    machine, costs = Machine(Links(1e-5, 1e-8)), Stated(model.layer_costs, 8, flops=1e9)
+    plan = Plan(schedule, depth, 2, 4, 2, tensor=4, split=state)
+    splits, _ = model.layouts(plan, machine)
+    each = [Candidate(replace(plan, split=split)) for split in splits]
+    alone = [least_bytes(one, priced(model, one.plan, costs, machine)) for one in each]
+    held = held_by_layouts(model, Candidate(plan), priced(model, plan, costs, machine), machine, len(splits))
+    assert held.tolist() == pytest.approx(alone, rel=2e-9)
+    assert all(held <= alone) and len(set(alone)) > 1

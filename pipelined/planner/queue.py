@@ -1,0 +1,120 @@
+"""The candidates of a search in the order of their bounds, those that do not fit the memory left out."""
+
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+from typing import Any
+
+from pipelined.planner.bounds import least_bytes, least_of_layouts, least_seconds, peak_of
+from pipelined.planner.candidates import Candidate
+from pipelined.planner.costs import can_split, split_model
+from pipelined.planner.fronts import Front, held_by_layouts
+from pipelined.planner.planned_model import is_open
+from pipelined.planner.request import SearchRequest
+from pipelined.programs.plan import Plan
+from pipelined.simulation.workload import Workload
+
+
+class Queue:
+    """The candidates that may fit, the lowest bound first.
+
+    A plan of teams waits with even shares and free moves. When its turn comes, the front of its layouts takes its
+    place, with the bound of the next of them; only the layout whose turn it is becomes a candidate.
+
+    Attributes:
+        waiting: (bound, order, candidate, the front of its open plan, if it is known), a heap.
+        considered: candidates so far, each layout of a plan of teams among them.
+        too_big: those that do not fit the memory.
+        least: the least bytes over all candidates.
+    """
+
+    def __init__(self, request: SearchRequest):
+        self.waiting: list[tuple[float, int, Candidate, Front | None]] = []
+        self.considered, self.too_big, self.least = 0, 0, inf
+        self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], tuple[Workload, float]]()
+        self._lightened = set[str]()
+
+    def add(self, candidate: Candidate) -> None:
+        """Add a candidate if it may fit."""
+        request = self._request
+        if can_split(request.model, candidate.plan):
+            workload, nbytes = self._held(candidate)
+            self.considered, self.least = self.considered + 1, min(self.least, nbytes)
+            if nbytes > request.memory_limit:
+                self._leave_out(candidate)
+                return
+            bound = least_seconds(candidate, workload, request.machine, request.all_reduce)
+            self._push(bound, candidate)
+
+    def take(self, worst: float) -> Candidate | None:
+        """The candidate with the lowest bound, of equal ones the first; None if it gives way or does not fit.
+
+        Args:
+            worst: seconds; layouts with a higher bound need not wait.
+        """
+        _, _, candidate, front = heappop(self.waiting)
+        if not is_open(candidate.plan):
+            return candidate if self._fits(candidate) else None
+        if front is None:
+            self.considered -= 1
+            self._add_layouts(candidate, worst)
+        elif front.bound == inf:  # the layouts that do not fit have their turn
+            self._lighten(candidate)
+        else:
+            self.considered -= 1
+            split = front.take()
+            self._push(front.bound, candidate, front, worst)
+            self.add(replace(candidate, plan=replace(candidate.plan, split=split)))
+        return None
+
+    def _push(self, bound: float, candidate: Candidate, front: Front | None = None, worst: float = inf) -> None:
+        if bound <= worst and bound < inf:
+            heappush(self.waiting, (bound, next(self._order), candidate, front))
+
+    def _fits(self, candidate: Candidate) -> bool:
+        """Whether the memory suffices; without a flush only the simulation knows."""
+        limit = self._request.memory_limit
+        if limit == inf or not candidate.plan.flushes:
+            return True
+        nbytes = peak_of(candidate, self._workload(candidate.plan))
+        if nbytes > limit:
+            self._leave_out(candidate)
+        return nbytes <= limit
+
+    def _leave_out(self, candidate: Candidate) -> None:
+        """Count a candidate that does not fit, and add the teams of which members hold less, once."""
+        self.too_big += 1
+        self._lighten(candidate)
+
+    def _lighten(self, candidate: Candidate) -> None:
+        if candidate.plan.tensor > 1 and (plan := split_model(self._request.model).lighter(candidate.plan)):
+            lighter = replace(candidate, plan=plan)
+            if repr(lighter) not in self._lightened:
+                self._lightened.add(repr(lighter))
+                self.add(lighter)
+
+    def _add_layouts(self, candidate: Candidate, worst: float) -> None:
+        request, workload = self._request, self._workload(candidate.plan)
+        layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
+        bounds = least_of_layouts(candidate, workload, request.machine, request.all_reduce, moves)
+        held = held_by_layouts(request.model, candidate, workload, request.machine, len(layouts))
+        front = Front(layouts, bounds, held, request.memory_limit)
+        self.considered, self.too_big = self.considered + front.considered, self.too_big + front.too_big
+        self.least = min(self.least, held.min(initial=inf))
+        self._push(front.bound, candidate, front, worst)
+        if front.too_big:
+            self._push(front.lightened, candidate, Front([], bounds[:0], held[:0], 0.0), worst)
+
+    def _workload(self, plan: Plan) -> Workload:
+        return self._held(Candidate(plan))[0]
+
+    def _held(self, candidate: Candidate) -> tuple[Workload, float]:
+        """The workload of a candidate's plan, and its least bytes."""
+        plan, layout = candidate.plan, candidate.plan.layout  # placement and teams decide which ranks divide an update
+        sizes = plan.depth, plan.microbatch, plan.tensor, plan.split
+        key = sizes, layout.parts, plan.flushes or layout.updates, frozenset(layout.placement.items())
+        if key not in self._workloads:
+            workload = self._request.workload(plan)
+            self._workloads[key] = workload, least_bytes(candidate, workload)
+        return self._workloads[key]

@@ -1,0 +1,79 @@
+"""What a search is asked for, and the simulation of one candidate."""
+
+from dataclasses import dataclass
+
+from pipelined.planner.candidates import Candidate
+from pipelined.planner.costs import ModelCosts, priced
+from pipelined.planner.planned_model import PlannedModel
+from pipelined.programs.plan import Plan
+from pipelined.simulation.job import with_costs
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.simulator import Simulated, simulate
+from pipelined.simulation.workload import Workload
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One plan and its prediction.
+
+    Args:
+        tried_s: measured seconds of a step; None if the plan was not tried.
+    """
+
+    candidate: Candidate
+    simulated: Simulated
+    tried_s: float | None = None
+
+    @property
+    def step_s(self) -> float:
+        return self.simulated.step_seconds
+
+    @property
+    def expected_s(self) -> float:
+        """The measured seconds of a step, or the predicted ones if the plan was not tried."""
+        return self.step_s if self.tried_s is None else self.tried_s
+
+    @property
+    def memory(self) -> float:
+        """Bytes of the fullest rank."""
+        return max(rank.total for rank in self.simulated.memory)
+
+    @property
+    def order(self) -> tuple[float, float, int, str]:
+        """The sort key: seconds of a step, then memory, stages, name."""
+        plan = self.candidate.plan
+        return self.step_s, self.memory, plan.depth, plan.schedule
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """The arguments of a search.
+
+    Args:
+        ranks: the number of ranks; every plan uses all of them.
+        memory_limit: bytes that a rank may hold.
+        asynchronous: whether to include schedules without a flush.
+    """
+
+    model: PlannedModel
+    costs: ModelCosts
+    machine: Machine
+    ranks: int
+    memory_limit: float = float("inf")
+    asynchronous: bool = False
+
+    @property
+    def all_reduce(self) -> str:
+        """The algorithm that prices gradient sums; "native" has no closed form and is priced as "auto"."""
+        return "auto" if self.model.all_reduce == "native" else self.model.all_reduce
+
+    def simulate(self, candidate: Candidate) -> Outcome:
+        """Simulate one step of a candidate; the plan of the outcome has the costs, so that training sums as here."""
+        again, workload = candidate.recompute, self.workload(candidate.plan)
+        plan = with_costs(candidate.plan, workload, self.machine, again)
+        simulated = simulate(plan, workload, self.machine, recompute=again, all_reduce=self.all_reduce)
+        return Outcome(Candidate(plan, again), simulated)
+
+    def workload(self, plan: Plan) -> Workload:
+        """The workload of a plan; where its teams' layout is open, of no layout is any cost lower."""
+        return priced(self.model, plan, self.costs, self.machine)
