@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks._house_tree import PACKAGES, Module, Tree
+from benchmarks._house_types import FUNCTIONS, alias_name, callable_names, is_callable
 
 MAX_ENTRIES = 20
 SMALL_LINES = 60
@@ -15,7 +16,6 @@ MAX_CALLABLES, MAX_POSITIONAL = 2, 5
 WORDS = re.compile(r"\b(?:[Ww]ho|[Ww]hoever|[Ww]hose|[Nn]obody|[Ss]omebody|is none|[Tt]he one rule)\b")
 """The words that plain English avoids. `is None`, the test of Python, is not among them."""
 SLEEPS = ("asyncio.sleep", "time.sleep")
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def circles(tree: Tree) -> Iterator[Count]:
 
 def constructors(tree: Tree) -> Iterator[Count]:
     """Classes made with more than two callables, by `__init__` or as a dataclass."""
-    aliases = _callable_names(tree)
+    aliases = callable_names(tree)
     found = {
-        f"{module.path}:{node.lineno} {node.name}": sum(_is_callable(each, aliases) for each in _made_of(node))
+        f"{module.path}:{node.lineno} {node.name}": sum(is_callable(each, aliases) for each in _made_of(node))
         for module in tree
         for node in module.nodes(ast.ClassDef)
     }
@@ -125,6 +125,23 @@ def namesakes(tree: Tree) -> Iterator[Count]:
                 files[node.name].append(str(module.path))
     found = [f"{name}: {', '.join(paths)}" for name, paths in sorted(files.items()) if len(paths) > 1]
     yield Count("class names in two places", len(found), 0, found)
+
+
+def aliases(tree: Tree) -> Iterator[Count]:
+    """Names of type aliases with several meanings: two definitions, or one beside a class; apps may repeat a name."""
+    meanings = defaultdict(lambda: defaultdict(list))
+    for module in tree:
+        for node in module.tree.body if module.name.split(".")[0] != "apps" else ():
+            if isinstance(node, ast.ClassDef):
+                meanings[node.name]["class"].append(str(module.path))
+            elif (name := alias_name(node)) is not None:
+                meanings[name][ast.unparse(node.value)].append(str(module.path))
+    found = {
+        f"{name}: {', '.join(path for paths in texts.values() for path in paths)}"
+        for name, texts in meanings.items()
+        if len(texts) > 1
+    }
+    yield Count("type aliases with several meanings", len(found), 0, sorted(found))
 
 
 def language(tree: Tree) -> Iterator[Count]:
@@ -180,6 +197,7 @@ COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
     constructions,
     lengths,
     namesakes,
+    aliases,
     language,
     messages,
     test_names,
@@ -250,35 +268,6 @@ def _made_of(node: ast.ClassDef) -> Iterator[ast.expr | None]:
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
     return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
-
-
-def _callable_names(tree: Tree) -> frozenset[str]:
-    """Names that stand for a callable type anywhere in the tree: aliases of Callable, and protocols with `__call__`."""
-    found = {"Callable"}
-    for module in tree:
-        for statement in module.tree.body:
-            value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
-            if not isinstance(value, ast.Constant) and _is_callable(value, found):
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                found |= {target.id for target in targets if isinstance(target, ast.Name)}
-            if isinstance(statement, ast.ClassDef) and any("Protocol" in ast.unparse(b) for b in statement.bases):
-                if any(isinstance(each, FUNCTIONS) and each.name == "__call__" for each in statement.body):
-                    found.add(statement.name)
-    return frozenset(found)
-
-
-def _is_callable(annotation: ast.expr | None, names: frozenset[str] | set[str]) -> bool:
-    """Whether an annotation is a callable or None; a table of callables is not."""
-    match annotation:
-        case ast.Constant(value=str(text)):
-            return _is_callable(ast.parse(text, mode="eval").body, names)
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name in names
-        case ast.Subscript(value=value):
-            return _is_callable(value, names)
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _is_callable(left, names) or _is_callable(right, names)
-    return False
 
 
 def _prose(module: Module) -> Iterator[str]:

@@ -5,10 +5,10 @@ import os
 import torch
 
 from pipelined.process.launch import detect
-from pipelined.process.run import Program, run
+from pipelined.process.run import RankProgram, run
 
 
-def run_ranks(program: Program, alone: int = 1, exactly: int | None = None) -> int:
+def run_ranks(program: RankProgram, alone: int = 1, exactly: int | None = None) -> int:
     """Run a program on the ranks that there are, to this process's exit code.
 
     Args:

@@ -27,7 +27,7 @@ from pipelined.actors.agree import agree
 from pipelined.planner.moves import PlannedMoves, planned_moves
 from pipelined.process.exit import end_process, print_to_stderr
 from pipelined.process.launch import Launch
-from pipelined.process.run import Program, StagesOf, run
+from pipelined.process.run import RankProgram, StagesOf, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.simulation.machine import Machine
 from pipelined.state.checkpoints.claim import claimed
@@ -83,7 +83,7 @@ SYSTEMS = {swarm.SCHEDULE: _swarm, ravnest.SCHEDULE: _ravnest}
 
 
 def _members(
-    job: SwarmJob | RavnestJob, launch: Launch, program: Program, stages_of: StagesOf = lambda rank: []
+    job: SwarmJob | RavnestJob, launch: Launch, program: RankProgram, stages_of: StagesOf = lambda rank: []
 ) -> int:
     """Run a job in which the ranks are members of a system, or show it."""
     if job.config.print_config or job.config.dry_run:

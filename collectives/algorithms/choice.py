@@ -10,12 +10,12 @@ from math import inf
 
 from collectives.algorithms.registry import ALL_REDUCE, AUTO
 
-Choice = tuple[tuple[float, str], ...]
+AlgorithmChoice = tuple[tuple[float, str], ...]
 EXAMPLE = "write for example recursive_doubling:16384,ring"
 
 
 @lru_cache(maxsize=64)
-def parse_choice(choice: str) -> Choice:
+def parse_choice(choice: str) -> AlgorithmChoice:
     """The largest array, in bytes, for which each algorithm is used, ascending; the last one has no limit.
 
     Raises:

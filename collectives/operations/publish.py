@@ -14,10 +14,10 @@ from collectives.group import Group
 from collectives.group.signature import Signature
 from transports import wire_name
 
-Shape = tuple[int, ...]
+ArrayShape = tuple[int, ...]
 
 
-async def publish(group: Group, array: Any, shapes: Sequence[Shape]) -> Sequence[Any] | None:
+async def publish(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> Sequence[Any] | None:
     """Copy an array into this rank's window, and wait until all ranks of the group have done so.
 
     What a rank needs of the others' arrays it then takes by itself, also by views that are not contiguous: to gather,
@@ -48,7 +48,7 @@ async def publish(group: Group, array: Any, shapes: Sequence[Shape]) -> Sequence
     return places.views(1)
 
 
-def start_publishing(group: Group, array: Any, shapes: Sequence[Shape]) -> "Publication | None":
+def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> "Publication | None":
     """Begin `publish` in another thread than the loop's, and wait there for a moment.
 
     Only one task or thread uses the group at a time.
@@ -104,7 +104,7 @@ class Publication:
         self._calls.leave_in_thread(error)
 
 
-def _places(group: Group, buffer: DoubleBuffer, array: Any, shapes: Sequence[Shape]) -> "_Places":
+def _places(group: Group, buffer: DoubleBuffer, array: Any, shapes: Sequence[ArrayShape]) -> "_Places":
     request = tuple(shapes), array.dtype, type(array)
     places: _Places = group.workspace.cached_recent(request, partial(_Places, buffer, array, shapes))
     return places
@@ -113,7 +113,7 @@ def _places(group: Group, buffer: DoubleBuffer, array: Any, shapes: Sequence[Sha
 class _Places:
     """Where arrays of these shapes lie in the windows of their ranks."""
 
-    def __init__(self, buffer: DoubleBuffer, array: Any, shapes: Sequence[Shape]):
+    def __init__(self, buffer: DoubleBuffer, array: Any, shapes: Sequence[ArrayShape]):
         self._buffer, self._shapes, self._dtype = buffer, shapes, array.dtype
         self._in_numpy, lengths = isinstance(array, np.ndarray), tuple(map(prod, shapes))
         self._nbytes = [length * array.itemsize for length in lengths]

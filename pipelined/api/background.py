@@ -22,7 +22,7 @@ from pipelined.process.run import run
 from transports import Transport
 
 T = TypeVar("T")
-Work = Callable[[RankSession], Awaitable[T]]
+RankWork = Callable[[RankSession], Awaitable[T]]
 
 
 class JobFailed(Exception):
@@ -32,7 +32,7 @@ class JobFailed(Exception):
 class _Call(Generic[T]):
     """One call, for all ranks of the process."""
 
-    def __init__(self, name: str, work: Work[T], ranks: int):
+    def __init__(self, name: str, work: RankWork[T], ranks: int):
         self.name, self.work, self.pending_ranks = name, work, ranks
         self.future: Future[T] = Future()
         self.future.set_running_or_notify_cancel()  # the ranks make the call even if its caller no longer waits
@@ -82,7 +82,7 @@ class BackgroundRanks:
         """The first rank of this process."""
         return self._launch.rank
 
-    def call(self, name: str, work: Work[T]) -> Future[T]:
+    def call(self, name: str, work: RankWork[T]) -> Future[T]:
         """Execute a call on every rank of the process, after the calls before it.
 
         Args:

@@ -32,7 +32,7 @@ from pipelined.state.whole_file import require_writable
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
-from pipelined.training.evaluate import Score, Window, evaluate, sample
+from pipelined.training.evaluate import ScoreFunction, Window, evaluate, sample
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
@@ -161,7 +161,7 @@ class RankSession:
         everyone = await gather(trainer.context.actor.transport, "planned bytes", planned)
         return None if not everyone or None in everyone else sum(everyone)
 
-    async def evaluate(self, windows: Sequence[Window], score: Score | None = None) -> float:
+    async def evaluate(self, windows: Sequence[Window], score: ScoreFunction | None = None) -> float:
         """The mean loss over some microbatches, or the mean of another score, in evaluation mode; on all ranks."""
         self._evaluations += 1
         trainer, tag = self.trainer, self._evaluations

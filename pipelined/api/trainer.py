@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipelined.api.background import BackgroundRanks, Work, check_world
+from pipelined.api.background import BackgroundRanks, RankWork, check_world
 from pipelined.api.data.batch import Batch, BatchError, slice_rows
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.planning import Planned
@@ -122,7 +122,7 @@ class LoopTrainer:
         if self._ranks is not None:
             self._ranks.close(error)
 
-    def _call(self, name: str, work: Work[T]) -> Future[T]:
+    def _call(self, name: str, work: RankWork[T]) -> Future[T]:
         assert self._ranks is not None, "an AsyncTrainer is opened by `async with`"
         return self._ranks.call(name, work)
 

@@ -18,7 +18,7 @@ PLAIN = CodecCosts()
 """No codec: messages are sent unchanged."""
 
 Kind = tuple[str, float]
-Seconds = Mapping[Kind | None, float]
+SecondsByKind = Mapping[Kind | None, float]
 """Seconds by kind of layer; under None the fixed seconds of every instruction."""
 
 
@@ -43,10 +43,10 @@ class Measured:
     """
 
     layer_costs: list[float]
-    found: Mapping[tuple[str, int], Seconds]
+    found: Mapping[tuple[str, int], SecondsByKind]
     runtime: float = 0.0
     coding: CodecCosts = PLAIN
-    member: Mapping[tuple[str, int], Seconds] | None = None
+    member: Mapping[tuple[str, int], SecondsByKind] | None = None
     hand_over: float = 0.0
 
     @property

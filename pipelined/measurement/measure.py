@@ -19,7 +19,7 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import measure_coding
-from pipelined.measurement.costs import Kind, Measured, Seconds
+from pipelined.measurement.costs import Kind, Measured, SecondsByKind
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit
 from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_sums
@@ -120,7 +120,7 @@ async def _of_member(
     return timed[1] if timed else {}
 
 
-def _of_team(found: dict[tuple[str, int], Seconds], ranks: int) -> dict[tuple[str, int], Seconds]:
+def _of_team(found: dict[tuple[str, int], SecondsByKind], ranks: int) -> dict[tuple[str, int], SecondsByKind]:
     """The seconds of a member, and of all members' updates together."""
     return {**found, ("U", 0): {kind: ranks * seconds for kind, seconds in found["U", 0].items()}}
 

@@ -18,7 +18,7 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor
-from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, Seconds, counted, kinds_of
+from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, SecondsByKind, counted, kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.measured_model import MeasuredModel
@@ -91,7 +91,7 @@ async def measure_stages(
     return Measured(layer_costs, found_by(fits, order)), fits, order
 
 
-def found_by(fits: Mapping[tuple[str, int], Fit], order: list[Kind]) -> dict[tuple[str, int], Seconds]:
+def found_by(fits: Mapping[tuple[str, int], Fit], order: list[Kind]) -> dict[tuple[str, int], SecondsByKind]:
     """Seconds by kind of layer, of each operation and size."""
     return {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
 

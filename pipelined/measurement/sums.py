@@ -19,7 +19,7 @@ CHANNEL = 1
 MAX_BYTES = 64 << 20
 """The most bytes in a trial; beyond this size the fastest algorithm does not change."""
 
-Seconds = Mapping[str, float]
+SecondsByChoice = Mapping[str, float]
 
 
 async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[Parameters]) -> str:
@@ -29,7 +29,7 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
         parameters: the buckets to sum, `Workload.parameters`.
     Cost: each algorithm that the holders can run, at least five times at each bucket's size.
     """
-    mine: list[tuple[int, Seconds]] = []
+    mine: list[tuple[int, SecondsByChoice]] = []
     for number, bucket in enumerate(parameters):
         holders, nbytes = plan.holders(*bucket.stages), min(bucket.nbytes, MAX_BYTES)
         if transport.rank not in holders or len(holders) < 2 or not nbytes:
@@ -41,18 +41,18 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
     return await broadcast(transport, "sums decided", decided([trial for of_rank in everyone for trial in of_rank]))
 
 
-def decided(trials: Sequence[tuple[int, Seconds]]) -> str:
+def decided(trials: Sequence[tuple[int, SecondsByChoice]]) -> str:
     """The fastest algorithm at each size, as a string; "auto" if there are no sums.
 
     Groups with buckets of the same size get the same algorithm: of those that all of them can run, the one with the
     least average loss against the best of each group.
     """
-    found: dict[int, list[Seconds]] = defaultdict(list)
+    found: dict[int, list[SecondsByChoice]] = defaultdict(list)
     for nbytes, seconds in trials:
         found[nbytes].append(seconds)
     return format_choice({nbytes: _best(groups) for nbytes, groups in found.items()}) if found else "auto"
 
 
-def _best(groups: Sequence[Seconds]) -> str:
+def _best(groups: Sequence[SecondsByChoice]) -> str:
     every = set.intersection(*(set(seconds) for seconds in groups))
     return min(sorted(every), key=lambda name: sum(seconds[name] / min(seconds.values()) for seconds in groups))

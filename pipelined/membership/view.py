@@ -19,7 +19,7 @@ from pipelined.directory.record import Record
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
-Apply = Callable[[str, Entry | None], None]
+ApplyEntry = Callable[[str, Entry | None], None]
 """Applies the entry of a key, given the rest of the key after its prefix; None: the key was deleted.
 
 Raises ValueError: the record cannot be read.
@@ -65,7 +65,7 @@ class Table(dict[str, R]):
         self.revisions = Counter[str]()
 
     def apply(self, name: str, entry: Entry | None) -> None:
-        """See `Apply`."""
+        """See `ApplyEntry`."""
         if entry is None:
             self.revisions.pop(name, None)
         else:
@@ -92,7 +92,7 @@ class Single(Generic[R]):
         self.revision = 0
 
     def apply(self, name: str, entry: Entry | None) -> None:
-        """See `Apply`."""
+        """See `ApplyEntry`."""
         self.record, self.revision = None, entry.revision if entry else 0
         self.record = self._kind.unpack(entry.value) if entry else None
 
@@ -117,7 +117,7 @@ class MembershipView:
         directory: Directory,
         clock: Clock,
         *,
-        tables: Mapping[str, Apply],
+        tables: Mapping[str, ApplyEntry],
         members: Mapping[type, Mapping[str, Member]],
         prefixes: Prefixes = "",
     ):

@@ -34,12 +34,12 @@ from pipelined.process.memory import frozen_objects, keep_freed
 from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_local, open_transport
 
 T = TypeVar("T")
-Program = Callable[[Transport], Awaitable[int]]
+RankProgram = Callable[[Transport], Awaitable[int]]
 StagesOf = Callable[[int], list[int]]
 
 
 def run(
-    launch: Launch, world_size: int, program: Program, stages_of: StagesOf = lambda rank: [], command: str = ""
+    launch: Launch, world_size: int, program: RankProgram, stages_of: StagesOf = lambda rank: [], command: str = ""
 ) -> int:
     """Run one coroutine per rank to its end and return the exit code of this process.
 
@@ -123,7 +123,7 @@ class _Job:
 
     launch: Launch
     world_size: int
-    program: Program
+    program: RankProgram
     stages_of: StagesOf
     deadline: Deadline
     command: str

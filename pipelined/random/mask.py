@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-Ranges = Sequence[tuple[int, int]]
+IndexRanges = Sequence[tuple[int, int]]
 """Ranges [low, high) of the indices of one dimension."""
 CHUNK = {"cpu": 1 << 16}
 """Elements that are hashed together, so that what lies between stays in the processor's cache."""
 CHUNK_ELSEWHERE = 1 << 22
 
 
-def dropout(x: torch.Tensor, p: float, key: int, whole: Sequence[int], piece: Sequence[Ranges]) -> torch.Tensor:
+def dropout(x: torch.Tensor, p: float, key: int, whole: Sequence[int], piece: Sequence[IndexRanges]) -> torch.Tensor:
     """Zero each element with probability p and scale the rest by 1/(1-p).
 
     Args:
@@ -30,7 +30,9 @@ def dropout(x: torch.Tensor, p: float, key: int, whole: Sequence[int], piece: Se
     return x * keep_mask(p, key, whole, piece, x.device) / (1.0 - p)
 
 
-def keep_mask(p: float, key: int, whole: Sequence[int], piece: Sequence[Ranges], device: torch.device) -> torch.Tensor:
+def keep_mask(
+    p: float, key: int, whole: Sequence[int], piece: Sequence[IndexRanges], device: torch.device
+) -> torch.Tensor:
     """Which elements a dropout keeps, of a piece of a tensor.
 
     Args:
@@ -57,7 +59,7 @@ def keep_mask(p: float, key: int, whole: Sequence[int], piece: Sequence[Ranges],
     return mask.view([sum(high - low for low, high in ranges) for ranges in piece])
 
 
-def _indices(ranges: Ranges, device: torch.device) -> torch.Tensor:
+def _indices(ranges: IndexRanges, device: torch.device) -> torch.Tensor:
     """The indices in the ranges, int64."""
     return torch.cat([torch.arange(low, high, device=device) for low, high in ranges or ((0, 0),)])
 

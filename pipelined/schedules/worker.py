@@ -19,7 +19,7 @@ SUM = "S"
 """The op of a gradient sum."""
 EVERY = -1
 """The pipe and the microbatch of a gradient sum, which covers them all."""
-Choice = tuple[str, int] | tuple[str, int, int]
+WaitChoice = tuple[str, int] | tuple[str, int, int]
 """The next instruction of an op (F, B or I) in a pipe, on the worker's first stage of that pipe or the given one."""
 At = tuple[str, int, int, int]
 """An instruction: its op, pipe, stage and microbatch."""
@@ -72,7 +72,7 @@ class Worker(ABC):
         """Whether the next (or given) F, B or I of a pipe could start now; takes no message."""
         return self.arrived((op, pipe, *self._next(op, pipe, stage, microbatch)))
 
-    async def wait(self, *choices: Choice, patience: float = math.inf) -> str | None:
+    async def wait(self, *choices: WaitChoice, patience: float = math.inf) -> str | None:
         """Wait until one of these instructions could start.
 
         A choice of which no instruction is left drops out; training without a flush may end early. If one choice is

@@ -20,7 +20,7 @@ from pipelined.sharding.moves import (
 )
 from pipelined.sharding.shards import Shards
 
-Cuts = dict[int, tuple[Cut, ...]]
+CutsOfAxes = dict[int, tuple[Cut, ...]]
 
 
 def candidate_moves(source: Shards, target: Layout) -> Iterator[Move]:
@@ -113,7 +113,7 @@ def _rearranged(source: Shards, target: Layout) -> Iterator[Layout]:
     return iter(found)
 
 
-def _present(target: Layout, axes: set[str], mesh: Mesh) -> Cuts:
+def _present(target: Layout, axes: set[str], mesh: Mesh) -> CutsOfAxes:
     """The target's cuts, with the parts that are left of each axis that is not present."""
     return {
         dimension: tuple(mesh.sizes[cut] if isinstance(cut, str) and cut not in axes else cut for cut in cuts)
@@ -121,7 +121,7 @@ def _present(target: Layout, axes: set[str], mesh: Mesh) -> Cuts:
     }
 
 
-def _placed(source: Shards, cuts: Cuts, axis: str) -> Iterator[Cuts]:
+def _placed(source: Shards, cuts: CutsOfAxes, axis: str) -> Iterator[CutsOfAxes]:
     """The cuts with one axis more: innermost on any dimension, or in place of parts of its number."""
     for dimension in range(len(source.lengths)):
         present = cuts.get(dimension, ())

@@ -23,7 +23,7 @@ from pipelined.training.teams.stage import TeamStage
 
 Window = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, each (B, T)."""
-Score = Callable[[Any, Any], Any]
+ScoreFunction = Callable[[Any, Any], Any]
 """What is averaged, of the outputs and targets of a window: its mean, or (sum, count), as of a loss."""
 
 
@@ -34,7 +34,7 @@ async def evaluate(
     world: Group,
     *,
     tag: int,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> float:
     """Mean loss, or mean of another score, over all windows, the same float on every rank and in every arrangement.
@@ -90,7 +90,9 @@ def _held(context: RankContext, stage: int) -> Stage | TeamStage:
     return held
 
 
-async def _score(context: RankContext, model: Model, x: Any, targets: Tree, score: Score | None) -> tuple[float, float]:
+async def _score(
+    context: RankContext, model: Model, x: Any, targets: Tree, score: ScoreFunction | None
+) -> tuple[float, float]:
     """The loss of a window, or its score, summed over what it counts, and the count; of a team the first member's."""
     held = _held(context, context.plan.depth - 1)
     if isinstance(held, TeamStage) and score is None:
@@ -104,7 +106,7 @@ async def _score(context: RankContext, model: Model, x: Any, targets: Tree, scor
     return await _compute(context, lambda: _summed(score or model.loss, *open_tree((output, targets), device)))
 
 
-def _summed(score: Score, output: Tree, targets: Tree) -> tuple[float, float]:
+def _summed(score: ScoreFunction, output: Tree, targets: Tree) -> tuple[float, float]:
     found = CountedLoss.of(score(output, targets))
     if found.count is not None:
         return float(found.total.detach()), found.count

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._house_counts import FUNCTIONS, counts
+from benchmarks._house_counts import counts
 from benchmarks._house_tree import Tree
+from benchmarks._house_types import FUNCTIONS
 from collectives.algorithms import ALL_REDUCE, TABLES
 from pipelined.__main__ import COMMANDS
 from pipelined.schedules.registry import SCHEDULES
@@ -68,6 +69,7 @@ NOT_YET = {
     "lines": (86_700, 4),  # 84,166 before nodes that measure themselves, refused rounds, and layouts that are searched
     "longest function, lines": (84, 2),  # `train` and `plan`: a keyword, and a line about it, for each argument
     "constructors with over 2 callables": (1, 1),  # `Trainer`: optimizer, loss and scheduler are a user's functions
+    "type aliases with several meanings": (10, 10),  # of Ravnest, swarms and teams, beside those of a pipeline
     "sleeps of tests": (10, 8),  # slow peers, cut links, work with a known price, and `virtual_seconds` itself
 }
 """Counts of `benchmarks.house` that are beyond their goal: (the number, the places), which may only fall."""

@@ -19,7 +19,7 @@ ROUNDING_S = 1e-6
 MAX_LATENESS_S = 1e-3  # ignore lateness beyond this: it has another cause
 GAIN = 1 / 4  # the share of one message's lateness that the correction takes over
 
-Forward = Callable[[Sequence[Block]], Awaitable[None]]
+ForwardBlocks = Callable[[Sequence[Block]], Awaitable[None]]
 
 
 class _Delayed:
@@ -31,7 +31,7 @@ class _Delayed:
 
     __slots__ = ("blocks", "forward", "forwarding", "free", "window_bytes")
 
-    def __init__(self, blocks: Sequence[Block], forward: Forward, window_bytes: int):
+    def __init__(self, blocks: Sequence[Block], forward: ForwardBlocks, window_bytes: int):
         self.blocks, self.forward, self.window_bytes = blocks, forward, window_bytes
         self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.forwarding: asyncio.Task[None] | None = None
@@ -63,7 +63,7 @@ class DelayedSender:
         self._drained.set()
         self._forwarding: set[asyncio.Task[None]] = set()
 
-    async def post(self, sent: float, blocks: Sequence[Block], head_bytes: int, forward: Forward) -> None:
+    async def post(self, sent: float, blocks: Sequence[Block], head_bytes: int, forward: ForwardBlocks) -> None:
         """Send blocks; return when their memory may be reused.
 
         Args:

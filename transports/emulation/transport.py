@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from transports.base import Message, Transport
-from transports.emulation.delayed_sender import DelayedSender, Forward
+from transports.emulation.delayed_sender import DelayedSender, ForwardBlocks
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
@@ -108,7 +108,14 @@ class SlowTransport(Transport):
         await self._ended()
 
     async def _sent(
-        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, forward: Forward, *, uncounted: int = 0
+        self,
+        now: float,
+        peer: int,
+        blocks: Sequence[Block],
+        head_bytes: int,
+        forward: ForwardBlocks,
+        *,
+        uncounted: int = 0,
     ) -> None:
         if peer == self.rank:
             await self._recording_errors(forward(blocks))

@@ -16,7 +16,7 @@ from transports.rpc.base import Party, Unreachable, reason_of
 from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import NONCE_BYTES, VERSION, Hello, Identity, Role, Verdict, check_prefix, connecting
 from transports.stream.key import SAME_KEY
-from transports.stream.sockets import Address, connect_to, is_loopback, lookup, set_options, system_text
+from transports.stream.sockets import SocketAddress, connect_to, is_loopback, lookup, set_options, system_text
 
 SCHEME = "tcp://"
 MAGIC = b"PPLE"
@@ -67,7 +67,7 @@ class PartyIdentity(Identity[PartyHello, int]):
     """
 
     hello_bytes = HELLO.size
-    address: Address
+    address: SocketAddress
     incarnation: int
     key: bytes = field(repr=False)
 
@@ -103,13 +103,13 @@ class PartyIdentity(Identity[PartyHello, int]):
         return "a caller"
 
 
-def format_address(address: Address) -> str:
+def format_address(address: SocketAddress) -> str:
     """The URL of a numeric address."""
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     return f"{SCHEME}{host}:{address[1]}"
 
 
-def parse_address(address: str) -> Address:
+def parse_address(address: str) -> SocketAddress:
     """The host and port of an address `tcp://HOST:PORT`.
 
     Raises:
@@ -138,7 +138,7 @@ async def connect(address: str, me: PartyIdentity) -> tuple[socket.socket, Party
         raise Unreachable(address, system_text(error), sent=False, wrong_key=wrong_key, silent=silent) from error
 
 
-async def _first(found: list[Address], me: PartyIdentity) -> tuple[socket.socket, Party]:
+async def _first(found: list[SocketAddress], me: PartyIdentity) -> tuple[socket.socket, Party]:
     """Try the addresses of one name in turn."""
     for address in found[:-1]:
         try:
@@ -148,7 +148,7 @@ async def _first(found: list[Address], me: PartyIdentity) -> tuple[socket.socket
     return await _connect_to(found[-1], me)
 
 
-async def _connect_to(address: Address, me: PartyIdentity) -> tuple[socket.socket, Party]:
+async def _connect_to(address: SocketAddress, me: PartyIdentity) -> tuple[socket.socket, Party]:
     """Connect to one address and complete the handshake. Raises OSError with the reason if that fails."""
     if not me.key and not is_loopback(address[0]):
         raise NoSharedKey(f"it is on another machine, and no key is shared; {SAME_KEY}")

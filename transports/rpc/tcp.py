@@ -30,7 +30,7 @@ from transports.rpc.tcp_connection import Connection
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, read_key
-from transports.stream.sockets import Address, address_to_bind, is_loopback, listen, lookup, system_text
+from transports.stream.sockets import SocketAddress, address_to_bind, is_loopback, listen, lookup, system_text
 from transports.urls import ParsedUrl
 
 USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
@@ -55,11 +55,11 @@ async def open_url(url: ParsedUrl) -> "TcpEndpoint":
 
 
 async def open_at(
-    host_port: Address,
+    host_port: SocketAddress,
     key: bytes = b"",
     profile: LinkProfile | None = None,
     max_in_flight: int = MAX_IN_FLIGHT,
-    bind_address: Address | None = None,
+    bind_address: SocketAddress | None = None,
 ) -> "TcpEndpoint":
     """Listen at the host and port at which others reach this party.
 
@@ -102,7 +102,7 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
     """See `open_at`."""
 
     def __init__(
-        self, own: Address, listener: socket.socket, key: bytes, profile: LinkProfile | None, max_in_flight: int
+        self, own: SocketAddress, listener: socket.socket, key: bytes, profile: LinkProfile | None, max_in_flight: int
     ):
         super().__init__(format_address(own), secrets.randbits(63), max_in_flight)
         self._me, self._profile = PartyIdentity(own, self.incarnation, key), profile

@@ -55,7 +55,7 @@ TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it
 MAX_PAUSE_MS = 10_000  # between two retransmissions or probes of a full receiver; the default is 2 minutes
 _INFO = struct.Struct("=3xB20xI16xI8xI")  # of Linux' tcp_info: probes, unacked, last_data_sent, last_ack_recv
 
-Address = tuple[str, int]
+SocketAddress = tuple[str, int]
 
 
 def is_loopback(host: str) -> bool:
@@ -78,7 +78,7 @@ def system_text(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error)
 
 
-async def lookup(host: str, port: int) -> list[Address]:
+async def lookup(host: str, port: int) -> list[SocketAddress]:
     """The numeric addresses of a name, IPv4 first; raises OSError for an unknown name."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
@@ -99,12 +99,12 @@ def family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def address_to_bind(address: Address) -> Address:
+def address_to_bind(address: SocketAddress) -> SocketAddress:
     """The address to listen at: loopback as it is, else every interface, because the name may be a router's."""
     return address if is_loopback(address[0]) else (WILDCARD[family(address[0])], address[1])
 
 
-def listen(address: Address) -> socket.socket:
+def listen(address: SocketAddress) -> socket.socket:
     """A listening socket at a numeric address (port 0: any free port); raises OSError if it is in use."""
     listener = socket.socket(family(address[0]), socket.SOCK_STREAM)
     try:
@@ -140,7 +140,7 @@ async def accept(listener: socket.socket) -> socket.socket:
             # else: the caller closed the connection before it was accepted
 
 
-async def connect_to(address: Address) -> socket.socket:
+async def connect_to(address: SocketAddress) -> socket.socket:
     """Connect to a numeric address.
 
     Raises:

@@ -42,7 +42,7 @@ from transports.tcp.flow_control import (
 from transports.wire.arrays import Block
 from transports.wire.frames import FrameKinds, Header, Key, Preamble, encode, encode_bare, encode_head
 
-Views = Sequence[bytes | memoryview]
+FrameViews = Sequence[bytes | memoryview]
 
 
 class TcpKind(IntEnum):
@@ -97,7 +97,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             return await self._written([encode_bare(TcpKind.BUFFER, channel, view.nbytes), view], kept)
         await self._offer(TcpKind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
 
-    def end(self, ending: Ending, error: Exception, last: Views = ()) -> None:
+    def end(self, ending: Ending, error: Exception, last: FrameViews = ()) -> None:
         """End in this way: see the table of `transports.stream.connection`.
 
         Args:
@@ -114,7 +114,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             body.fail(error)
         self._incoming_offers.clear()
 
-    async def _written(self, views: Views, kept: int) -> None:
+    async def _written(self, views: FrameViews, kept: int) -> None:
         frame = self.connection.write(views)
         if frame is None:
             return
@@ -249,7 +249,7 @@ class TcpPeers:
         self.inboxes.lose(error)
         self._peers[error.rank].end(Ending.DROP, error)
 
-    def end(self, ending: Ending, error: TransportError, last: Views = ()) -> None:
+    def end(self, ending: Ending, error: TransportError, last: FrameViews = ()) -> None:
         """Fail every operation here from now on; all connections end in this way.
 
         Args:

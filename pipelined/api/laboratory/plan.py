@@ -13,7 +13,7 @@ from pipelined.api.arrangement import Arrangement
 from pipelined.api.data.batch import Batch
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_layers import PlannedLayers
-from pipelined.api.laboratory.planning import Planned, PlanRequest, Progress, find_plan, stated_costs
+from pipelined.api.laboratory.planning import Planned, PlanRequest, ReportLine, find_plan, stated_costs
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, UserModel, bind
 from pipelined.api.user_optimizer import OptimizerBuilder
@@ -59,7 +59,7 @@ def plan(
     memory_limit: float | None = None,
     stale: bool = False,
     tries: int | None = None,
-    progress: Progress = lambda line: None,
+    progress: ReportLine = lambda line: None,
     **knobs: Value,
 ) -> Planned:
     """Find the fastest arrangement of a model: measure this machine, search by simulation, and try the best.

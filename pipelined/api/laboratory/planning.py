@@ -27,7 +27,7 @@ from transports import Transport
 
 SPEED = ("flops", "overhead", "coding")
 """Floating-point operations a second, seconds an instruction, and seconds a byte of a message in the codec."""
-Progress = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
     return Stated(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
 
 
-def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progress: Progress, command: str) -> Planned:
+def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progress: ReportLine, command: str) -> Planned:
     """The fastest plan; under a launcher all ranks call this together, and all get the same.
 
     Args:
@@ -195,7 +195,7 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
 class _Measuring:
     """A measurement on all ranks, the search on rank 0, and the trials on all."""
 
-    def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, progress: Progress):
+    def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, progress: ReportLine):
         from pipelined.measurement.measure import gpu_bytes
 
         self._model, self._launch, self._request, self._tries, self._progress = model, launch, request, tries, progress

@@ -8,7 +8,7 @@ from pipelined.api.laboratory.names import require_mapping
 from pipelined.errors import UsageError, refuse_below, require_whole
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
-from pipelined.programs.pricing.price import Costs, Seconds, price
+from pipelined.programs.pricing.price import Costs, StageSeconds, price
 from pipelined.programs.pricing.steady import Steady, steady
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.proof.check import check
@@ -129,7 +129,7 @@ def prove(
     depth: int | None = None,
     microbatches: int | None = None,
     steps: int = 1,
-    costs: Mapping[str, Seconds] | None = None,
+    costs: Mapping[str, StageSeconds] | None = None,
     mailbox: int | None = None,
     blocking_sums: bool = False,
     budget: float | None = None,
@@ -189,7 +189,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     return Shape(depth, microbatches, set_knobs(declared, knobs))
 
 
-def costs_of(given: Mapping[str, Seconds]) -> Costs:
+def costs_of(given: Mapping[str, StageSeconds]) -> Costs:
     """The costs of instructions; what is not named keeps its default.
 
     Raises:
@@ -208,7 +208,7 @@ def costs_of(given: Mapping[str, Seconds]) -> Costs:
     return Costs(**found)
 
 
-def each_of(numbers: Seconds) -> Sequence[float]:
+def each_of(numbers: StageSeconds) -> Sequence[float]:
     """One number, or one for each stage, as a list."""
     return numbers if isinstance(numbers, Sequence) and not isinstance(numbers, str) else [numbers]
 

@@ -26,7 +26,7 @@ from pipelined.programs.exact_grid import require_exact_swarm
 from pipelined.programs.partition import partition
 from pipelined.swarm.config import Rules
 from pipelined.swarm.stages import torch_stage
-from pipelined.swarm.stages.training import Layout, digest_of_code
+from pipelined.swarm.stages.training import ArrayLayout, digest_of_code
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.compression import NONE, check_codec
 
@@ -44,8 +44,8 @@ class UserTask:
     microbatches: int
     steps: int
     rows: int
-    x: Layout
-    y: Layout
+    x: ArrayLayout
+    y: ArrayLayout
     dtype: str = "float32"
     autocast: bool = False
     seed: int = 0
@@ -130,11 +130,11 @@ class UserTraining:
         """See `StageTraining`."""
         return UserStageOptimizer(parameters, self._given.optimizer, self.seed, stage)
 
-    def inputs(self, stage: int) -> Layout:
+    def inputs(self, stage: int) -> ArrayLayout:
         """See `StageTraining`."""
         return self._layouts[stage]
 
-    def targets(self) -> Layout:
+    def targets(self) -> ArrayLayout:
         """See `StageTraining`."""
         return self.task.y
 
@@ -198,14 +198,14 @@ class UserTraining:
         if not loss.isfinite():
             raise ModelError(f"the loss of the first microbatch is {float(loss)}; correct the inputs or the loss")
 
-    def _measured(self) -> list[Layout]:
+    def _measured(self) -> list[ArrayLayout]:
         """The tensor that each stage takes, on the meta device or, where a layer needs values, by computing."""
         try:
             return self._measured_on("meta")
         except (NotImplementedError, RuntimeError):
             return self._measured_on("cpu")
 
-    def _measured_on(self, device: str) -> list[Layout]:
+    def _measured_on(self, device: str) -> list[ArrayLayout]:
         layouts, x = [self.task.x], _zeros(self.task.x).to(device)
         for stage in range(len(self.cut)):
             module = self.build(stage, device)
@@ -262,12 +262,12 @@ class UserTraining:
         return digest.hexdigest()
 
 
-def layout_of(tensor: torch.Tensor) -> Layout:
+def layout_of(tensor: torch.Tensor) -> ArrayLayout:
     """The dtype and shape of a tensor."""
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 
-def _zeros(layout: Layout) -> torch.Tensor:
+def _zeros(layout: ArrayLayout) -> torch.Tensor:
     dtype, shape = layout
     return torch.zeros(shape, dtype=getattr(torch, dtype))
 

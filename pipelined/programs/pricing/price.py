@@ -22,7 +22,7 @@ from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap
 
-Seconds = float | Sequence[float]
+StageSeconds = float | Sequence[float]
 """One number for all stages, or one per stage."""
 
 
@@ -30,10 +30,10 @@ Seconds = float | Sequence[float]
 class Costs:
     """The seconds of each instruction of one microbatch in one stage, and of a message between neighbours."""
 
-    forward: Seconds = 1.0
-    backward: Seconds = 2.0
-    backward_input: Seconds = 1.0
-    backward_weight: Seconds = 1.0
+    forward: StageSeconds = 1.0
+    backward: StageSeconds = 2.0
+    backward_input: StageSeconds = 1.0
+    backward_weight: StageSeconds = 1.0
     p2p: float = 0.0
 
     def __post_init__(self) -> None:

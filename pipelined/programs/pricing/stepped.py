@@ -20,7 +20,7 @@ from pipelined.schedules.worker import At
 
 Pause = float | Sequence[At]
 """What a worker waits for: a moment, or the message of one of these instructions."""
-Message = tuple[str, int, int]
+MessageKey = tuple[str, int, int]
 """The op, stage and microbatch of the instruction that it lets start."""
 
 
@@ -67,8 +67,8 @@ class _Stepping:
     def __init__(self, schedule: Schedule, layout: StageMap, costs: PipeCosts):
         self.now, self.layout = 0.0, layout
         self.seconds, self._lines = {"F": costs.forward, "B": costs.backward}, costs.lines
-        self._arrivals: dict[Message, float] = {}
-        self._waiting: dict[Message, list[int]] = defaultdict(list)
+        self._arrivals: dict[MessageKey, float] = {}
+        self._waiting: dict[MessageKey, list[int]] = defaultdict(list)
         workers = (_SteppedWorker(index, self) for index in range(layout.workers))
         self._running: list[Coroutine[Any, Any, None]] = [schedule.schedule(worker) for worker in workers]
         self._due = [0.0] * layout.workers
@@ -100,7 +100,7 @@ class _Stepping:
             self._send(("B", stage - 1, microbatch), end + self._lines[stage - 1])
         return end
 
-    def _send(self, message: Message, arrival: float) -> None:
+    def _send(self, message: MessageKey, arrival: float) -> None:
         self._arrivals[message] = arrival
         for index in self._waiting.pop(message, ()):
             self._wake(index, arrival)

@@ -27,7 +27,7 @@ MAX_FORCED = 12
 MAX_CHECKED = 100
 """Partitions of the genetic search of which the cuts are looked at, best first; the one that lacks least is settled."""
 Partition = tuple[tuple[int, ...], ...]
-Score = tuple[float, float]
+FormationScore = tuple[float, float]
 Cost = Callable[[Sequence[int]], float]
 
 
@@ -59,7 +59,7 @@ class Formation:
             return slowest
         return sum(self.nodes[node].transfer_s for node in members)
 
-    def score(self, costs: Sequence[float]) -> Score:
+    def score(self, costs: Sequence[float]) -> FormationScore:
         """The key to minimise, compared lexicographically."""
         spread, worst = max(costs) - min(costs), max(costs)
         return (worst, spread) if self.objective == "rate" else (spread, worst)

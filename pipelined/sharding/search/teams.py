@@ -25,7 +25,7 @@ from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCost
 
 TeamLayout = tuple[Factors, ...]
 """The factors of each operator of a chain."""
-Cuts = tuple[tuple[str, int], ...]
+TeamCuts = tuple[tuple[str, int], ...]
 """Streams, each with the parts that it is cut into by tokens."""
 
 
@@ -97,16 +97,16 @@ class TeamChain:
         Of beginnings of the chain with the same cuts only those stay that no other beats. An operator of a kind that no
         other before it has adds costs of its own alone, so there its options are compared, and not their sums.
         """
-        states: dict[Cuts, tuple[list[TeamLayout], Numbers]] = {(): ([()], np.zeros((1, len(self._columns))))}
+        states: dict[TeamCuts, tuple[list[TeamLayout], Numbers]] = {(): ([()], np.zeros((1, len(self._columns))))}
         for place, op in enumerate(self.chain.operators):
             later = {
                 name
                 for other in self.chain.operators[place + 1 :]
                 for name in (other.input_stream, other.output_stream)
             }
-            parts: dict[Cuts, list[tuple[list[TeamLayout], Numbers]]] = {}
+            parts: dict[TeamCuts, list[tuple[list[TeamLayout], Numbers]]] = {}
             for cuts, (layouts, costs) in states.items():
-                options: dict[Cuts, list[tuple[Factors, Numbers]]] = {}
+                options: dict[TeamCuts, list[tuple[Factors, Numbers]]] = {}
                 for f in self.options(op):
                     after = self._cuts_after(op, f, dict(cuts))
                     kept = tuple(sorted((name, cut) for name, cut in after.items() if name in later))

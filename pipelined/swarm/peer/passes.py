@@ -20,7 +20,7 @@ from transports.rpc import Rejected
 from transports.wire.arrays import SIZES
 
 T = TypeVar("T")
-Layouts = Sequence[tuple[str, tuple[int, ...]]]
+ArrayLayouts = Sequence[tuple[str, tuple[int, ...]]]
 CODEC_BYTES = 1 << 14
 """Most bytes that a codec adds to an array of any size."""
 
@@ -126,14 +126,14 @@ class Passes:
         await self._state.reached_parameters(request.step, request.parameter_version, ahead)
         return request.which
 
-    async def _arrays(self, coded: Coded, wanted: Layouts, fewer: bool = False) -> tuple[Block, ...]:
+    async def _arrays(self, coded: Coded, wanted: ArrayLayouts, fewer: bool = False) -> tuple[Block, ...]:
         """Arrays of a request, decoded. Raises Malformed: other dtypes or shapes than expected; see `check_layouts`."""
         blocks = await self._coding.unpack(*coded, self.most_bytes)
         check_layouts(blocks, wanted, fewer)
         return blocks
 
 
-def check_layouts(blocks: Sequence[Block], wanted: Layouts, fewer: bool = False) -> None:
+def check_layouts(blocks: Sequence[Block], wanted: ArrayLayouts, fewer: bool = False) -> None:
     """Raises Malformed: arrays have other dtypes or shapes than expected.
 
     Args:

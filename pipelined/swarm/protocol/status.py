@@ -39,7 +39,7 @@ class EventForm:
 
 Count = Annotated[int, whole()]
 Why = Annotated[str, text(MAX_TEXT)]
-Counts = Annotated[Mapping[Name, Count], Many()]
+NamedCounts = Annotated[Mapping[Name, Count], Many()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class EndpointTraffic:
 
     sent: Count
     received: Count
-    rejected: Counts
-    refused: Counts
+    rejected: NamedCounts
+    refused: NamedCounts
 
 
 def traffic_of(endpoint: Endpoint) -> EndpointTraffic:

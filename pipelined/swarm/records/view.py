@@ -4,7 +4,7 @@ from collections.abc import Iterable, Set
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory, Entry, Prefixes
-from pipelined.membership.view import Apply, MembershipView, Single, Table
+from pipelined.membership.view import ApplyEntry, MembershipView, Single, Table
 from pipelined.state.versions import SAVED, SavedStages, Version
 from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records.census import Census
@@ -45,7 +45,7 @@ class Evictions(dict[str, int]):
     """Evictions in a row, by name; the last `MAX_NAMES` names are kept after their records are deleted."""
 
     def apply(self, name: str, entry: Entry | None) -> None:
-        """See `Apply`."""
+        """See `ApplyEntry`."""
         if entry is not None:
             times = Eviction.unpack(entry.value).times
             self.pop(name, None)
@@ -81,7 +81,9 @@ class SwarmView(MembershipView):
         self.head_revision = 0
         self._head: Commit | None = None  # without its members
         self._head_with_members: Commit | None = None  # None: to be joined again
-        peers: dict[str, Apply] = {PEERS: self.census.apply} if stages is None else {STAGES: self.census.apply_at_stage}
+        peers: dict[str, ApplyEntry] = (
+            {PEERS: self.census.apply} if stages is None else {STAGES: self.census.apply_at_stage}
+        )
         super().__init__(
             directory,
             clock,

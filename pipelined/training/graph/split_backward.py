@@ -22,7 +22,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from pipelined.training.graph.recompute import Ticket
 
-Gradients = tuple[torch.Tensor | None, ...]
+NodeGradients = tuple[torch.Tensor | None, ...]
 """The gradients that arrive at a node: one for each of its outputs, or None."""
 Seed = tuple[GradientEdge, torch.Tensor]
 """An output of the module, and its gradient."""
@@ -51,7 +51,7 @@ class _Group:
         self.leaves |= other.leaves
         self.seeds += other.seeds
 
-    def run(self, arrived: dict[Node, Gradients], again: bool) -> None:
+    def run(self, arrived: dict[Node, NodeGradients], again: bool) -> None:
         """Accumulate the leaves' gradients from the gradients that arrived at the junctions.
 
         With several junctions, one may lie on the way from another to a leaf: each uses only the gradient that arrived
@@ -87,7 +87,7 @@ class WeightHalf:
     """The rest of a backward after its input half: `run` it once."""
 
     _groups: list[_Group] = field(default_factory=list)
-    _arrived: dict[Node, Gradients] = field(default_factory=dict)
+    _arrived: dict[Node, NodeGradients] = field(default_factory=dict)
     _whole: list[Seed] = field(default_factory=list)
 
     @property
@@ -133,7 +133,7 @@ def backward_input(
     groups = [_Group([node], leaves) for node in path if (leaves := _leaves(_beside(node, path)))]
     groups += [_Group([], _leaves([seed[0].node]), [seed]) for seed in seeds if seed[0].node not in path]
     groups = _join(groups)
-    arrived: dict[Node, Gradients] = {}
+    arrived: dict[Node, NodeGradients] = {}
     junctions = [node for group in groups for node in group.junctions]
     hooks = [node.register_prehook(partial(arrived.__setitem__, node)) for node in junctions]
     starts, arriving = zip(*(seed for seed in seeds if seed[0].node in path), strict=True)
@@ -216,7 +216,7 @@ def _saved_names(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
-def _instead(gradients: Gradients, reached: Gradients) -> Gradients:
+def _instead(gradients: NodeGradients, reached: NodeGradients) -> NodeGradients:
     return gradients
 
 

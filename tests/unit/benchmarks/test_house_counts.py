@@ -146,6 +146,18 @@ def test_classes_of_one_name_are_counted_outside_apps(count):
     assert found.places == ["One: transports/a.py, pipelined/b.py"] and found.number == 1
 
 
+def test_aliases_are_counted_by_name_where_they_mean_several_things(count):
+    files = {
+        "transports/a.py": "Work = Callable[[], None]\nKey = tuple[int, ...]\nShape = tuple[int, int]\nONE = A[0]\n",
+        "collectives/b.py": "Work: TypeAlias = int\nKey = tuple[int, ...]\n\nclass Shape: ...\n",
+        "pipelined/c.py": "ONE = A[1]\nwork = Callable[[], int]\nPart: type = int\n\nclass Part: ...\n",
+        "apps/d.py": "Key = str | int\n",
+    }
+    found = count(files)["type aliases with several meanings"]
+    assert found.places == ["Shape: transports/a.py, collectives/b.py", "Work: transports/a.py, collectives/b.py"]
+    assert found.number == 2
+
+
 def test_avoided_words_are_counted_in_docstrings_and_help_alone(count):
     text = '''
         """Whoever sends; nobody: whole, One that is none."""

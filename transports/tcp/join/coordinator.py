@@ -15,7 +15,7 @@ from transports.errors import RendezvousError, TransportError, WireError
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, UnprovenKey
-from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, Address, is_loopback, readable
+from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, SocketAddress, is_loopback, readable
 from transports.tcp.join.control import read_control, refuse, send_control
 from transports.tcp.join.identity import RankHello, RankIdentity
 
@@ -32,7 +32,7 @@ class JoinedRank:
     sock: socket.socket
     incarnation: int
     machine: bytes
-    address: Address | None = None
+    address: SocketAddress | None = None
 
 
 class Coordinator(AcceptorOwner[RankHello]):
@@ -158,7 +158,7 @@ class Coordinator(AcceptorOwner[RankHello]):
             rank.sock.close()
 
 
-def parse_listen_address(content: Any) -> Address:
+def parse_listen_address(content: Any) -> SocketAddress:
     """The address in a "listening" message; raises WireError for anything else."""
     try:
         host, port = content
@@ -174,7 +174,7 @@ def parse_listen_address(content: Any) -> Address:
     return host, port
 
 
-def check_reach(addresses: Iterable[Address]) -> None:
+def check_reach(addresses: Iterable[SocketAddress]) -> None:
     """Refuse a world in which some ranks listen on loopback and others do not."""
     hosts = {host for host, _ in addresses}
     loopback_hosts = sorted(host for host in hosts if is_loopback(host))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from transports.errors import RendezvousError
-from transports.stream.sockets import Address, address_to_bind, family, is_loopback, listen, lookup, system_text
+from transports.stream.sockets import SocketAddress, address_to_bind, family, is_loopback, listen, lookup, system_text
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.identity import digest
 
@@ -46,7 +46,7 @@ class MeetingPoint(ABC):
         """Listen for the other ranks; raises RendezvousError if that is impossible."""
 
     @abstractmethod
-    async def find(self) -> list[Address]:
+    async def find(self) -> list[SocketAddress]:
         """The numeric addresses to try now, best first; empty while rank 0 has published none."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to close)
@@ -76,10 +76,10 @@ class MasterPort(MeetingPoint):
                 "choose another MASTER_PORT, or end the program that holds it"
             ) from error
 
-    async def find(self) -> list[Address]:
+    async def find(self) -> list[SocketAddress]:
         return await self._resolve()
 
-    async def _resolve(self) -> list[Address]:
+    async def _resolve(self) -> list[SocketAddress]:
         host = LOOPBACK if self._config.one_machine else self._config.host
         try:
             found = await lookup(host, self._config.port)
@@ -110,7 +110,7 @@ class AgentStore(MeetingPoint):
             raise
         return listener
 
-    async def find(self) -> list[Address]:
+    async def find(self) -> list[SocketAddress]:
         if not await self._call_store(lambda store: store.check([self._name])):
             return []
         found = await self._call_store(lambda store: store.get(self._name))
@@ -150,18 +150,18 @@ class InProcess(MeetingPoint):
     """All ranks share this object, and meet at a free port on loopback."""
 
     def __init__(self) -> None:
-        self._found: list[Address] = []
+        self._found: list[SocketAddress] = []
 
     async def open(self) -> socket.socket:
         listener = listen((LOOPBACK, 0))
         self._found = [listener.getsockname()]
         return listener
 
-    async def find(self) -> list[Address]:
+    async def find(self) -> list[SocketAddress]:
         return self._found
 
 
-def check_key_required(address: Address, config: TcpConfig) -> Address:
+def check_key_required(address: SocketAddress, config: TcpConfig) -> SocketAddress:
     if is_loopback(address[0]) or config.key:
         return address
     raise RendezvousError(
@@ -199,7 +199,7 @@ class NodeFile(MeetingPoint):
             raise
         return listener
 
-    async def find(self) -> list[Address]:
+    async def find(self) -> list[SocketAddress]:
         """The address in the file, if a running rank 0 wrote it.
 
         Raises:
@@ -217,7 +217,7 @@ class NodeFile(MeetingPoint):
         os.close(self._locked)
         self._locked = None
 
-    def _found(self) -> list[Address]:
+    def _found(self) -> list[SocketAddress]:
         try:
             found = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -244,7 +244,7 @@ class NodeFile(MeetingPoint):
             self._locked = None
             raise
 
-    def _read(self, data: bytes) -> list[Address]:
+    def _read(self, data: bytes) -> list[SocketAddress]:
         try:
             port, key = data.decode().split()
             address, self.key = (LOOPBACK, int(port)), bytes.fromhex(key)

@@ -25,7 +25,7 @@ from transports.errors import RendezvousError, WireError
 from transports.stream.acceptor import Acceptor, AcceptorOwner, run_handshake
 from transports.stream.handshake import Verdict, connecting
 from transports.stream.sockets import (
-    Address,
+    SocketAddress,
     address_to_bind,
     check_files,
     connect_to,
@@ -124,7 +124,7 @@ async def connect_to_rank_0(
         ) from error
 
 
-async def connect(address: Address, me: RankIdentity, peer: int) -> tuple[socket.socket, RankHello]:
+async def connect(address: SocketAddress, me: RankIdentity, peer: int) -> tuple[socket.socket, RankHello]:
     """Connect to a rank and complete the handshake; the caller owns the socket.
 
     Raises:
@@ -170,7 +170,7 @@ async def join(
 class RankAddress:
     """The address where a rank listens, and its incarnation."""
 
-    address: Address
+    address: SocketAddress
     incarnation: int
 
 
