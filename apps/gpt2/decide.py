@@ -15,6 +15,7 @@ from apps.gpt2.config import AUTO as OPEN
 from apps.gpt2.job import Job
 from apps.gpt2.plan_file import arrangement, is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
+from apps.gpt2.team import names_layout
 from apps.gpt2.workload import workload
 from collectives.algorithms import parse_choice
 from pipelined.actors.agree import broadcast
@@ -87,6 +88,8 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
     saved = checkpoint.open(path).meta.config if path else {}
     require_known(saved.get("schedule", job.plan.schedule))
     before = recorded(saved)
+    if before and names_layout(job.config) and before.plan.split != job.config.layout:
+        before = None
     if before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch):
         return Decision(before, f"as in {path}").plain()
     if job.config.plan == AUTO_PLAN:

@@ -23,6 +23,11 @@ def alone(config: GPT2Flags) -> list[str]:
     return given + [name for name, value in ALONE_VALUES.items() if getattr(config, name) == value]
 
 
+def names_layout(config: GPT2Flags) -> bool:
+    """Whether only workers of several ranks will do, though their number is open."""
+    return config.tensor == AUTO and config.layout not in (None, AUTO)
+
+
 def check_team(config: GPT2Flags, world_size: int | None) -> None:
     """Refuse flags that do not go with --tensor.
 
@@ -35,6 +40,9 @@ def check_team(config: GPT2Flags, world_size: int | None) -> None:
     if alone_here and config.layout is not None:
         fact = f"one rank splits nothing (--layout {config.layout}, --tensor {config.tensor})"
         raise UsageError(f"{fact}; " + ("add --tensor" if config.tensor == 1 else "start more ranks, or give --tensor"))
+    if names_layout(config) and config.plan is None:
+        fact = f"a search alone chooses the ranks that split by a layout (--layout {config.layout}, --tensor {AUTO})"
+        raise UsageError(f"{fact}; add --plan auto, or give --tensor a number")
     if config.team > 1 and (given := alone(config)):
         words = f"{flag(given[0])} {getattr(config, given[0])}"
         raise UsageError(f"--tensor {config.team} does not go with {words} yet; leave one of them out")

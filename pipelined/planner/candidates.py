@@ -51,14 +51,16 @@ def candidates(
         batch: sequences per step, B·N·W.
         layers: the most stages of a plan.
         fixed: settings that the user has chosen: sizes and knobs of a `Plan`, `recompute`, `tensor` (`AUTO`: any) and
-            its `layout`; without one that is open; `compile`, with which only plans that can be compiled are tried.
+            its `layout`, of workers of several ranks alone; without one that is open; `compile`, with which only plans
+            that can be compiled are tried.
         asynchronous: include schedules without a flush.
     Raises:
         UsageError: no such schedule, or no plan matches.
     """
     fixed = dict(fixed or {})
     tensor, split, compiles = fixed.pop("tensor", 1), fixed.pop("layout", None) or "", fixed.get("compile", False)
-    teams = _divisors(ranks) if tensor == AUTO else [tensor] if ranks % tensor == 0 else []
+    splitting = _divisors(ranks)[1:] if split else _divisors(ranks)  # one rank would drop the layout
+    teams = splitting if tensor == AUTO else [tensor] if ranks % tensor == 0 else []
     recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
     names = [fixed["schedule"]] if "schedule" in fixed else known()
     for name in names:
@@ -72,7 +74,7 @@ def candidates(
     ]
     found = [plan for plan in every if (asynchronous or plan.flushes) and (not compiles or is_compilable(plan))]
     if not found:
-        fixed |= {} if tensor == 1 else {"tensor": tensor}
+        fixed |= ({} if tensor == 1 else {"tensor": tensor}) | ({"layout": split} if split else {})
         settings = "".join(f", {name}: {value}" for name, value in fixed.items())
         kind = "schedule" if asynchronous else "schedule with a flush"
         fact = f"no {kind} uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{settings})"

@@ -67,7 +67,7 @@ async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> N
     first = await broadcast(transport, "flags of rank 0", mine)
     other = [f"{name}: {mine[name]} here, {first[name]} on rank 0" for name in mine if mine[name] != first[name]]
     if other:
-        fact = f"rank {transport.rank} has other flags than rank 0 ({'; '.join(other)})"
+        fact = f"other flags than those of rank 0 ({'; '.join(other)})"  # `agree` names this rank
         raise UsageError(f"{fact}; start all ranks alike, and let all of them see the same checkpoint")
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from apps.common.flags import AUTO_PLAN
+from apps.gpt2 import decide as decisions
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.decide import Seats, decide_job, recorded
 from apps.gpt2.job import resolve
 from apps.gpt2.plan_file import is_open
 from pipelined.planner.candidates import Candidate
+from pipelined.planner.decide import Decision
 from pipelined.process.launch import ALONE
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError
@@ -83,6 +85,20 @@ def test_a_resumed_run_on_other_ranks_or_another_batch_is_arranged_anew(tmp_path
     save(tmp_path, resolve(FEW, 4))
     for config, ranks in ((FEW, 2), (replace(FEW, batch=64), 4)):
         assert "as in" not in decided(resolve(replace(config, checkpoint=tmp_path, resume="auto"), ranks)).reason
+
+
+@pytest.mark.parametrize(("layout", "kept"), [("data", True), ("megatron", False), (None, True)])
+def test_a_resumed_run_whose_layout_is_named_goes_on_with_no_other(tmp_path, monkeypatch, layout, kept):
+    team = replace(FEW, plan=AUTO_PLAN, tensor="auto", checkpoint=tmp_path, resume="auto")
+    before = Plan("gpipe", 1, 1, 16, 2, tensor=2, split="data")
+    config = replace(FEW, tensor=2, layout="data", schedule="gpipe")
+    path = save(tmp_path, replace(resolve(config, 2), plan=before))
+
+    async def measured(*arguments):
+        return Decision(Candidate(before), "measured")
+
+    monkeypatch.setattr(decisions, "_measured", measured)
+    assert decided(resolve(replace(team, layout=layout), 2)).reason == (f"as in {path}" if kept else "measured")
 
 
 def test_what_a_checkpoint_says_is_read_as_written():

@@ -50,6 +50,11 @@ def test_the_layout_is_described():
         ({"tensor": 2}, 3, r"--tensor does not divide the ranks \(--tensor 2, ranks: 3\)"),
         ({"layout": "data"}, 1, r"one rank splits nothing \(--layout data, --tensor 1\)"),
         ({"tensor": "auto", "layout": "data"}, 1, r"nothing \(--layout data, --tensor auto\); start more ranks"),
+        (
+            {"tensor": "auto", "layout": "data"},
+            4,
+            r"--layout data, --tensor auto\); add --plan auto, or give --tensor a",
+        ),
         ({"tensor": 2, "layout": "rows"}, 2, "no layout: 'rows'"),
         ({"tensor": 8}, 8, r"more column shards than heads \(c_attn, shards: 8, heads: 4\)"),
         ({"tensor": 2, "layout": "data", "microbatch": 1}, 2, "more row shards than sequences in a microbatch"),

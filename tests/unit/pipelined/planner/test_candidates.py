@@ -65,6 +65,13 @@ def test_what_is_fixed_is_not_chosen(fixed):
         assert {seen.get(name, lambda c, name=name: getattr(c.plan, name))(c) for c in found} == {value}
 
 
+def test_a_layout_that_is_named_is_that_of_every_plan():
+    found = {(c.plan.tensor, c.plan.split) for c in candidates(4, 16, 8, {"tensor": AUTO, "layout": "data"})}
+    assert found == {(2, "data"), (4, "data")}
+    with pytest.raises(UsageError, match=r"ranks: 1, .*tensor: auto, layout: data"):
+        list(candidates(1, 16, 8, {"tensor": AUTO, "layout": "data"}))
+
+
 def test_plans_of_stages_that_are_compiled_have_whole_backwards_and_workers_of_one_rank():
     kept = {c.plan for c in candidates(4, 8, 4, {"tensor": AUTO, "compile": True}, asynchronous=True)}
     assert {"gpipe", "one_f_one_b", "chimera"} <= {plan.schedule for plan in kept}
