@@ -55,6 +55,24 @@ def test_the_losses_do_not_depend_on_the_launcher(launcher, alone, tmp_path):
     assert len(alone) == 2
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_the_losses_of_a_team_are_those_of_one_process(launcher, alone, tmp_path):
+    done = run(launcher, "apps.gpt2", *FLAGS, "--depth", 1, "--tensor", 2, "--metrics", tmp_path / "metrics")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "layout: megatron, 2 ranks a worker" in done.stdout
+    assert losses(tmp_path / "metrics") == pytest.approx(alone, rel=1e-12)
+
+
+def test_ranks_with_different_layouts_end_with_one_message():
+    command, env = mpirun("mpich", 1, "-m", "apps.gpt2", *FLAGS, "--tensor", 2, "--depth", 1, "--layout", "megatron")
+    done = launched([*command, ":", *command[1:-1], "data"], timeout=110, env=env)
+    assert done.returncode == 2, done.stdout + done.stderr
+    fact = "rank 1: other flags than those of rank 0 (layout: data here, megatron on rank 0)"
+    remedy = "start all ranks alike, and let all of them see the same checkpoint"
+    assert done.stderr == f"python -m apps.gpt2: error: {fact}; {remedy}\n"
+
+
 FILES_OF_A_FRAME = {"mpich": 13, "torchrun": 12}
 """At most so many source files run while a frame is sent and received. Over MPI a rank that naps may add one."""
 
