@@ -6,6 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from apps.gpt2.config import GPT2Flags
+from apps.gpt2.job import resolve
+from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.clock import VirtualClock
+from pipelined.errors import OutOfMemory
 from pipelined.process.launch import ALONE
 from pipelined.process.run import run
 from pipelined.state.checkpoints.saving import CheckpointSaver
@@ -70,3 +75,16 @@ def test_one_message_names_rank_and_operation_and_the_code_is_2(place, monkeypat
     assert operation in said and repr(error) in said
     assert "--offload-optimizer" in said and "Traceback" not in said
     assert bool(re.search(r"\(free on cpu: [\d,.]+ of [\d,.]+ MiB\)", said)) is (place != "elsewhere")
+
+
+def test_the_bytes_of_a_plan_are_told_beside_those_that_are_free():
+    """A rank of the tiny GPT-2 plans its state and its activations, as --dry-run prints them."""
+    job = resolve(GPT2Flags(depth=2, schedule="one_f_one_b"), 2)
+    executor = TimedExecutor({}, VirtualClock())
+    executor.owner, executor.planned = "rank 0 (stages 0)", lambda: job.planned_bytes(0)
+    with pytest.raises(OutOfMemory) as caught, executor.doing("outer"), executor.doing("inner"):
+        raise MemoryError
+    assert "worker 0: stages 0 (layers 0-2); 7.1 MiB of state, up to 33.1 MiB of activations" in job.table()
+    assert str(caught.value).startswith(
+        "rank 0 (stages 0): inner failed: MemoryError() (planned: 40.2 MiB, free on cpu:"
+    )
