@@ -18,6 +18,7 @@ from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.costs import Stated, priced
 from pipelined.planner.fronts import held_by_layouts
+from pipelined.planner.queue import Queue
 from pipelined.planner.search import SearchRequest, search
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import factorizations
@@ -88,3 +89,13 @@ def test_what_layouts_hold_is_found_at_once_as_it_is_of_each(state, schedule, de
     held = held_by_layouts(model, Candidate(plan), priced(model, plan, costs, machine), machine, len(splits))
     assert held.tolist() == pytest.approx(alone, rel=2e-9)
     assert all(held <= alone) and len(set(alone)) > 1
+
+
+def test_an_optimizers_state_is_divided_by_the_ranks_of_the_plan_itself():
+    """Each stage is on two ranks of the pipelines, and on four of those in both directions."""
+    pipelines, both = (Candidate(Plan(name, 2, 2, 2, 2)) for name in ("gpipe", "chimera"))
+    asked = request(shard_optimizer=True)
+    queue = Queue(replace(asked, memory_limit=least_bytes(both, asked.workload(both.plan))))
+    queue.add(pipelines)
+    queue.add(both)
+    assert both in [candidate for _, _, candidate, _ in queue.waiting]
