@@ -190,8 +190,7 @@ class Trainer(LoopTrainer):
 
         Returns: the report of the step, with the mean loss and the gradient norm.
         Raises:
-            BatchError, ModelError: the batch has other rows than the plan, or the model cannot take its microbatches;
-                nothing is computed.
+            BatchError, ModelError: the batch has rows of another plan, or the model cannot take it: nothing is done.
             UsageError: loss or gradient norm is not finite; nothing is updated.
         """
         return self._step(batch).result()
@@ -229,8 +228,7 @@ class Trainer(LoopTrainer):
             keep: the number of checkpoints to keep.
         Returns: the path of the checkpoint.
         Raises:
-            UsageError: another run saves there, or it holds checkpoints of a run that was not loaded here; `keep` is
-                below 1.
+            UsageError: another run saves there, or its checkpoints are of a run that was not loaded here; `keep` < 1.
         """
         return self._save(directory, keep).result()
 

@@ -171,7 +171,7 @@ def test_a_layer_in_place_of_a_row_is_refused():
         pp.Sequential(nn.Linear(2, 2), nn.ReLU())
 
 
-def test_a_trainer_refuses_a_plan_that_is_none():
+def test_a_trainer_refuses_what_is_no_plan():
     with pytest.raises(pp.UsageError, match=r"plan is 'gpipe', which is no plan; give a pipelined\.Plan, or"):
         pp.Trainer(four, "gpipe", loss=nn.functional.mse_loss, optimizer=adam)
 
