@@ -88,7 +88,7 @@ class RunFlags:
     compile: bool = False
     """Compile each stage with torch.compile, at its first microbatch; with whole backwards."""
     share_devices: bool = False
-    """Let ranks share a GPU where a machine has fewer GPUs than ranks, or each rank sees its own alone."""
+    """Let ranks share a GPU where a machine has fewer GPUs than ranks."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
     shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond."""

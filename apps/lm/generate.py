@@ -51,7 +51,7 @@ class Generate:
     tensor: int = 1
     """Ranks of a stage (T), which split its tensors; of a GPT-2 alone."""
     share_devices: bool = False
-    """Let ranks share a GPU where a machine has fewer GPUs than ranks, or each rank sees its own alone."""
+    """Let ranks share a GPU where a machine has fewer GPUs than ranks."""
     transport: str = "auto"
     """auto (by launcher), mpi, tcp, local, or a URL such as `tcp://10.0.0.1:29500?wait=60`."""
     log: Level = "warning"

@@ -1,5 +1,6 @@
 """The devices of this machine, as torch sees them: CPU and GPUs. Torch is imported where a GPU is asked for."""
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 from pipelined.aio.events import printable
 from pipelined.errors import UsageError
 from transports import Transport
+
+OF_TASK = "SLURM_GPUS_PER_TASK"
+"""The variable that Slurm sets where each task sees GPUs of its own alone."""
 
 
 def device_of_rank(transport: Transport, *, share: bool) -> str:
@@ -17,7 +21,8 @@ def device_of_rank(transport: Transport, *, share: bool) -> str:
     Args:
         share: whether ranks may share a GPU: then the number is taken modulo that of the GPUs.
     Raises:
-        UsageError: this machine has fewer GPUs than ranks, and they may not.
+        UsageError: this machine has fewer GPUs than ranks, and they may not. Ranks to which Slurm gives GPUs of their
+            own see these alone, so their number says nothing.
     """
     import torch
 
@@ -34,7 +39,7 @@ def device_of_rank(transport: Transport, *, share: bool) -> str:
             )
         return "cpu"
     gpus = torch.cuda.device_count()
-    if len(here) > gpus and not share:
+    if len(here) > gpus and not share and OF_TASK not in os.environ:
         fact = f"fewer GPUs than ranks on this node (GPUs: {gpus}, ranks: {len(here)})"
         raise UsageError(f"{fact}; start fewer ranks or pass `share_devices=`")
     return f"cuda:{number % gpus}"

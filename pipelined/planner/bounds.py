@@ -193,7 +193,7 @@ class _Spent:
         held, computed = self._layout.held_by(worker), dict[int, Moves]()
         for stage in {stage for _, stage in held}:
             number = sum(len(self._layout.microbatches[pipe]) for pipe, other in held if other == stage)
-            moved = 0.0 if moves is None else number * moves[:, stage, 0]
+            moved = np.zeros(()) if moves is None else number * moves[:, stage, 0]
             each = self._forward[stage] + self._backward[stage]
             computed[stage] = (sum(self._forward[:stage]) + number * each) / self._layout.parts + moved
         own = [stages for stages in sums if not computed.keys().isdisjoint(stages)]

@@ -17,8 +17,7 @@ from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.costs import Stated, priced
-from pipelined.planner.fronts import held_by_layouts
-from pipelined.planner.queue import Queue
+from pipelined.planner.queue import Queue, held_by_layouts
 from pipelined.planner.search import SearchRequest, search
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import factorizations

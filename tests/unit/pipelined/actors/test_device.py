@@ -15,6 +15,7 @@ TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040). Pl
 def gpus(monkeypatch, number):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
+    monkeypatch.delenv("SLURM_GPUS_PER_TASK", raising=False)
 
 
 def devices(nodes, share=False):
@@ -38,6 +39,12 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 def test_ranks_that_may_share_take_gpus_in_turn(monkeypatch):
     gpus(monkeypatch, 2)
     assert devices((0,) * 4, share=True) == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+
+
+def test_ranks_with_gpus_of_their_own_take_these(monkeypatch):
+    gpus(monkeypatch, 1)
+    monkeypatch.setenv("SLURM_GPUS_PER_TASK", "1")
+    assert devices((0,) * 4) == ["cuda:0"] * 4
 
 
 def unusable():
