@@ -1,6 +1,8 @@
 """The processes that `local` of a program starts on this machine: started, watched and ended.
 
-No child outlives this process: it receives SIGTERM, then SIGKILL, and the kernel kills it if its parent dies.
+No child outlives this process: it receives SIGTERM, then SIGKILL, and the kernel kills it if its parent dies. Each has
+a process group of its own: a signal to the parent's group, as `timeout` sends it, reaches the parent alone, which ends
+the coordinator after those that need it.
 """
 
 import asyncio
@@ -16,6 +18,8 @@ from pipelined.aio.progress import Say
 
 Child = asyncio.subprocess.Process
 PR_SET_PDEATHSIG = 1
+MAX_LINE = 1 << 24
+"""Bytes of the longest line that a child may print, such as a sample."""
 SHUTDOWN_GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -37,7 +41,15 @@ class ChildFailed(Exception):
 async def started(module: str, words: Sequence[str]) -> AsyncIterator[Child]:
     """A process `python -m MODULE WORDS`, which ends with the block; its output is a pipe."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", "-m", module, *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_die_with_parent
+        sys.executable,
+        "-u",
+        "-m",
+        module,
+        *words,
+        stdout=asyncio.subprocess.PIPE,
+        limit=MAX_LINE,
+        process_group=0,
+        preexec_fn=_die_with_parent,
     )
     try:
         yield child
