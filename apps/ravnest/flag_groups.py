@@ -77,7 +77,10 @@ class FinalFlags:
 
 
 def check_clusters(forming: FormingFlags, nodes: int) -> None:
-    """Raises UsageError: more clusters are asked for than there will be nodes."""
+    """Raises UsageError: no node is left to train, or more clusters are asked for than there will be nodes."""
+    if nodes <= forming.backups:
+        fact = f"no node is left to train (nodes: {nodes}, --backups: {forming.backups})"
+        raise UsageError(f"{fact}; take fewer --backups, or add nodes")
     if (clusters := forming.clusters or 1) > nodes - forming.backups:
         beside = f", --backups: {forming.backups}" if forming.backups else ""
         fact = f"more clusters than nodes (--clusters: {clusters}, nodes: {nodes}{beside})"

@@ -137,10 +137,12 @@ class Serve:
         self.address.check()
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
         refuse_below(1, "--save-every", self.save_every)
-        if self.ram_bytes == 0 or self.rate == 0:
-            raise UsageError(f"a node needs RAM and a line (--ram {self.ram}, --bandwidth {self.bandwidth}); give both")
+        for name, amount in (("ram", self.ram_bytes), ("bandwidth", self.rate)):
+            if amount is not None and amount < 1:
+                fact = f"--{name} must be at least 1 byte (it is {getattr(self, name)})"
+                raise UsageError(f"{fact}; give more, or leave it out to be measured")
         if not 0 <= self.reliability <= 1:
-            raise UsageError(f"--reliability must be from 0 to 1 (it is {self.reliability:g})")
+            raise UsageError(f"--reliability must be from 0 to 1 (it is {self.reliability!r})")
         if (self.delay_s or 0.0) > MAX_DELAY_S:
             raise UsageError(f"--delay must be at most {MAX_DELAY_S:g}s (it is {self.delay})")
         _ = self.speed

@@ -59,15 +59,16 @@ def read_pool(path: Path) -> tuple[PoolNode, ...]:
         UsageError: the file cannot be read, a column or a value is wrong or missing, or as `check_pool`.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file, skipinitialspace=True))
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin a file with a mark
+            reader = csv.DictReader(file, skipinitialspace=True)
+            reader.fieldnames = columns = [column.strip() for column in reader.fieldnames or ()]
+            rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"cannot read the pool {path} ({error}); name a CSV file with --pool") from error
-    columns = [column for column in (rows[0] if rows else {}) if column]
-    if rows and (set(NEEDED) - set(columns) or set(columns) - {*NEEDED, *OPEN}):
+    if columns and (set(NEEDED) - set(columns) or set(columns) - {*NEEDED, *OPEN} or len(set(columns)) < len(columns)):
         fact = f"{path} has the columns {','.join(columns)}"
         raise UsageError(f"{fact}; a pool has {','.join(NEEDED)} and may have {','.join(OPEN)}")
-    nodes = tuple(_read_node(f"{path}, line {number}", row) for number, row in enumerate(rows, start=2))
+    nodes = tuple(_read_node(f"{path}, line {number}", row) for number, row in rows)
     check_pool(nodes)
     return nodes
 
@@ -97,10 +98,11 @@ def quantity(name: str, text: str, units: Mapping[str, float]) -> float:
         UsageError: it is no such number.
     """
     found = _NUMBER.fullmatch(text.strip())
-    if not found or found[2] not in units or not math.isfinite(float(found[1])):
+    value = float(found[1]) * units[found[2]] if found and found[2] in units else math.inf
+    if math.isinf(value):
         known = ", ".join(filter(None, units))
         raise UsageError(f"{name} {text!r} is no quantity; write a number, with one of the units {known}")
-    return float(found[1]) * units[found[2]]
+    return value
 
 
 def _read_node(where: str, row: Mapping[str, str | None]) -> PoolNode:

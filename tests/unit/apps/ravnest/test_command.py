@@ -37,12 +37,14 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
     [
         ("serve", "say where the directory is"),
         ("serve --coordinator tcp://127.0.0.1:1 --ram 4X", "--ram '4X' is no quantity"),
-        ("serve --coordinator tcp://127.0.0.1:1 --ram 0", "a node needs RAM and a line"),
-        ("serve --coordinator tcp://127.0.0.1:1 --bandwidth 0", "a node needs RAM and a line"),
+        ("serve --coordinator tcp://127.0.0.1:1 --ram 0", "--ram must be at least 1 byte (it is 0); give"),
+        ("serve --coordinator tcp://127.0.0.1:1 --bandwidth 0", "--bandwidth must be at least 1 byte"),
         ("train --coordinator tcp://127.0.0.1:1 --nodes 0", "--nodes must be at least 1"),
         ("train --coordinator tcp://127.0.0.1:1 --batch 6", "let --microbatch divide --batch"),
         ("train --coordinator tcp://127.0.0.1:1 --preset none", "no preset is called 'none'"),
         ("local --clusters 0", "--clusters must be at least 1"),
+        ("local --nodes 3 --backups 5", "no node is left to train (nodes: 3, --backups: 5); take fewer --backups"),
+        ("serve --coordinator tcp://127.0.0.1:1 --reliability 1.0000001", "from 0 to 1 (it is 1.0000001)"),
         ("local --nodes 2 --clusters 3", "more clusters than nodes (--clusters: 3, nodes: 2)"),
         ("train --coordinator tcp://127.0.0.1:1 --nodes 2 --clusters 3", "more clusters than nodes"),
         ("status --coordinator tcp://127.0.0.1:1 --web=-1", "--web must be a port from 0 to 65535 (it is -1)"),
@@ -177,7 +179,7 @@ def test_what_a_node_is_not_told_it_measures():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--bandwidth 0mbit", r"a node needs RAM and a line \(--ram None, --bandwidth 0mbit\)"),
+        ("--bandwidth 0mbit", r"--bandwidth must be at least 1 byte \(it is 0mbit\); give"),
         ("--reliability 1.5", r"--reliability must be from 0 to 1 \(it is 1.5\)"),
         ("--delay 61s", r"--delay must be at most 60s \(it is 61s\)"),
         ("--delay 3", "--delay '3' is no quantity; .* ms, s, us"),

@@ -125,6 +125,13 @@ def test_a_pool_is_read_with_its_units(tmp_path):
     )
 
 
+def test_a_pool_of_a_spreadsheet_is_read(tmp_path):
+    """It begins with a byte-order mark, and a header may have spaces."""
+    path = tmp_path / "pool.csv"
+    path.write_text("\ufeffname,ram ,bandwidth\r\nattic,4G,200mbit\r\n", encoding="utf-8")
+    assert read_pool(path) == (PoolNode("attic", 4 << 30, 25e6),)
+
+
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
@@ -137,6 +144,11 @@ def test_a_pool_is_read_with_its_units(tmp_path):
         ("name,ram,bandwidth,flops\na,4G,1mbit,0\n", "a speed of 0 flops"),
         ("name,ram,bandwidth,reliability\na,4G,1mbit,2\n", "reliability is at most 1"),
         ("name,ram,bandwidth\n", "no nodes"),
+        ("", "no nodes"),
+        ("name,ram,ram,bandwidth\na,4G,8G,1mbit\n", "has the columns name,ram,ram,bandwidth;"),
+        ("name,ram,bandwidth\n\na,4G,1mbit\n\nb,4X,1mbit\n", "line 5: ram '4X' is no quantity"),
+        ("name,ram,bandwidth\na,1e308G,1mbit\n", "line 2: ram '1e308G' is no quantity"),
+        ("name,ram,bandwidth,flops\na,4G,1mbit,1e308T\n", "line 2: flops '1e308T' is no quantity"),
     ],
 )
 def test_a_wrong_pool_is_refused_with_its_line(tmp_path, text, fact):
