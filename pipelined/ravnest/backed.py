@@ -25,7 +25,7 @@ from transports import PeerLost
 from transports.rpc.world import RankHolder, RpcTransport
 
 CATCH_UP = 16
-"""Steps in which a new backup is to come nearer to the other node by one."""
+"""Steps after which a new backup may be one step less behind the other node."""
 FILL = 2
 """Steps that the other node may make while a new backup, which has the state, makes its first one."""
 

@@ -173,12 +173,12 @@ class ClusterLog:
     def _has_twin(self) -> bool:
         """Whether another node holds this node's place, too."""
         place = self._own and self._clusters.place_of(self._own)
-        return place is not None and len(self._view.left_at(self._clusters, *place)) > 1
+        return place is not None and len(self._view.remaining_at(self._clusters, *place)) > 1
 
     @property
     def _is_first(self) -> bool:
         """Whether this node writes for its cluster: the nodes that write before it have left."""
-        return self._own in self._view.left_at(self._clusters, self._cluster, 0)[:1]
+        return self._own in self._view.remaining_at(self._clusters, self._cluster, 0)[:1]
 
     @property
     def _has_stopped(self) -> bool:

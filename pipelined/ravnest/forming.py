@@ -95,7 +95,7 @@ class ClusterFormer:
         gone, refused = set[Holder](), len(view.refused(clusters))
         while True:
             seen = view.revision
-            for holder in view.gone(clusters):
+            for holder in view.departed(clusters):
                 if holder not in gone:
                     gone.add(holder)
                     self._describe_left(view, clusters, holder)
@@ -112,11 +112,11 @@ class ClusterFormer:
                 return view.digests(clusters)
             if view.clusters != clusters:
                 return None
-            if not (left := view.left(clusters)):
+            if not (intact := view.intact(clusters)):
                 fact = f"{', '.join(view.missing(clusters))} left before the last step"
                 self.say(f"{fact}; what the clusters had learned and not saved is lost, and others are formed")
                 return None
-            if view.ends(clusters) and view.stops(clusters).keys() >= {*left}:
+            if view.ends(clusters) and view.stops(clusters).keys() >= {*intact}:
                 await self._go_on(view, clusters, newcomers)
             elif not view.ends(clusters) and (newcomers or view.missing(clusters)):
                 await self._end(view, clusters)
@@ -131,12 +131,12 @@ class ClusterFormer:
     def _describe_left(self, view: RavnestView, clusters: Clusters, holder: Holder) -> None:
         """Say what goes on in the place of a node that left."""
         place = None if view.is_done(clusters) else clusters.place_of(holder)
-        if place and clusters.has_backup(*place) and (left := view.left_at(clusters, *place)):
-            self.say(f"{holder.name} left cluster {place[0]}; {left[0].name} goes on in its place")
+        if place and clusters.has_backup(*place) and (remaining := view.remaining_at(clusters, *place)):
+            self.say(f"{holder.name} left cluster {place[0]}; {remaining[0].name} goes on in its place")
 
     async def _count(self, view: RavnestView, clusters: Clusters) -> None:
         """Write the nodes that left these clusters, each incarnation once, for this process and later ones."""
-        while not view.is_done(clusters) and (losses := view.losses.counted(view.gone(clusters))) != view.losses:
+        while not view.is_done(clusters) and (losses := view.losses.counted(view.departed(clusters))) != view.losses:
             revision = view.losses_revision
             with suppress(Conflict):
                 await view.directory.transact({LOSSES: revision}, {LOSSES: losses.pack()})
@@ -154,8 +154,8 @@ class ClusterFormer:
 
         Not if one that was not done has written progress meanwhile: then all of them may have trained their last step.
         """
-        left, revision = view.left(clusters), view.clusters_revision
-        stops = {number: stopped for number, stopped in view.stops(clusters).items() if number in left}
+        intact, revision = view.intact(clusters), view.clusters_revision
+        stops = {number: stopped for number, stopped in view.stops(clusters).items() if number in intact}
         next_ = following(view.settled(clusters), self._next_number(view), view.rounds_of(clusters), stops, newcomers)
         if lost := view.missing(clusters):
             fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
@@ -168,23 +168,23 @@ class ClusterFormer:
 
     async def _newcomers(self, view: RavnestView, clusters: Clusters) -> Newcomers:
         """What nodes that wait become: clusters where these are too few, else backups if they are to be any."""
-        left = view.left(clusters)
+        intact = view.intact(clusters)
         places = [clusters.place_of(node) for node in view.nodes.values()]
-        if not view.free or view.digests(clusters) or any(place and place[0] not in left for place in places):
+        if not view.free or view.digests(clusters) or any(place and place[0] not in intact for place in places):
             return Newcomers()  # also where a node of a lost cluster has not left it yet: then it waits, too
         first = self.request.newcomers or ("backup" if self.request.backups else "cluster")
         backups = self._new_backups(view, clusters) if first == "backup" else []
-        is_short = self.request.clusters is not None and len(left) < self.request.clusters
+        is_short = self.request.clusters is not None and len(intact) < self.request.clusters
         late = await self._late_rows(view, clusters) if is_short or not backups else []
         return Newcomers(late, [] if late else backups)
 
     def _new_backups(self, view: RavnestView, clusters: Clusters) -> list[BackupPlace]:
         """Backups for the places that one node holds alone, of nodes that wait."""
-        left = view.left(clusters)
-        held = {(n, s): view.left_at(clusters, n, s) for n in left for s in range(len(clusters.rows[n]))}
+        intact = view.intact(clusters)
+        held = {(n, s): view.remaining_at(clusters, n, s) for n in intact for s in range(len(clusters.rows[n]))}
         alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
         nodes = {at: view.pool_node(view.nodes[name]) for at, name in alone.items()}
-        rules = replace(self._rules(view.nodes.values()), rounds=len(left) > 1)
+        rules = replace(self._rules(view.nodes.values()), rounds=len(intact) > 1)
         return new_backups(clusters, nodes, view.free, StageSizes(self.request.layers, rules))
 
     def _rules(self, nodes: Iterable[NodeRecord]) -> StageRules:
@@ -193,15 +193,15 @@ class ClusterFormer:
 
     async def _late_rows(self, view: RavnestView, clusters: Clusters) -> list[list[StagePlace]]:
         """The rows of clusters that nodes which wait can form beside these; none: they cannot."""
-        waiting, left = view.free, view.left(clusters)
-        wanted = None if self.request.clusters is None else self.request.clusters - len(left)
+        waiting, intact = view.free, view.intact(clusters)
+        wanted = None if self.request.clusters is None else self.request.clusters - len(intact)
         if wanted is not None and wanted < 1:
             return []
         rules = replace(self._rules(view.nodes.values()), rounds=True)
-        for n in left:  # one alone was planned without the copies of a round, and none with those for a late one
-            sizes = StageSizes(self.request.layers, replace(rules, late=n == left[0]))
+        for n in intact:  # one alone was planned without the copies of a round, and none with those for a late one
+            sizes = StageSizes(self.request.layers, replace(rules, late=n == intact[0]))
             for s, (place, most) in enumerate(zip(clusters.rows[n], sizes.of_row(clusters.rows[n]), strict=True)):
-                holders = view.left_at(clusters, n, s)
+                holders = view.remaining_at(clusters, n, s)
                 most = sizes.backed(place.first, place.end, most) if len(holders) > 1 else most
                 if any(most > view.nodes[holder.name].ram for holder in holders):
                     return []
@@ -233,7 +233,7 @@ class ClusterFormer:
             except UsageError as error:
                 if view.clusters is None:
                     raise
-                self.say(f"{self.node.name}: waits for nodes; those that are left form no cluster ({error})")
+                self.say(f"{self.node.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
                 await view.wait_for(partial(self._has_changed, view, nodes))
         for number, cluster in enumerate(plan.clusters):
             if cluster.pace and cluster.pace.shortfall:

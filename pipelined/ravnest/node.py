@@ -83,7 +83,7 @@ class RavnestNode:
         while not done:
             clusters, cluster, stage = await self.view.wait_for(partial(self._assigned, record))
             try:
-                async with self.view.while_holds(partial(self._is_left, clusters, cluster)):
+                async with self.view.while_holds(partial(self._is_intact, clusters, cluster)):
                     before = await self._train(registration, clusters, cluster, stage, before)
                     done = self.view.is_done(clusters)
                     if not (done or self._assigned(record)):
@@ -91,8 +91,8 @@ class RavnestNode:
             except (TransportError, NoLongerValid) as error:
                 if isinstance(error, TransportError):
                     await self._until_missing(clusters, (cluster, stage))
-                left = ", ".join(self.view.missing(clusters))
-                self._say(f"{name}: its cluster ended ({str(error) or f'{left} left'})")
+                missing = ", ".join(self.view.missing(clusters))
+                self._say(f"{name}: its cluster ended ({str(error) or f'{missing} left'})")
                 clear_frames(error.__traceback__)  # a world keeps its error, and with the frames the stage
                 return
         if before is not None and before.state is not None:
@@ -107,9 +107,9 @@ class RavnestNode:
             return ""
         return f"; memory grew by at most {grown / 2**20:,.0f} MiB, of {self._capacity.ram / 2**20:,.0f} MiB offered"
 
-    def _is_left(self, clusters: Clusters, cluster: int) -> bool:
+    def _is_intact(self, clusters: Clusters, cluster: int) -> bool:
         """Whether no node of this cluster has left; always true when all have trained their last step."""
-        return self.view.is_done(clusters) or cluster in self.view.left(clusters)
+        return self.view.is_done(clusters) or cluster in self.view.intact(clusters)
 
     async def _until_missing(self, clusters: Clusters, place: tuple[int, int]) -> None:
         """Wait until it is known which node of lost clusters left them.
@@ -119,7 +119,7 @@ class RavnestNode:
         """
 
         def is_known() -> bool:
-            names = [each.name for each in self.view.left_at(clusters, *place)]
+            names = [each.name for each in self.view.remaining_at(clusters, *place)]
             has_backup = len(names) > 1 and names[0] == self._node.name
             return has_backup or bool(self.view.missing(clusters))
 
@@ -144,11 +144,11 @@ class RavnestNode:
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
             on_step, state = log.report if stage == 0 else _ignore, before.state if before else None
-            self._member.worlds.lose(each.address for each in self.view.gone(clusters))
+            self._member.worlds.lose(each.address for each in self.view.departed(clusters))
             training = self._member.train(
                 clusters, (cluster, stage), on_step=on_step, log=log, before=state, saved=self.saves
             )
-            outcome = await beside(training, self._lose_gone(clusters))
+            outcome = await beside(training, self._lose_departed(clusters))
             log.end(outcome.digest)
         await self.view.wait_for(lambda: self.view.is_done(clusters) or log.ends())
         if stage == 0 and not self.view.is_done(clusters):
@@ -156,15 +156,15 @@ class RavnestNode:
         await self.view.wait_for(lambda: self.view.is_done(clusters) or self.view.clusters != clusters)
         return outcome
 
-    async def _lose_gone(self, clusters: Clusters) -> None:
+    async def _lose_departed(self, clusters: Clusters) -> None:
         """Lose the holders that leave, in the worlds of these clusters, also those that are silent."""
         while True:
-            gone = self.view.gone(clusters)
-            self._member.worlds.lose(each.address for each in gone)
-            await self.view.wait_for(partial(self._others_are_gone, clusters, gone))
+            departed = self.view.departed(clusters)
+            self._member.worlds.lose(each.address for each in departed)
+            await self.view.wait_for(partial(self._others_departed, clusters, departed))
 
-    def _others_are_gone(self, clusters: Clusters, gone: list[Holder]) -> bool:
-        return self.view.gone(clusters) != gone
+    def _others_departed(self, clusters: Clusters, departed: list[Holder]) -> bool:
+        return self.view.departed(clusters) != departed
 
     async def _failure(self) -> None:
         await asyncio.shield(self._node.endpoint.failed)

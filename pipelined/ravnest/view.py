@@ -72,7 +72,7 @@ class RavnestView(MembershipView):
     def current(self) -> Clusters | None:
         """The last clusters, if any of them is left, or all have trained their last step."""
         clusters = self.clusters
-        return clusters if clusters is not None and (self.is_done(clusters) or self.left(clusters)) else None
+        return clusters if clusters is not None and (self.is_done(clusters) or self.intact(clusters)) else None
 
     @property
     def ending_revision(self) -> int:
@@ -85,7 +85,7 @@ class RavnestView(MembershipView):
         return self._losses.record or LossCounts()
 
     def pool_node(self, node: NodeRecord) -> PoolNode:
-        """A node as the plan takes it, as reliable as it was told to be, and was seen to be."""
+        """A node as the plan takes it: its declared reliability over 1 + the times that it left a cluster."""
         return replace(node.pool_node, reliability=node.reliability / (1 + self.losses.of(node.name)))
 
     @property
@@ -107,22 +107,27 @@ class RavnestView(MembershipView):
         """Whether each of these clusters has trained its last step."""
         return len(self.digests(clusters)) == len(clusters.rows)
 
-    def left(self, clusters: Clusters) -> list[int]:
-        """The numbers of these clusters of which every place is held; none, if only late ones without a round."""
-        whole = [n for n, row in enumerate(clusters.rows) if all(self.left_at(clusters, n, s) for s in range(len(row)))]
-        heard = self.rounds_of(clusters) > 0 or any(number < clusters.kept for number in whole)
-        return whole if heard else []
+    def intact(self, clusters: Clusters) -> list[int]:
+        """The numbers of these clusters of which every place is held.
+
+        Empty where only late ones are, and no round is committed: these do not have an average to go on from.
+        """
+        whole = [
+            n for n, row in enumerate(clusters.rows) if all(self.remaining_at(clusters, n, s) for s in range(len(row)))
+        ]
+        has_average = self.rounds_of(clusters) > 0 or any(number < clusters.kept for number in whole)
+        return whole if has_average else []
 
     def stops(self, clusters: Clusters) -> dict[int, ClusterStop]:
         """What each of these clusters that has stopped had done, by number."""
         found = ((number, self.stopped.get(f"{number}")) for number in range(len(clusters.rows)))
         return {number: each for number, each in found if each and each.clusters == clusters.number}
 
-    def left_at(self, clusters: Clusters, cluster: int, stage: int) -> list[Holder]:
+    def remaining_at(self, clusters: Clusters, cluster: int, stage: int) -> list[Holder]:
         """The holders of a place that have not left."""
         return [each for each in clusters.holders(cluster, stage) if self._listed(each)]
 
-    def gone(self, clusters: Clusters) -> list[Holder]:
+    def departed(self, clusters: Clusters) -> list[Holder]:
         """The holders of all places that have left."""
         return [each for each in clusters.all_holders if not self._listed(each)]
 
@@ -140,7 +145,7 @@ class RavnestView(MembershipView):
         if self.is_done(clusters):
             return []
         places = ((n, s) for n, row in enumerate(clusters.rows) for s in range(len(row)))
-        return [clusters.rows[n][s].name for n, s in places if not self.left_at(clusters, n, s)]
+        return [clusters.rows[n][s].name for n, s in places if not self.remaining_at(clusters, n, s)]
 
     @property
     def begun(self) -> Version:
@@ -175,7 +180,7 @@ class RavnestView(MembershipView):
         rows, backups = [[*row] for row in clusters.rows], []
         for number, row in enumerate(rows):
             for stage, place in enumerate(row):
-                first, *others = self.left_at(clusters, number, stage) or clusters.holders(number, stage)[:1]
+                first, *others = self.remaining_at(clusters, number, stage) or clusters.holders(number, stage)[:1]
                 row[stage] = StagePlace(*first, *place[3:])
                 backups += [BackupPlace(number, stage, other) for other in others]
         return replace(clusters, rows=rows, backups=backups)
