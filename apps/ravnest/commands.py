@@ -171,7 +171,7 @@ def show_steps(
 
 
 def resumed_run(directory: Path, task: RavnestTask) -> str:
-    """The name of the run that saved the latest step in a directory: if there is one, of a step that lies there whole.
+    """The name of the run that saved the latest step in a directory: that of a step with all stages, if there is one.
 
     Raises:
         UsageError: nothing is saved there, or it is of a swarm, or of another model, text or optimizer.

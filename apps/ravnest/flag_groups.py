@@ -52,7 +52,7 @@ class FinalFlags:
     """What is written of the average at the end."""
 
     export: Path | None = None
-    """Directory for the final model in Hugging Face's format, which the nodes send; of digits for its parameters."""
+    """Directory for the final model in Hugging Face's format, which the nodes send; of --preset digits, its values."""
     sample: int = 0
     """Tokens to sample at the end."""
     prompt: str = "ROMEO"

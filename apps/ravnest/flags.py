@@ -114,7 +114,7 @@ class Serve:
     bandwidth: str | None = None
     """Its line, as 200mbit; the clusters are formed by it. Default: measured, with its delay."""
     delay: str | None = None
-    """Time of a byte on its line, one way, as 30ms. Default: measured with the line; 0 where --bandwidth is given."""
+    """One-way latency of the line, such as 30ms. Default: measured with the line; 0 where --bandwidth is given."""
     flops: str | None = None
     """Its speed, as 400G; 0: not known, and nodes are compared without it. Default: measured on the model's layers."""
     reliability: float = 1.0

@@ -75,7 +75,7 @@ def main(parent: int, owner: int, names: Sequence[str]) -> None:
     """Watch the ranks; print the rank that died, if one did."""
     rank = first_dead(ranks_under(parent), owner)
     if rank is not None:
-        os.write(2, f"{names[rank]} died without a word; the launcher ends the job\n".encode())
+        os.write(2, f"{names[rank]} ended without an error message; the launcher ends the job\n".encode())
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ SCALE = Knob(
     tries=_scales,
 )
 MAX_AHEAD = 4096
-"""The most microbatches alive on a stage; a plan from a file could else take hours to prove."""
+"""The most microbatches alive on a stage. Without a limit, proving a plan from a file could take hours."""
 AHEAD = Knob(
     "ahead",
     "",

@@ -142,5 +142,5 @@ class Worker(ABC):
     def _stage(self, pipe: int) -> int:
         """This worker's first stage of a pipe."""
         if pipe not in self._first:
-            raise ScheduleError(f"worker {self.index} holds no stage of pipe {pipe}; ask for a pipe it holds")
+            raise ScheduleError(f"worker {self.index} holds no stage of pipe {pipe}; use a pipe that it holds")
         return self._first[pipe]

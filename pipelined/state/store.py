@@ -249,8 +249,8 @@ def find_whole(directories: Sequence[str | Path]) -> Whole:
     at = common_step(found_stages)
     if at is None:
         places, steps = ", ".join(map(str, directories)), saved_steps(found_stages) or "nothing"
-        fact = f"no step that all stages saved lies in {places} (saved: {steps})"
-        raise CheckpointError(f"{fact}; name every directory of its peers")
+        fact = f"no step that all stages saved is in {places} (saved: {steps})"
+        raise CheckpointError(f"{fact}; name every directory in which a node or peer saved")
     identity, saves = dict[str, Any](), dict[str, Checkpoint]()
     for stage in (stage for directory in directories for stage in _shards(directory, at.version)):
         identity = dict(stage.require(identity or stage.meta.identity).meta.identity)

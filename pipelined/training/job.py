@@ -17,7 +17,7 @@ from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
 
 OTHERWISE = ("recompute", "recompute_attention", "newest")
-"""Fields of `Numerics` that the public calls have otherwise: as the plan's, as marks of layers, or not at all."""
+"""Fields of `Numerics` that public calls do not take under this name: from the plan, by marked layers, or never."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""One rank of `--schedule ravnest`: a node, and on rank 0 the directory, what forms clusters, and the end.
+"""One rank of `--schedule ravnest`: a node; rank 0 also has the directory, forms clusters and exports.
 
 Over the job's transport the ranks exchange the directory's address, the end of training, and at the end the model. All
 else they read from the directory, as `python -m apps.ravnest serve` does.
@@ -53,7 +53,7 @@ T = TypeVar("T", int, float)
 
 
 class LastSave:
-    """A store that also keeps the values of the last save in memory; those of others would be held beside rounds.
+    """A store that also keeps the values of the last save in memory. Earlier ones would take memory during rounds.
 
     Args:
         store: None: nothing is written.

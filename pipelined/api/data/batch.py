@@ -36,7 +36,7 @@ def rows_of_batch(batch: object, name: str) -> int:
     inputs, targets = rows_of(batch[0], f"inputs of {name}"), rows_of(batch[1], f"targets of {name}")
     if inputs != targets:
         fact = f"{name} has {inputs} rows of inputs and {targets} of targets"
-        raise BatchError(f"{fact}; give as many of both")
+        raise BatchError(f"{fact}; give inputs and targets the same number of rows")
     return inputs
 
 

@@ -49,7 +49,9 @@ def told(*victims):
 @pytest.mark.parametrize("victims", [(2,), (3, 1), (1, 2, 3, 0), (0,), (0, 1)])
 def test_the_first_to_die_is_named_with_its_stages_and_no_other(victims):
     first = victims[0]
-    assert told(*victims) == f"rank {first} (stages {first}) died without a word; the launcher ends the job\n"
+    assert (
+        told(*victims) == f"rank {first} (stages {first}) ended without an error message; the launcher ends the job\n"
+    )
 
 
 def test_a_rank_that_says_goodbye_is_not_reported():
