@@ -66,7 +66,7 @@ class RavnestConfig:
     weigh: Literal["equal", "microbatches"] = "equal"
     """equal: each cluster counts the same in a round; microbatches: by how many it trained since the last one."""
     optimizer: Literal["adamw", "lamb"] = "adamw"
-    """How parameters are updated."""
+    """The rule of updates: adamw, or lamb."""
     lr: float = 2e-3
     """Highest learning rate, of an update by one microbatch."""
     warmup: int = 10
