@@ -113,12 +113,17 @@ async def require_equal(transport: Transport, what: str, settings: Mapping[str, 
     first = await broadcast(transport, what, dict(settings))
 
     async def compare() -> None:
-        names = sorted(name for name in {*settings, *first} if settings.get(name) != first.get(name))
-        if names:
-            facts = "; ".join(f"{name}: {settings.get(name)} here, {first.get(name)} on rank 0" for name in names)
-            raise UsageError(f"other {what} than those of rank 0 ({facts}); {remedy}")
+        refuse_other(what, settings, first, remedy)
 
     await agree(transport, f"equal {what}", compare())
+
+
+def refuse_other(what: str, here: Mapping[str, Any], first: Mapping[str, Any], remedy: str) -> None:
+    """Raise UsageError, with both values of each, where settings of this rank are not those of rank 0."""
+    names = [name for name in {**here, **first} if here.get(name) != first.get(name)]
+    if names:
+        facts = "; ".join(f"{name}: {here.get(name)} here, {first.get(name)} on rank 0" for name in names)
+        raise UsageError(f"other {what} than those of rank 0 ({facts}); {remedy}")
 
 
 def _address(what: str) -> tuple[str, str]:

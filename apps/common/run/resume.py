@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from apps.common.config_file import LEFT_OPEN
 from apps.common.flags import AUTO_PLAN, F, start_of
-from pipelined.actors.agree import broadcast
+from pipelined.actors.agree import broadcast, refuse_other
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import CheckpointError
@@ -65,10 +65,7 @@ async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> N
     arrangement = ("schedule", "depth", "width", "microbatch", "microbatches", "tensor", "layout")
     mine = {name: resolved[name] for name in (*NUMBERS, *arrangement) if name in resolved}
     first = await broadcast(transport, "flags of rank 0", mine)
-    other = [f"{name}: {mine[name]} here, {first[name]} on rank 0" for name in mine if mine[name] != first[name]]
-    if other:
-        fact = f"other flags than those of rank 0 ({'; '.join(other)})"  # `agree` names this rank
-        raise UsageError(f"{fact}; start all ranks alike, and let all of them see the same checkpoint")
+    refuse_other("flags", mine, first, "start all ranks alike, and let all of them see the same checkpoint")
 
 
 def _saved(config: F) -> Mapping[str, Any] | None:
