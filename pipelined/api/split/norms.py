@@ -23,10 +23,8 @@ class SplitLayerNorm(SplitLayer):
     module: nn.LayerNorm
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        dims = len(x.shards.lengths)
-        token = range(dims - len(self.module.normalized_shape), dims)
-        statistics = await moments(at.run, x, token)
-        scale = await scaled(at, x, pieces, token)
+        token = token_of(self.module, x)
+        statistics, scale = await moments(at.run, x, token), await scaled(at, x, pieces, token)
         return await normalise(at.run, x, statistics, scale, at=token, eps=self.module.eps)
 
 
@@ -36,10 +34,8 @@ class SplitRMSNorm(SplitLayer):
     module: nn.RMSNorm
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        dims = len(x.shards.lengths)
-        token = range(dims - len(self.module.normalized_shape), dims)
-        square = await mean_square(at.run, x, token)
-        scale = await scaled(at, x, pieces, token)
+        token = token_of(self.module, x)
+        square, scale = await mean_square(at.run, x, token), await scaled(at, x, pieces, token)
         return await normalise_by_root(at.run, x, square, scale, at=token, eps=self.module.eps)
 
 
@@ -77,6 +73,12 @@ class SplitBatchNorm(SplitLayer):
         names = f"{self.name}.{RUNNING[0]}", f"{self.name}.{RUNNING[1]}"
         statistics = mean.clone(), variance * (count / (count - 1))
         run.note(Normalised(names, float(self.module.momentum or 0.0), statistics))
+
+
+def token_of(module: nn.LayerNorm | nn.RMSNorm, x: Value) -> range:
+    """The dimensions of x over which such a norm takes its statistics: the last ones."""
+    dims = len(x.shards.lengths)
+    return range(dims - len(module.normalized_shape), dims)
 
 
 async def scaled(at: ForwardPass, x: Value, pieces: Pieces, dims: Sequence[int]) -> list[Value]:
