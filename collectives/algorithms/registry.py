@@ -104,16 +104,19 @@ class AlgorithmTable(Generic[A]):
                 return name
         return self.fastest(ProblemSize(group.nodes, nbytes), group.links)
 
-    async def resolve(self, name: str, group: Group, nbytes: int, measured: MeasuredTimes | None = None) -> A:
+    async def resolve(self, name: str, group: Group, nbytes: int) -> A:
         """The algorithm of this name, inside a call; for `auto` the one that `choose` names.
 
         Args:
             nbytes: equal on all ranks.
         """
-        if name == AUTO:
-            name = await self.choose(group, nbytes, measured)
-            if not group.running.signature.chosen:  # an algorithm may resolve another; the first choice stays
-                group.running.refine(chosen=name)
+        return self.find(name) if name != AUTO else self.chosen(group, await self.choose(group, nbytes))
+
+    def chosen(self, group: Group, name: str) -> A:
+        """The algorithm that `auto` means; the signature of the call names the first that was chosen in it."""
+        call = group.running
+        if not call.signature.chosen:  # an algorithm may resolve another
+            call.refine(chosen=name)
         return self.find(name)
 
 

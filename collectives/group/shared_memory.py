@@ -86,10 +86,12 @@ class SharedMemory:
     async def open(self) -> SharedWindows | None:
         """The windows, or None if the ranks share no memory; the same answer on all ranks.
 
-        They are opened once: calls at the same time wait for the first, and return in their order.
+        They are opened once: calls at the same time wait for the first.
 
         Raises: as `Transport.open_shared`. BrokenGroup: an earlier call failed or was cancelled while it opened them.
         """
+        if self._opened:
+            return self.memory
         if not self._lock.acquire_nowait():
             await self._lock.acquire()
         error: BaseException | None = None

@@ -8,6 +8,7 @@ from collectives.algorithms import ALL_REDUCE, AUTO, algorithm_for, parse_choice
 from collectives.algorithms.parts import widening
 from collectives.algorithms.parts.dissemination import dissemination_barrier
 from collectives.arrays import Vector
+from collectives.cost_model import MeasuredTimes
 from collectives.group import Group
 from collectives.group.signature import Signature
 from collectives.reduction import Reduction
@@ -55,16 +56,25 @@ async def all_reduce(
 def _resolve(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Run, Reduction, Signature]:
     """The algorithm to run, its reduction, and the signature that must be equal on all ranks."""
     algorithm = algorithm_for(algorithm, vector.nbytes)
-    run, reduction = _run_auto if algorithm == AUTO else ALL_REDUCE.find(algorithm).run, Reduction(op, vector.elements)
+    run: Run = _Auto().run if algorithm == AUTO else ALL_REDUCE.find(algorithm).run
+    reduction = Reduction(op, vector.elements)
     if widening.check(accumulate, vector):
         run, op = partial(widening.all_reduce, run), f"{op} in {accumulate}"
     return run, reduction, Signature("all_reduce", op, len(vector), vector.dtype, algorithm)
 
 
-async def _run_auto(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Run the algorithm that `auto` means; the signature names that of the first of several blocks."""
-    measured = group.measured
-    if measured is not None and group.shared.find(vector) is not None:
-        measured = None  # times are those of arrays in ordinary memory
-    chosen = await ALL_REDUCE.resolve(AUTO, group, vector.nbytes, measured)
-    await chosen.run(group, vector, reduction)
+class _Auto:
+    """The algorithm that `auto` means, chosen again only for other bytes or other measured times."""
+
+    def __init__(self) -> None:
+        self._problem: tuple[int, MeasuredTimes | None] | None = None
+        self._name = ""
+
+    async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
+        measured = group.measured
+        if measured is not None and group.shared.find(vector) is not None:
+            measured = None  # times are those of arrays in ordinary memory
+        problem = vector.nbytes, measured
+        if self._problem != problem:
+            self._name, self._problem = await ALL_REDUCE.choose(group, *problem), problem
+        await ALL_REDUCE.chosen(group, self._name).run(group, vector, reduction)

@@ -19,6 +19,7 @@ from typing import Any
 from collectives.arrays import Vector
 from collectives.errors import Unsupported
 from collectives.group import Group
+from collectives.group.call import Call
 from collectives.group.signature import FINGERPRINT_BYTES
 from transports.base import SharedWindows
 
@@ -66,34 +67,35 @@ class DoubleBuffer:
         Raises:
             Mismatch: another rank called something else. Else as `SharedWindows.barrier`.
         """
-        if self._compared == self._calls.running.number:
+        call = self._calls.running
+        if self._compared == call.number:
             return await self.memory.barrier()
-        at = self._write_fingerprint()
+        at = self._write_fingerprint(call)
         await self.memory.barrier()
-        self._compare(at)
+        self._compare(call, at)
 
     def arrive(self) -> bool:
         """As `advance` for the first barrier of a call, in any thread; see `SharedWindows.arrive`."""
-        at = self._write_fingerprint()
+        call = self._calls.running
+        at = self._write_fingerprint(call)
         if not self.memory.arrive():
             return False
-        self._compare(at)
+        self._compare(call, at)
         return True
 
     async def arrived(self) -> None:
         """Wait for the ranks that were missing when this rank arrived. Raises: as `advance`."""
         await self.memory.arrived()
-        self._compare(_fingerprint_at(self.memory.epoch - 1))
+        self._compare(self._calls.running, _fingerprint_at(self.memory.epoch - 1))
 
-    def _write_fingerprint(self) -> slice:
+    def _write_fingerprint(self, call: Call) -> slice:
         """Write the call's fingerprint, which is compared after the barrier; returns where."""
-        call, at = self._calls.running, _fingerprint_at(self.memory.epoch)
+        at = _fingerprint_at(self.memory.epoch)
         self._compared = call.number
         self._own[at] = call.fingerprint
         return at
 
-    def _compare(self, at: slice) -> None:
-        call = self._calls.running
+    def _compare(self, call: Call, at: slice) -> None:
         for rank, window in enumerate(self._windows):
             if (fingerprint := window.data[at]) != call.fingerprint:
                 call.compare(self._ranks[rank], fingerprint)
