@@ -31,7 +31,8 @@ class FifoLock:
         """
         if self._taken:
             return False
-        self._check()
+        if self._end is not None:
+            raise self._broken()
         self._taken = True
         return True
 
@@ -52,11 +53,9 @@ class FifoLock:
             if mine.done() and not mine.cancelled():
                 self._grant_next()
             raise
-        try:
-            self._check()
-        except BrokenGroup:
+        if self._end is not None:
             self._grant_next()
-            raise
+            raise self._broken()
 
     def release(self, error: BaseException | None) -> None:
         """Release the lock, with the error that ended the collective, if any."""
@@ -64,12 +63,13 @@ class FifoLock:
             self._end = error
         self._grant_next()
 
-    def _check(self) -> None:
-        if self._end is not None:
-            raise BrokenGroup(
-                f"{self._name} was left in the middle of a collective ({self._end!r}); "
-                "make a new group on a fresh channel on all its ranks"
-            ) from self._end
+    def _broken(self) -> BrokenGroup:
+        refused = BrokenGroup(
+            f"{self._name} was left in the middle of a collective ({self._end!r}); "
+            "make a new group on a fresh channel on all its ranks"
+        )
+        refused.__cause__ = self._end
+        return refused
 
     def _grant_next(self) -> None:
         """Grant the lock to the call that has waited longest; it stays taken in between."""

@@ -27,6 +27,8 @@ ALIGNED = 64
 """The length of a slot is a multiple of this many bytes, so that halves begin at the same byte for every dtype.
 Otherwise a call could overwrite the end of a half that another rank still reads, in an earlier call of another dtype.
 """
+FINGERPRINTS = slice(0, FINGERPRINT_BYTES), slice(FINGERPRINT_BYTES, 2 * FINGERPRINT_BYTES)
+"""Where a window has the fingerprints 0 and 1."""
 
 
 class DoubleBuffer:
@@ -86,11 +88,11 @@ class DoubleBuffer:
     async def arrived(self) -> None:
         """Wait for the ranks that were missing when this rank arrived. Raises: as `advance`."""
         await self.memory.arrived()
-        self._compare(self._calls.running, _fingerprint_at(self.memory.epoch - 1))
+        self._compare(self._calls.running, FINGERPRINTS[self.memory.epoch - 1 & 1])
 
     def _write_fingerprint(self, call: Call) -> slice:
         """Write the call's fingerprint, which is compared after the barrier; returns where."""
-        at = _fingerprint_at(self.memory.epoch)
+        at = FINGERPRINTS[self.memory.epoch & 1]
         self._compared = call.number
         self._own[at] = call.fingerprint
         return at
@@ -149,8 +151,3 @@ class DoubleBuffer:
         """The byte of a window at which the half that was in use that many barriers ago holds this slot."""
         half = self.memory.epoch - barriers_ago & 1
         return 2 * FINGERPRINT_BYTES + (half * self.size + slot) * self._slot_bytes
-
-
-def _fingerprint_at(epoch: int) -> slice:
-    """Where a window has the fingerprint that is written after this many barriers."""
-    return slice((epoch & 1) * FINGERPRINT_BYTES, ((epoch & 1) + 1) * FINGERPRINT_BYTES)
