@@ -7,7 +7,7 @@ import tyro
 
 from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE, detect
-from pipelined.process.run import parsed, refuse
+from pipelined.process.refusal import parsed, refuse
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.process.launch import detect
 from pipelined.process.memory import frozen_objects, keep_freed
-from pipelined.process.run import refuse
+from pipelined.process.refusal import refuse
 from pipelined.sharding import MeshGroups
 from transports import Transport, new_event_loop, open_transport
 

@@ -16,7 +16,7 @@ from pipelined.aio.events import log_to_stderr, recent_text
 from pipelined.directory import CutOff, JournalError, WrongKey
 from pipelined.errors import UsageError
 from pipelined.process.exit import DONE, FAILED, INTERRUPTED, USAGE, print_to_stderr, silence_stdout
-from pipelined.process.run import complaint
+from pipelined.process.refusal import complaint
 from transports import new_event_loop
 
 

@@ -32,7 +32,8 @@ from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import UsageError, require_whole
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import ALONE, Launch, detect
-from pipelined.process.run import outside_of_a_loop, refuse, run
+from pipelined.process.refusal import refuse
+from pipelined.process.run import outside_of_a_loop, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.knobs import Value

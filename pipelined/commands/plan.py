@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
         SystemExit: with the exit code where it is not 0; rank 0 has said why.
     """
     from pipelined.process.launch import ALONE, detect
-    from pipelined.process.run import refuse
+    from pipelined.process.refusal import refuse
 
     launch = ALONE
     try:

@@ -1,11 +1,6 @@
 """The exit of a process after an error: every rank exits with the same code, within seconds.
 
 A rank that fails sends its peers the reason and its exit code; a peer that receives them exits with the same code.
-
-Some launchers end all ranks as soon as the first has exited. Under those the ranks of a node wait for one another
-(`wait_for_node`). At that time no transport is open, so a rank knows only its launcher's process (the parent of all
-ranks of the node) and its own number. From both it builds the abstract name of a Unix socket, which leaves no file
-behind. It sends a datagram to every rank that has a socket already; a later rank sends one to it.
 """
 
 import asyncio
@@ -14,10 +9,8 @@ import gc
 import os
 import re
 import signal
-import socket
 import sys
 import threading
-import time
 from typing import NoReturn
 
 from pipelined.aio.events import printable
@@ -25,8 +18,6 @@ from pipelined.process.launch import Launch
 from transports import PeerAborted, Transport
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-ORDER_S = 3.0
-"""Seconds that an exiting rank waits for the next rank of its node, where the first exit ends all ranks."""
 LEAD_S = 0.2
 """Seconds for the peers to receive the reason, before the leading rank kills a job that cannot end by itself."""
 GRACE_S = 4.0
@@ -62,19 +53,6 @@ def print_line(text: str) -> None:
 def silence_stdout() -> None:
     """Stop printing: the reader of our output (`| head`) has closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def exit_in_order(launch: Launch) -> None:
-    """Where the launcher ends all ranks after the first exit, wait until all ranks of this node are about to exit.
-
-    So rank 0 has printed its message, and no rank is killed before it has its exit code. On a SIGTERM during the
-    wait this rank exits with that code. After the wait SIGTERM is ignored, because an exiting interpreter removes its
-    signal handlers before the process ends.
-    """
-    if launch.kills_on_first_exit:
-        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(USAGE))
-        wait_for_node(launch.local_rank, launch.local_size or 1, ORDER_S)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def hold_exit_code(code: int, launch: Launch) -> int:
@@ -135,41 +113,3 @@ class Deadline:
     def __exit__(self, *exc: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-
-
-def wait_for_node(rank: int, ranks: int, patience: float) -> bool:
-    """Wait until all ranks of the node with the same parent process have called this. Returns whether they have.
-
-    Args:
-        rank, ranks: this rank's number on its node, and how many there are.
-        patience: seconds to wait for each further rank before giving up.
-    """
-    others = set(range(ranks)) - {rank}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as here:
-        try:
-            here.bind(_name(rank))
-        except OSError:  # no abstract names on this system, or ours is taken
-            time.sleep(patience if others else 0.0)
-            return not others
-        missing = {other for other in others if not _announced(here, rank, other)}
-        here.settimeout(patience)
-        try:
-            for _ in others:  # one datagram per rank; a foreign datagram cannot prolong the wait
-                if missing:
-                    missing.discard(int.from_bytes(here.recv(8), "big"))
-        except TimeoutError:
-            pass
-    return not missing
-
-
-def _announced(here: socket.socket, rank: int, other: int) -> bool:
-    """Send this rank's number to the other rank; returns whether its socket exists."""
-    try:
-        here.sendto(rank.to_bytes(8, "big"), _name(other))
-    except OSError:
-        return False
-    return True
-
-
-def _name(rank: int) -> bytes:
-    return f"\0pipelined parting {os.getppid()} {rank}".encode()

@@ -58,6 +58,11 @@ class Launch:
         """Whether this rank prints errors that the user can correct: one rank for each launcher."""
         return self.rank == 0 or (self.by == "torchrun" and self.local_rank == 0)
 
+    @property
+    def on_one_node(self) -> bool:
+        """Whether no rank runs on another node, as far as the launcher says; srun need not say."""
+        return self.by != "srun" and self.local_size == self.world_size
+
     def ranks_here(self, world_size: int) -> int:
         """The number of ranks on this node, which share its cores and its memory.
 

@@ -8,15 +8,14 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from io import StringIO
 from typing import TypeVar
 
 from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
 from pipelined.aio.events import recent_text
-from pipelined.errors import OutOfMemory, UsageError, as_flags, ran_out_of_memory
+from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.process import watchdog
 from pipelined.process.exit import (
     FAILED,
@@ -24,13 +23,13 @@ from pipelined.process.exit import (
     USAGE,
     Deadline,
     abort_job,
-    exit_in_order,
     hold_exit_code,
     parse_abort,
     print_to_stderr,
 )
 from pipelined.process.launch import Launch
 from pipelined.process.memory import frozen_objects, keep_freed
+from pipelined.process.refusal import complaint, refuse
 from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_local, open_transport
 
 T = TypeVar("T")
@@ -65,7 +64,7 @@ def run(
     except KeyboardInterrupt:
         return INTERRUPTED
     except UsageError as error:
-        return refuse(error, launch, command)
+        return refuse(error, launch, command, join=False)  # of the opening; those of a rank end in `_rank`
 
 
 def loop_is_running() -> bool:
@@ -83,38 +82,6 @@ def outside_of_a_loop(work: Callable[[], T]) -> T:
         return work()
     with ThreadPoolExecutor(1, thread_name_prefix="pipelined") as thread:
         return thread.submit(work).result()
-
-
-def refuse(error: Exception, launch: Launch, command: str = "") -> int:
-    """Print an error that the user can correct, on one rank only; returns exit code 2 on all."""
-    if launch.prints_errors:
-        print_to_stderr(complaint(error, command))
-    exit_in_order(launch)
-    return USAGE
-
-
-def complaint(error: object, command: str = "") -> str:
-    """The error message for the user, after the name of the command, or of the function if it begins with pipelined."""
-    text = str(error) if command.startswith("pipelined.") else as_flags(str(error))
-    return f"{command}: error: {text}" if command else f"error: {text}"
-
-
-def parsed(launch: Launch, parse: Callable[[], T]) -> T:
-    """Parse the flags, equal on all ranks: only rank 0 prints help or the error, and all ranks exit together.
-
-    Raises:
-        SystemExit: as raised by `parse`.
-    """
-    with ExitStack() as quiet:
-        if launch.rank > 0:
-            quiet.enter_context(redirect_stderr(StringIO()))
-            quiet.enter_context(redirect_stdout(StringIO()))
-        try:
-            return parse()
-        except SystemExit as end:
-            if end.code:
-                exit_in_order(launch)
-            raise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,6 +73,25 @@ def test_ranks_with_different_layouts_end_with_one_message():
     assert done.stderr == f"python -m apps.gpt2: error: {fact}; {remedy}\n"
 
 
+ALONE = """
+import os, runpy, sys
+sys.argv = ["apps.gpt2", "--steps", "many" if os.environ["SLURM_PROCID"] == "1" else "1"]
+runpy.run_module("apps.gpt2", run_name="__main__")
+"""
+
+
+@pytest.mark.full
+def test_a_rank_of_srun_that_alone_refuses_its_flags_reports_and_ends_all(tmp_path):
+    if not shutil.which("slurmctld"):
+        absent("Slurm is not installed")
+    (tmp_path / "alone.py").write_text(ALONE)
+    words = "-c", f"exec(open({str(tmp_path / 'alone.py')!r}).read())"
+    done = launched_by_slurm(python_with("mpich"), *words, timeout=60, nodes=2)
+    assert done.returncode == 128 + 9, "of the rank that Slurm killed"
+    assert done.stderr.count("error: Error parsing --steps: invalid literal for int() with base 10: 'many'") == 1
+    assert "step" not in done.stdout
+
+
 FILES_OF_A_FRAME = {"mpich": 13, "torchrun": 12}
 """At most so many source files run while a frame is sent and received. Over MPI a rank that naps may add one."""
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from apps.gpt2 import __main__ as gpt2
-from tests.launching import launched, mpirun, python_with, started
+from tests.launching import ROOT, launched, mpirun, python_with, started
 
 SECONDS = 10
 DEPTH = "the ranks are not a multiple of the depth (ranks: {}, depth: 3)"
 EMPTY = "the text /dev/null is empty (0 bytes)"
 CODED = ["-m", "tests.usage.coded"]
+TORCHRUN = [Path(sys.executable).with_name("torchrun"), "--nproc-per-node", 3]
+SLOW = "openmpi", "torchrun"
 
 
 @contextmanager
@@ -140,25 +142,65 @@ def taken_port():
         yield holder.getsockname()[1]
 
 
-def by_hand(ranks, port):
+def free_port():
+    """A port on loopback that was free a moment ago."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        return holder.getsockname()[1]
+
+
+def by_hand(ranks, port, *program):
     """Start ranks over TCP as a user does without torchrun; their exit codes and what each said on stderr."""
     with ExitStack() as group:
         processes = []
         for rank in range(ranks):
             place = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             env = {name: str(value) for name, value in place.items()} | {"PIPELINED_KEY": "ours"}
-            command = [sys.executable, "-m", "apps.gpt2", "--steps", 1, "--sample", 0]
-            processes.append(group.enter_context(started(command, env)))
+            processes.append(group.enter_context(started([sys.executable, *program], env)))
         said = [process.communicate(timeout=60)[0] for process in processes]
     return [process.returncode for process in processes], said
 
 
 def test_rank_0_reports_a_port_in_use_and_all_ranks_exit(request):
     with taken_port() as number, in_time(request):
-        codes, said = by_hand(3, number)
+        codes, said = by_hand(3, number, "-m", "apps.gpt2", "--steps", 1, "--sample", 0)
     assert codes == [2] * 3
     assert messages("".join(said)) == messages(said[0])
     assert f"is taken (host: 127.0.0.1, port: {number}); choose another MASTER_PORT" in said[0]
+
+
+ALONE = """
+import os, runpy, sys
+from pipelined.process.launch import detect
+sys.argv = ["apps.gpt2", "--steps", "many" if detect(os.environ).rank == 1 else "1", "--sample", "0"]
+runpy.run_module("apps.gpt2", run_name="__main__")
+"""
+MANY = "Error parsing --steps: invalid literal for int() with base 10: 'many'"
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A program whose rank 1 alone refuses its flags, while the other ranks wait for it."""
+    (tmp_path / "alone.py").write_text(ALONE)
+    return tmp_path / "alone.py"
+
+
+@pytest.mark.parametrize("launcher", ["mpich", *(pytest.param(name, marks=pytest.mark.full) for name in SLOW)])
+def test_a_rank_that_alone_refuses_its_flags_reports_and_ends_all(launcher, alone, request):
+    command, env = (TORCHRUN, {}) if launcher == "torchrun" else mpirun(launcher, 3)
+    with in_time(request):
+        done = launched([*command, alone], timeout=60, env={**env, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == (1 if launcher == "torchrun" else 2), done.stderr
+    assert len(messages(done.stderr)) == 1 and MANY in done.stderr, done.stderr
+    assert "step" not in done.stdout
+
+
+def test_a_rank_that_no_launcher_watches_ends_the_others_over_tcp(alone, request, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with in_time(request):
+        codes, said = by_hand(3, free_port(), alone)
+    assert codes == [2] * 3, said
+    assert MANY in "".join(messages(said[0])) and len(messages("".join(said))) == 1, said
 
 
 LATE = """

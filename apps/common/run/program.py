@@ -9,7 +9,7 @@ from pipelined.aio.events import Level, log_to_stderr
 from pipelined.errors import UsageError
 from pipelined.process.exit import DONE, INTERRUPTED, silence_stdout
 from pipelined.process.launch import ALONE, Launch, detect
-from pipelined.process.run import parsed, refuse
+from pipelined.process.refusal import parsed, refuse
 
 
 class LaunchedFlags(Protocol):

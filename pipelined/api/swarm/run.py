@@ -28,7 +28,8 @@ from pipelined.errors import UsageError
 from pipelined.membership.addresses import check_coordinator
 from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
-from pipelined.process.run import complaint, loop_is_running
+from pipelined.process.refusal import complaint
+from pipelined.process.run import loop_is_running
 from pipelined.process.stop_request import StopRequest
 from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.peer.device_watchdog import DeviceStalled

@@ -4,12 +4,11 @@ import errno
 import subprocess
 import sys
 import time
-from threading import Thread
 
 import pytest
 
 from pipelined.process import exit
-from pipelined.process.exit import Deadline, parse_abort, wait_for_node
+from pipelined.process.exit import Deadline, parse_abort
 from transports import PeerAborted
 
 
@@ -83,57 +82,6 @@ print("told")
 end_process({code})
 """
     assert ended(script)[:2] == (code, "told\n")
-
-
-def test_a_rank_that_waits_for_others_ends_with_its_code_where_the_first_to_go_ends_all():
-    script = """
-import os, signal, threading
-from pipelined.process.exit import exit_in_order
-from pipelined.process.launch import Launch
-threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGTERM)).start()
-exit_in_order(Launch("tcp://", 1, 2, "torchrun", 1, 2, kills_on_first_exit={kills_on_first_exit}))
-os._exit(0)
-"""
-    assert ended(script.format(seconds=0.2, kills_on_first_exit=True))[0] == 2, (
-        "the launcher need not wait, and the code stays"
-    )
-    assert ended(script.format(seconds=60, kills_on_first_exit=False))[0] == 0
-
-
-def test_a_single_rank_waits_for_no_other():
-    assert wait_for_node(0, 1, 60.0)
-
-
-@pytest.mark.parametrize("ranks", [2, 5])
-def test_processes_of_one_parent_all_go_when_all_are_there(ranks):
-    waiting = f"print(wait_for_node(int(sys.argv[1]), {ranks}, 60.0))"
-    script = f"import sys; from pipelined.process.exit import wait_for_node; {waiting}"
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(rank)], stdout=subprocess.PIPE, text=True)
-        for rank in range(ranks)
-    ]
-    assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["True"] * ranks
-
-
-def test_a_rank_that_does_not_come_is_given_up():
-    assert not wait_for_node(0, 2, 0.01)
-
-
-def test_one_of_several_that_do_not_come_is_given_up_by_all():
-    found = []
-    ranks = [Thread(target=lambda rank=rank: found.append(wait_for_node(rank, 4, 0.2))) for rank in (0, 1, 3)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    assert found == [False] * 3
-
-
-def test_a_rank_with_a_taken_name_waits_its_time_and_goes():
-    first = Thread(target=wait_for_node, args=(0, 2, 0.2))
-    first.start()
-    assert not wait_for_node(0, 2, 0.01)
-    first.join()
 
 
 def test_a_line_to_a_terminal_that_has_just_closed_is_dropped(monkeypatch):

@@ -8,8 +8,10 @@ import pytest
 from pipelined.actors.agree import agree
 from pipelined.aio import events
 from pipelined.errors import UsageError
+from pipelined.process import refusal
 from pipelined.process.launch import ALONE, Launch
-from pipelined.process.run import refuse, run
+from pipelined.process.refusal import refuse
+from pipelined.process.run import run
 from transports.testing import kill
 
 RANKS = 3
@@ -123,7 +125,9 @@ def test_an_interruption_ends_all_with_130(capsys):
     assert outcome(capsys, on_rank_1(interrupt)) == (130, "")
 
 
-def test_a_transport_that_cannot_be_opened_is_refused(capsys):
+def test_a_transport_that_cannot_be_opened_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(refusal, "refusing_here", lambda rank, ranks, patience: {*range(ranks)})
+
     async def program(transport):
         return 0
 

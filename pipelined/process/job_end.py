@@ -1,0 +1,75 @@
+"""The end of a whole job by one of its ranks, also before MPI_Init. Imports nothing that takes time.
+
+Theory of operation. The launcher gives each rank a socket to its process manager, and sets PMI_FD to its number. Until
+a rank has sent `init` there, the manager takes its exit, with any code, for that of a program without MPI, and lets the
+other ranks wait in MPI_Init. `abort` ends them all, wherever they are, within milliseconds, on every node. This is
+version 1 of PMI, one line of text a request; Slurm's `pmi2` accepts it, too. mpirun then exits with the code of the
+abort, srun with that of the ranks that it killed. After MPI_Init the library uses the socket itself: MPI_Abort.
+
+Open MPI's mpirun and torchrun end all ranks when one exits with a code other than 0, and need no request. Only
+an interpreter that has initialised MPI would not exit: it finalizes MPI, and so waits for the ranks that wait for it.
+"""
+
+import os
+import select
+import stat
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+
+SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"
+REPLY_S = 1.0
+"""Seconds for the process manager, a process of this machine, to reply to `init`."""
+
+
+def end_job(code: int, environ: Mapping[str, str]) -> bool:
+    """End all ranks of this job. Returns whether that was requested; this process may be killed before it returns.
+
+    Args:
+        code: the exit code of the job.
+        environ: usually `os.environ`.
+    """
+    MPI = sys.modules.get("mpi4py.MPI")
+    if MPI is not None and MPI.Is_initialized():
+        if not MPI.Is_finalized():
+            MPI.COMM_WORLD.Abort(code)
+        return not MPI.Is_finalized()
+    manager = _manager(environ)
+    if manager is None:
+        return False
+    try:
+        os.write(manager, b"cmd=init pmi_version=1 pmi_subversion=1\n")
+        if not select.select([manager], [], [], REPLY_S)[0]:
+            return False
+        os.read(manager, 1024)
+        os.write(manager, f"cmd=abort exitcode={code}\n".encode())
+    except OSError:  # the process manager has gone, and ends the ranks itself
+        return False
+    return True
+
+
+def _manager(environ: Mapping[str, str]) -> int | None:
+    """The descriptor of the process manager's socket; None if there is none, or a file has its number by now."""
+    try:
+        descriptor = int(environ.get("PMI_FD", ""))
+        return descriptor if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else None
+    except (ValueError, OSError):
+        return None
+
+
+def end_job_if_uncaught(environ: Mapping[str, str]) -> None:
+    """If a launcher of MPI started several ranks, let an exception that nothing catches end all of them, with code 1.
+
+    The traceback is printed first, as without this. A process that is forked later ends itself alone.
+    """
+    if not any(environ.get(name, "1") not in ("", "1") for name in SIZES):
+        return
+    before, owner = sys.excepthook, os.getpid()
+
+    def report_and_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        sys.stderr.flush()
+        if os.getpid() == owner:
+            end_job(130 if issubclass(kind, KeyboardInterrupt) else 1, environ)
+
+    sys.excepthook = report_and_end
