@@ -14,10 +14,10 @@ from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits, refuse_data
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.flags import Export, Replay, Serve, Train
 from apps.ravnest.plan import layer_sizes
+from pipelined.actors.host_memory import PeakMemory
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import ratio_of
-from pipelined.measurement.doctor.machine import PeakMemory
 from pipelined.measurement.line import serve_line
 from pipelined.membership.addresses import described
 from pipelined.membership.connection import connected, member_node

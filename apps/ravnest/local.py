@@ -21,9 +21,9 @@ from apps.ravnest.commands import pool_request
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.flag_groups import check_clusters
 from apps.ravnest.flags import MIN_VOCABULARY, Local
+from pipelined.actors.host_memory import free_memory
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
-from pipelined.measurement.doctor.machine import free_memory
 from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request

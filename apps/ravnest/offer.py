@@ -10,7 +10,7 @@ from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Serve
 from apps.ravnest.plan import layer_sizes
 from pipelined.actors.executor import Executor
-from pipelined.measurement.doctor.machine import free_memory
+from pipelined.actors.host_memory import free_memory
 from pipelined.measurement.line import Line, measure_line
 from pipelined.measurement.speed import SpeedProbe
 from pipelined.membership.node import Node

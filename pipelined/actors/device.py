@@ -3,8 +3,8 @@
 import os
 import sys
 import warnings
-from pathlib import Path
 
+from pipelined.actors.host_memory import host_memory
 from pipelined.aio.events import printable
 from pipelined.errors import UsageError
 from transports import Transport
@@ -45,16 +45,15 @@ def device_of_rank(transport: Transport, *, share: bool) -> str:
     return f"cuda:{number % gpus}"
 
 
-def free_memory(device: str) -> str:
+def memory_of(device: str) -> str:
     """The free memory of a device, and all of it, in words."""
     if device == "cpu":
-        sizes = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
-        free, total = (int(sizes[name]) << 10 for name in ("MemAvailable:", "MemTotal:"))
+        total, free = host_memory()
     else:
         import torch
 
         free, total = torch.cuda.mem_get_info(device)
-    return f"{free / 2**20:,.1f} of {total / 2**20:,.1f} MiB"
+    return " of ".join("?" if size is None else f"{size / 2**20:,.1f}" for size in (free, total)) + " MiB"
 
 
 def check_device(name: str) -> None:

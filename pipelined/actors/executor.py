@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from os import sched_getaffinity
 from typing import Protocol, TypeVar
 
-from pipelined.actors.device import device_of_rank, free_memory
+from pipelined.actors.device import device_of_rank, memory_of
 from pipelined.actors.follower import PATIENCE_S, Follower
 from pipelined.actors.work import Piece, WorkThread
 from pipelined.aio.clock import Clock, RealClock
@@ -117,7 +117,7 @@ class Executor(ABC):
     def out_of_memory(self, doing: str, error: Exception) -> OutOfMemory:
         """The error of an operation for which no memory is left, with the bytes planned and free."""
         planned = f"planned: {self.planned() / 2**20:,.1f} MiB, " if self.planned else ""
-        return OutOfMemory(doing, error, f" ({planned}free on {self.device}: {free_memory(self.device)})")
+        return OutOfMemory(doing, error, f" ({planned}free on {self.device}: {memory_of(self.device)})")
 
     def close(self) -> None:  # noqa: B027 (most executors hold nothing)
         """Release the thread, if there is one."""

@@ -1,8 +1,9 @@
 """The memory limit of a rank on this machine, and the microbatch sizes that fit it. No torch."""
 
-import os
+import math
 from collections.abc import Iterable, Sequence
 
+from pipelined.actors.host_memory import host_memory
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
@@ -19,7 +20,8 @@ def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
     """
     if gpus:
         return gpus[0] / max(1, -(-ranks // len(gpus)))
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / max(1, ranks)
+    total, _ = host_memory()
+    return (math.inf if total is None else total) / max(1, ranks)
 
 
 def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, asynchronous: bool = False) -> list[int]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from traceback import clear_frames
 
+from pipelined.actors.host_memory import PeakMemory
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory.registration import Registration
-from pipelined.measurement.doctor.machine import PeakMemory
 from pipelined.membership.node import Node
 from pipelined.membership.presence import under_leases
 from pipelined.membership.view import NoLongerValid

@@ -25,9 +25,9 @@ from apps.ravnest.offer import NOT_MEASURED, measured_line, measured_speed
 from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
 from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.host_memory import free_memory
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.errors import UsageError
-from pipelined.measurement.doctor.machine import free_memory
 from pipelined.measurement.line import serve_line
 from pipelined.membership.connection import connected, member_node
 from pipelined.membership.node import Node

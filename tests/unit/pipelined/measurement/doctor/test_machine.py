@@ -1,12 +1,8 @@
 """The machine is read from the kernel's files, and what is not there is unknown."""
 
-import subprocess
-import sys
-
 import pytest
 
-from pipelined.measurement.doctor.machine import PeakMemory, examine_machine
-from tests.launching import ROOT
+from pipelined.measurement.doctor.machine import examine_machine
 
 FILES = {
     "proc/meminfo": "MemTotal:       1024 kB\nMemFree:         10 kB\nMemAvailable:    512 kB\nHugePages_Total: 0\n",
@@ -34,32 +30,6 @@ def test_a_control_groups_limit_counts_where_it_is_less(tmp_path):
     own = {"sys/fs/cgroup/memory.max": "65536\n", "sys/fs/cgroup/memory.current": "1536\n"}
     machine = examine_machine({}, root(tmp_path, FILES | own))
     assert (machine.memory, machine.available) == (65536, 64000)
-
-
-def test_the_peak_of_memory_is_counted_from_a_reset_on(tmp_path):
-    status = "VmHWM:\t{peak} kB\nVmRSS:\t{now} kB\n"
-    at = root(tmp_path, {"proc/self/status": status.format(peak=900, now=300), "proc/self/clear_refs": ""})
-    memory = PeakMemory(at)
-    assert (at / "proc/self/clear_refs").read_text() == "5"
-    (at / "proc/self/status").write_text(status.format(peak=812, now=350))
-    assert memory.grown == 512 << 10
-    assert PeakMemory(tmp_path / "nowhere").grown is None
-
-
-PEAK = """
-from pipelined.measurement.doctor.machine import PeakMemory
-memory = PeakMemory()
-held = bytearray(64 << 20)
-held[:: 4 << 10] = bytes(len(held) // (4 << 10))
-del held
-print(memory.grown)
-"""
-"""Its process has nothing else to free meanwhile, as the process of all tests may."""
-
-
-def test_what_a_process_used_and_freed_is_in_its_peak():
-    ended = subprocess.run([sys.executable, "-c", PEAK], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(ended.stdout) >= 60 << 20
 
 
 def test_what_is_not_there_is_unknown(tmp_path):
