@@ -6,13 +6,12 @@ Nothing is measured here, and no tensor is made. Float32, no dropout, no recompu
 from collections.abc import Sequence
 from math import prod
 
-from apps.common.plan_table import planned_memory
 from apps.gpt2.memory import activation_bytes
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.simulation.memory import optimizer_bytes, weight_bytes
+from pipelined.simulation.memory import optimizer_bytes, planned_memory, weight_bytes
 from pipelined.simulation.workload import Parameters
 
 

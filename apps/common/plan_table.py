@@ -4,10 +4,7 @@ from collections.abc import Sequence
 
 from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.plan import Plan
-from pipelined.programs.proof.check import check
-from pipelined.programs.record import in_time, record
-from pipelined.schedules import find
-from pipelined.simulation.memory import RankMemory, rank_memory
+from pipelined.simulation.memory import planned_memory
 from pipelined.simulation.workload import Workload
 
 
@@ -37,15 +34,4 @@ def _moved(moves: Sequence[PlannedMoves]) -> list[str]:
         f"  moves of stage {stage}, bytes of a member: forward {each[stage, 'forward']} and backward "
         f"{each[stage, 'backward']} a microbatch, update {each[stage, 'update']} a step"
         for stage in dict.fromkeys(move.stage for move in moves)
-    ]
-
-
-def planned_memory(plan: Plan, sizes: Workload, recompute: bool) -> list[RankMemory]:
-    """What each worker of a group holds at its fullest."""
-    schedule, layout = find(plan.schedule), plan.layout
-    program = in_time(schedule, layout) if plan.flushes else record(schedule, plan.shape)
-    check(program)
-    return [
-        rank_memory(sizes, layout, worker, instructions, recompute)
-        for worker, instructions in enumerate(program.workers)
     ]

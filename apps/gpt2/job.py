@@ -7,7 +7,7 @@ from typing import Any
 
 from apps.common.choose import UNCLIPPED, choose_plan, clip_of
 from apps.common.flags import AUTO_PLAN, config_json
-from apps.common.plan_table import plan_table, planned_memory
+from apps.common.plan_table import plan_table
 from apps.common.presets import find_preset
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import GPT2Flags
@@ -21,6 +21,7 @@ from pipelined.errors import UsageError
 from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.simulation.memory import planned_memory
 
 BATCH = 32
 """Sequences a step, by default."""

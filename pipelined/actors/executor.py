@@ -116,8 +116,11 @@ class Executor(ABC):
 
     def out_of_memory(self, doing: str, error: Exception) -> OutOfMemory:
         """The error of an operation for which no memory is left, with the bytes planned and free."""
-        planned = f"planned: {self.planned() / 2**20:,.1f} MiB, " if self.planned else ""
-        return OutOfMemory(doing, error, f" ({planned}free on {self.device}: {memory_of(self.device)})")
+        planned = None
+        with suppress(Exception):  # counting them runs code of the user's schedule and layers
+            planned = self.planned and self.planned()
+        told = "" if planned is None else f"planned: {planned / 2**20:,.1f} MiB, "
+        return OutOfMemory(doing, error, f" ({told}free on {self.device}: {memory_of(self.device)})")
 
     def close(self) -> None:  # noqa: B027 (most executors hold nothing)
         """Release the thread, if there is one."""

@@ -13,6 +13,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, gather, require_equal
 from pipelined.actors.executor import TorchExecutor
 from pipelined.api.data.feed import RankFeed
+from pipelined.api.laboratory.planned_rank import PlannedRank
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
@@ -74,6 +75,7 @@ class RankSession:
         optimizer: the user's optimizer, which the trainer applies.
         claims: of directories; it ends with the rank.
         saver: writes checkpoints, also while the rank trains.
+        planned: is shown the shapes of the first step's data.
 
     Attributes:
         done: the steps done, those before a loaded checkpoint included.
@@ -84,12 +86,14 @@ class RankSession:
         self,
         job: TrainingJob,
         trainer: RankTrainer,
+        *,
         optimizer: UserOptimizer,
         claims: AsyncExitStack,
         saver: CheckpointSaver,
+        planned: PlannedRank,
     ):
         self.trainer = trainer
-        self._job, self._optimizer, self._saver = job, optimizer, saver
+        self._job, self._optimizer, self._saver, self._planned = job, optimizer, saver, planned
         self._claiming, self._claims = claims, dict[Path, bool]()
         self._evaluations = 0
         self.done = 0
@@ -117,18 +121,22 @@ class RankSession:
             )
             stack.callback(executor.close)
             actor = await stack.enter_async_context(Actor(transport))
-
             claims = await stack.enter_async_context(AsyncExitStack())  # held until the last save is written
 
-            async def build() -> tuple[RankTrainer, UserOptimizer]:
+            async def build() -> tuple[RankTrainer, UserOptimizer, PlannedRank]:
                 optimizer = job.optimizer()
-                return _trainer(actor, job, optimizer, executor), optimizer
+                executor.planned = planned = PlannedRank(
+                    transport.rank, job.plan, model=job.model, numerics=job.numerics, optimizer=optimizer.make
+                )
+                with suppress(KeyError):  # a user's own loop has not given a step's data yet
+                    planned.see(job.feed, 0)
+                return _trainer(actor, job, optimizer, executor), optimizer, planned
 
-            trainer, optimizer = await agree(transport, "built", build())
+            trainer, optimizer, planned = await agree(transport, "built", build())
             await require_equal(transport, "arguments", job.settings(optimizer), EQUALLY)
             job.model.release()
             saver = await stack.enter_async_context(CheckpointSaver(trainer))
-            yield cls(job, trainer, optimizer, claims, saver)
+            yield cls(job, trainer, optimizer=optimizer, claims=claims, saver=saver, planned=planned)
             await trainer.rank_optimizer.settled()  # an error of the last update is one of the job
 
     async def train(
@@ -140,6 +148,7 @@ class RankSession:
             AgreedError: on every rank: as there, or two ranks have different batches in the first step.
         """
         await self._require_equal_batches(steps.start)
+        self._planned.see(self._job.feed, steps.start)
         report = await self.trainer.train(steps, stopping, on_step)
         self.trainer.rank_optimizer.then(self._optimizer.step)
         self.done = report.step + 1

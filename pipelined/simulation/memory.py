@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipelined.programs.instructions import SUM, Instruction
+from pipelined.programs.plan import Plan
+from pipelined.programs.proof.check import check
+from pipelined.programs.record import in_time, record
 from pipelined.programs.staleness import most_alive, versions_held
-from pipelined.schedules import StageMap
+from pipelined.schedules import StageMap, find
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 
@@ -31,6 +34,17 @@ class RankMemory:
     def total(self) -> float:
         """State and activations together."""
         return self.state + self.activations
+
+
+def planned_memory(plan: Plan, sizes: Workload, recompute: bool) -> list[RankMemory]:
+    """What each worker of a group holds at its fullest."""
+    schedule, layout = find(plan.schedule), plan.layout
+    program = in_time(schedule, layout) if plan.flushes else record(schedule, plan.shape)
+    check(program)
+    return [
+        rank_memory(sizes, layout, worker, instructions, recompute)
+        for worker, instructions in enumerate(program.workers)
+    ]
 
 
 def rank_memory(

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
+import pipelined as pp
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from pipelined.actors.executor import TimedExecutor
@@ -88,3 +90,33 @@ def test_the_bytes_of_a_plan_are_told_beside_those_that_are_free():
     assert str(caught.value).startswith(
         "rank 0 (stages 0): inner failed: MemoryError() (planned: 40.2 MiB, free on cpu:"
     )
+
+
+IN, WIDE, OUT, ROWS = 512, 2048, 4, 300
+ROW = [lambda: nn.Linear(IN, WIDE), nn.ReLU, lambda: nn.Linear(WIDE, OUT)]
+DATA = torch.ones(4 * ROWS, IN), torch.zeros(4 * ROWS, dtype=torch.int64)
+STEPS = {"a batch": [DATA], "a feed": pp.Feed(lambda *at: DATA[0][:ROWS], lambda *at: DATA[1][:ROWS])}
+TIMES = {"building": (assemble, "build_local"), "training": (Stage, "forward")}
+
+
+@pytest.mark.parametrize("when", TIMES)
+@pytest.mark.parametrize("batches", STEPS.values(), ids=STEPS)
+def test_the_bytes_of_a_users_plan_are_told(batches, when, monkeypatch, capsys):
+    """A number has a gradient and two moments, a tensor a count; two microbatches are alive in stage 0."""
+    entropy = ROWS * OUT * 4 + ROWS * 8 + 4  # the probabilities, the targets and their weight
+    planned = [
+        16 * (IN * WIDE + WIDE) + 2 * 4 + 2 * ROWS * (IN + WIDE) * 4,
+        16 * (WIDE * OUT + OUT) + 2 * 4 + ROWS * (2 * WIDE + OUT) * 4 + entropy,
+    ]
+
+    def fails(*arguments, **more):
+        raise ON_CPU
+
+    monkeypatch.setattr(*TIMES[when], fails)
+    losses = {"loss": nn.functional.cross_entropy, "optimizer": torch.optim.AdamW}
+    with pytest.raises(SystemExit) as caught:
+        pp.train(ROW, batches, **losses, steps=1, depth=2, microbatches=4)
+    said = capsys.readouterr().err
+    rank = int(re.search(r"error: rank (\d)", said)[1])
+    assert caught.value.code == 2
+    assert f"(planned: {planned[rank] / 2**20:,.1f} MiB, free on cpu" in said

@@ -129,7 +129,8 @@ def test_an_error_of_the_preparation_is_no_layer_that_needs_values():
     async def planned(trainer, transport):
         trainer.planned_sum_bytes = failing
         with pytest.raises(ConnectionError):
-            await RankSession(SimpleNamespace(numerics=Numerics()), trainer, None, None, None).planned_bytes((ids, ids))
+            none = dict.fromkeys(["optimizer", "claims", "saver", "planned"])
+            await RankSession(SimpleNamespace(numerics=Numerics()), trainer, **none).planned_bytes((ids, ids))
 
     on_every_rank(case, planned)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pipelined.api.data.batch import Batch, rows_of_batch
+from pipelined.api.data.batch import Batch, converted, rows_of_batch, slice_rows
 from pipelined.api.data.batches import BatchFeed
 from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes
 from pipelined.api.model.user_model import UserModel
@@ -19,7 +19,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import MASTERS, Parameters, StageCosts, Workload
 from pipelined.training.check_model import ModelError
-from pipelined.training.exchange.stream import some_values
+from pipelined.training.exchange.stream import Tree, some_values
 from pipelined.training.graph.recompute import SELECTS_ATTENTION
 from pipelined.training.job import Numerics
 
@@ -33,7 +33,7 @@ class PlannedLayers:
 
     Args:
         model: the layers, with the loss.
-        step: inputs and targets of a step.
+        step: inputs and targets of a step. Without targets (None) what the loss keeps is not counted.
         make_optimizer: builds the optimizer; its state is measured, and its update timed.
         precision: the dtype, and how activations and gradients travel.
         fixed: what the user has chosen: fields and knobs of `Plan`, and `recompute`.
@@ -150,13 +150,17 @@ class PlannedLayers:
         return rows not in self._refused
 
     def _measured(self, rows: int, device: str) -> list[LayerSizes]:
-        feed, dtype = self.feed(rows), self.precision.dtype
-        step = feed.inputs(0, 0), feed.targets(0, 0)
-        inputs, targets = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), step)
+        dtype = self.precision.dtype
+
+        def moved(tree: Tree) -> Tree:
+            cut = converted(slice_rows(tree, 0, rows), dtype)
+            return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), cut)
+
+        inputs, targets = map(moved, self.step)
         parts = [self.model.build(range(n, n + 1), dtype, device, seed=0) for n in range(self.model.layers)]
         SELECTS_ATTENTION.set(self.precision.recompute_attention)
         with torch.random.fork_rng(devices=[]):
-            return measured_sizes(parts, inputs, lambda output: self.model.loss(output, targets))
+            return measured_sizes(parts, inputs, lambda output: targets is None or self.model.loss(output, targets))
 
     def _stage(self, layers: range, rows: int) -> StageCosts:
         sizes = self.sizes(rows)[layers.start : layers.stop]

@@ -1,0 +1,68 @@
+"""The bytes that one rank of a user's model is planned to hold, for the error that ends it where memory runs out."""
+
+from dataclasses import KW_ONLY, dataclass, field
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from pipelined.api.data.batch import Batch
+from pipelined.api.data.feed import RankFeed
+from pipelined.api.laboratory.planned_layers import PlannedLayers
+from pipelined.api.laboratory.planned_team import PlannedTeam
+from pipelined.api.model.user_model import UserModel
+from pipelined.api.split.model import SplitRow
+from pipelined.api.user_optimizer import OptimizerBuilder
+from pipelined.programs.plan import Plan
+from pipelined.simulation.memory import planned_memory
+from pipelined.training.exchange.stream import Tree
+from pipelined.training.job import Numerics
+
+
+@dataclass
+class PlannedRank:
+    """Counts the bytes of a rank when it is called, from the shapes of a microbatch that it has seen.
+
+    Args:
+        optimizer: builds the optimizer, whose state is measured.
+    """
+
+    rank: int
+    plan: Plan
+    _: KW_ONLY
+    model: UserModel
+    numerics: Numerics
+    optimizer: OptimizerBuilder
+    _shapes: Batch | None = field(default=None, repr=False)
+
+    def see(self, feed: RankFeed, step: int) -> None:
+        """Keep the shapes of this step's first microbatch, if none is kept yet: the targets on a last stage alone.
+
+        Raises:
+            UsageError: as the feed does.
+        """
+        if self._shapes is None:
+            last = self.plan.depth - 1 in self.plan.stages_of(self.rank)
+            targets = feed.targets(step, 0) if last else None
+            self._shapes = self._whole(feed.inputs(step, 0)), self._whole(targets)
+
+    def __call__(self) -> float | None:
+        """The bytes; None: nothing was seen, or of a team targets are missing.
+
+        Raises:
+            Exception: as a layer does that needs values.
+        """
+        if self._shapes is None:
+            return None
+        layers = PlannedLayers(self.model, self._shapes, self.optimizer, self.numerics, {})
+        sizes: PlannedLayers | PlannedTeam = layers
+        if isinstance(self.model, SplitRow):
+            if self._shapes[1] is None:
+                return None
+            sizes = PlannedTeam(self.model, layers)
+        _, worker = self.plan.position(self.rank)
+        return planned_memory(self.plan, sizes.workload(self.plan), self.numerics.recompute)[worker].total
+
+    def _whole(self, tree: Tree) -> Tree:
+        """A microbatch before the schedule cuts it, without values."""
+        parts = self.plan.layout.parts
+        return tree_map_only(torch.Tensor, lambda one: torch.cat([one.to("meta")] * parts), tree)
