@@ -166,6 +166,11 @@ class RunFlags:
         return max(4, self.itemsize) if has_masters else 0
 
     @property
+    def product_itemsize(self) -> int:
+        """Bytes of a number of what matrix products take and give under autocast; 0 without it."""
+        return 2 if self.dtype in ("bfloat16", "float16") else 0
+
+    @property
     def lr_floor(self) -> float:
         """The share of --lr that --min-lr is."""
         return 0.1 if self.min_lr is None or not self.lr else self.min_lr / self.lr

@@ -150,11 +150,13 @@ def team_workload(
     divided: bool = False,
     masters: int = 0,
     again: bool = False,
+    product: int = 0,
 ) -> Workload:
     """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
 
     Args:
         costs: of its layout; `EVEN` divides everything evenly.
+        product: is ignored: under autocast, too, a member is planned to hold what it holds without.
 
     A weight or a panel that is gathered for a use (zero3) is not counted.
     """

@@ -1,7 +1,7 @@
 """GPT-2 for the simulator: what each stage of a plan costs, sends and keeps, and which parameters it holds. No torch.
 
-Sizes are exact closed forms of the float32 model. Seconds are floating-point operations at a given
-speed, until they are measured.
+Sizes are exact closed forms of the float32 model, with autocast or without. Seconds are floating-point operations at a
+given speed, until they are measured.
 """
 
 from dataclasses import replace
@@ -26,6 +26,7 @@ def workload(
     divided: bool = False,
     masters: int = 0,
     again: bool = False,
+    product: int = 0,
 ) -> Workload:
     """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
 
@@ -36,7 +37,9 @@ def workload(
         divided: whether the ranks that hold a parameter divide its update.
         masters: bytes of a number of the copies that the optimizer updates; 0: it has none.
         again: whether the cores of attentions are computed again in the backward.
+        product: bytes of a number of the dtype of autocast; 0: there is none.
     """
+    held = {"again": again, "product": product or FLOAT}
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
     for layers in cut:
@@ -47,8 +50,8 @@ def workload(
                 forward=forward,
                 backward=2 * forward,
                 message_bytes=plan.microbatch * sequence * config.d_model * itemsize,
-                activation_bytes=activation_bytes(*share, again=again) * itemsize // FLOAT,
-                pending_bytes=pending_bytes(*share, again=again) * itemsize // FLOAT,
+                activation_bytes=activation_bytes(*share, **held) * itemsize // FLOAT,
+                pending_bytes=pending_bytes(*share, **held) * itemsize // FLOAT,
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )

@@ -1,12 +1,13 @@
 """The operations, activations and messages of a row of layers, by layer: measured, mostly on the meta device.
 
-On the meta device tensors have shapes and no values, so this takes no memory and almost no time. Layers that need
-values are run on the host instead.
+On the meta device tensors have shapes and no values, so this takes no memory and almost no time. Autocast leaves that
+device alone: with it tensors without values name the CPU, as torch's compiler has them. Layers that need values are run
+on the host instead.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -61,6 +62,39 @@ def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tre
         kept = {name: nbytes for name, nbytes in kept.items() if name not in state_storages}
         sizes.append(LayerSizes(float(counter.get_total_flops()), takes, taken, storages.of(tensors_of(x)), kept))
     return sizes
+
+
+def sizes_in_autocast(
+    parts: Sequence[nn.Module], inputs: Tree, targets: Tree, loss: Callable[[Tree, Tree], Any], dtype: torch.dtype
+) -> list[LayerSizes]:
+    """As `measured_sizes`, under autocast as the CPU has it; the loss is computed without it.
+
+    Args:
+        parts, inputs, targets: all on the meta device, or all on the CPU.
+    Cost: on the meta device a second of CPU for what torch imports.
+    """
+
+    def exactly(output: Tree) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return loss(output, targets)
+
+    with torch.autocast("cpu", dtype):
+        if all(tensor.device.type == "cpu" for tensor in tensors_of(inputs)):
+            return measured_sizes(parts, inputs, exactly)
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        def named(tensor: torch.Tensor) -> torch.Tensor:
+            return torch.empty_like(tensor, device="cpu")
+
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            parts = [part._apply(named) for part in parts]
+            inputs, targets = (tree_map_only(torch.Tensor, named, each) for each in (inputs, targets))
+            found = measured_sizes(parts, inputs, exactly)
+    return [replace(size, takes=tree_map_only(torch.Tensor, _on_meta, size.takes)) for size in found]
+
+
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def optimizer_bytes(part: nn.Module, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> dict[str, int]:

@@ -10,7 +10,13 @@ from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.batch import Batch, converted, rows_of_batch, slice_rows
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes
+from pipelined.api.laboratory.layer_sizes import (
+    LayerSizes,
+    Storages,
+    measured_sizes,
+    optimizer_bytes,
+    sizes_in_autocast,
+)
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.split.model import MemberRow
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
@@ -156,11 +162,16 @@ class PlannedLayers:
             cut = converted(slice_rows(tree, 0, rows), dtype)
             return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), cut)
 
+        def loss(output: Tree, targets: Tree) -> Any:
+            return targets is None or self.model.loss(output, targets)
+
         inputs, targets = map(moved, self.step)
         parts = [self.model.build(range(n, n + 1), dtype, device, seed=0) for n in range(self.model.layers)]
         SELECTS_ATTENTION.set(self.precision.recompute_attention)
         with torch.random.fork_rng(devices=[]):
-            return measured_sizes(parts, inputs, lambda output: targets is None or self.model.loss(output, targets))
+            if autocast := self.precision.autocast:
+                return sizes_in_autocast(parts, inputs, targets, loss, autocast)
+            return measured_sizes(parts, inputs, lambda output: loss(output, targets))
 
     def _stage(self, layers: range, rows: int) -> StageCosts:
         sizes = self.sizes(rows)[layers.start : layers.stop]

@@ -2,10 +2,13 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
+import pipelined as pp
 from apps.gpt2.memory import activation_bytes, boundary_bytes, pending_bytes
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
@@ -17,8 +20,12 @@ from benchmarks._footprint import state_bytes as counted_state
 from benchmarks._team_replay import recorded
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.api.laboratory.planned_layers import PlannedLayers
+from pipelined.api.model.sequential import LayeredModel
+from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups
+from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.stage import Stage
 from pipelined.training.teams.stage import TeamStage
@@ -87,6 +94,60 @@ def test_the_core_of_an_attention_keeps_what_its_form_says_or_nothing(layers, ag
     counted.backward(0, "backward_input")
     held = sum(nbytes for nbytes, _ in counted.kept.alive[counted.stage.stage.index, (0, 0)].values())
     assert held == pending_bytes(config, layers, ROWS, SEQUENCE, again=again)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("layers", STAGES, ids=str)
+def test_autocast_keeps_what_its_forms_say(layers, dtype, dropout):
+    """Of a block 14 C numbers a token and 12 C² weights in 2 bytes, 2 C numbers and what norms keep in 4."""
+    config, sizes = replace(CONFIG, dropout=dropout), (ROWS, SEQUENCE)
+    counted = Counted(layers, config, autocast=dtype)
+    counted.forward(0)
+    assert counted.kept.peak_bytes == activation_bytes(config, layers, *sizes, product=2)
+    counted.backward(0, "backward_input")
+    held = sum(nbytes for nbytes, _ in counted.kept.alive[counted.stage.stage.index, (0, 0)].values())
+    assert held == pending_bytes(config, layers, *sizes, product=2)
+
+
+@pytest.mark.parametrize("layers", STAGES, ids=str)
+def test_what_is_recomputed_under_autocast_is_kept_as_its_ends(layers):
+    counted = Counted(layers, recompute=True, autocast=torch.bfloat16)
+    counted.forward(0)
+    assert counted.kept.peak_bytes == boundary_bytes(CONFIG, layers, ROWS, SEQUENCE)
+
+
+WIDE = 32
+ROW = [
+    *(partial(nn.Linear, 16, WIDE), nn.ReLU, partial(nn.LayerNorm, WIDE), partial(nn.Linear, WIDE, WIDE), nn.GELU),
+    *(partial(nn.Dropout, 0.1), partial(nn.Softmax, -1), partial(nn.Linear, WIDE, 8)),
+]
+
+
+class Shifted(nn.Module):
+    """A layer that needs values."""
+
+    def forward(self, x):
+        return x + float(x.sum())
+
+
+@pytest.mark.parametrize("layers", [ROW, [*ROW[:3], Shifted, *ROW[3:]]], ids=["without values", "with values"])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16], ids=str)
+def test_a_row_of_layers_is_planned_to_keep_what_it_keeps(layers, dtype):
+    """Planned are 0.98 to 1.15 of what each stage keeps of a microbatch, in its forward and as its messages."""
+    x, targets = torch.ones(12, 16), torch.zeros(12, dtype=torch.int64)
+    model = LayeredModel(pp.Sequential(layers), nn.functional.cross_entropy, 0, x)
+    planned = PlannedLayers(model, (x, targets), torch.optim.AdamW, Numerics(autocast=dtype), {})
+    stages, cut = planned.workload(pp.Plan("gpipe", 2, 1, 12, 4)).stages, partition(model.costs(1), 2)
+    for index, (costs, held) in enumerate(zip(stages, cut, strict=True)):
+        module = model.build(held, torch.float32, "cpu", seed=1)
+        kept = Kept(storages(module.parameters()))
+        stage = CountedStage(Stage(model, module, index, 2, torch.device("cpu"), autocast=dtype), kept)
+        stage.forward((0, 0), x, KeyedRandom(1, 0, 0), targets if index else None)
+        assert 0.98 * kept.peak_bytes <= costs.activation_bytes <= 1.15 * kept.peak_bytes
+        if not index:
+            x = stage.stage.alive[0, 0][1].detach()
+            assert costs.message_bytes == x.nbytes
 
 
 @pytest.mark.parametrize("layers", STAGES, ids=str)

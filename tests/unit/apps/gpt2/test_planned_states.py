@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from apps.gpt2.config import GPT2Flags
+from apps.gpt2.job import resolve
 from apps.gpt2.planned_model import PlannedGPT2
 from apps.gpt2.team import split_text
 from apps.gpt2.team_costs import text_of
@@ -98,3 +99,17 @@ def test_an_optimizers_state_is_divided_by_the_ranks_of_the_plan_itself():
     queue.add(pipelines)
     queue.add(both)
     assert both in [candidate for _, _, candidate, _ in queue.waiting]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_autocast_is_planned_with_two_bytes_of_what_products_take_and_with_cast_matrices(dtype):
+    """Two stages of GPipe's four blocks: no number of the state is smaller, as parameters stay in float32."""
+    flags = {"schedule": "gpipe", "depth": 2, "batch": 4, "microbatch": 2, "vocab": 256, "dropout": 0.0}
+    plain, cast = (resolve(GPT2Flags(**flags, dtype=each), 2) for each in ("float32", dtype))
+    tokens, model = 2 * plain.sequence, plain.model
+    for worker in range(2):
+        blocks = model.layers // 2
+        less = 2 * 14 * blocks * tokens * model.d_model - 2 * 12 * blocks * model.d_model**2
+        if worker:
+            less += 2 * tokens * model.d_model - 2 * model.vocab * model.d_model
+        assert plain.planned_bytes(worker) - cast.planned_bytes(worker) == 2 * less
