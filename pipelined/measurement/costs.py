@@ -35,7 +35,8 @@ class Measured:
 
     Args:
         layer_costs: floating-point operations of each layer of the model; they give the kinds of its layers.
-        found: the seconds for each operation and each measured microbatch size; an update has only the size 0.
+        found: the seconds for each operation and each measured microbatch size; an update, and what
+            of a delayed one runs beside the next step, have only the size 0.
         runtime: seconds of the runtime per instruction, besides the computing.
         coding: the effect of the codec on messages.
         member: the seconds of a team's member as `found`, of an update those of all members; None: as of a rank alone.
@@ -65,8 +66,8 @@ class Measured:
         The first stage sends no gradient, so the weight half is all of its split backward. Compiled stages have no
         halves: of these no plan has more than the backward's.
         """
-        if op == "U":
-            return self._at(op, 0, layers)
+        if op in "UD":
+            return self._at(op, 0, layers) if (op, 0) in self.found else 0.0
         if op == "A":
             return self._between("F", layers, rows)
         if op in "IW" and not {op, FIRST_INPUT} & {name for name, _ in self.found}:

@@ -28,6 +28,7 @@ from pipelined.measurement.member import members
 from pipelined.measurement.moves import measure_moves, memory_costs
 from pipelined.measurement.runtime import measure_call, measure_hand_over, measure_instruction
 from pipelined.measurement.stages import MeasuringRank, found_by, measure_stages
+from pipelined.measurement.update import BESIDE, ENDING
 from pipelined.process.launch import Launch
 from pipelined.simulation.machine import Machine
 from pipelined.training.teams.model import TeamModel
@@ -92,7 +93,8 @@ async def measure(
     of_team = _of_team(found_by(of_member, order), members(member)) if member is not None else None
     runtime, handed = max(0.0, runtime), max(0.0, handed)
     costs = replace(costs, runtime=runtime, coding=coding, member=of_team, hand_over=handed)
-    shared = cores if executor.device == "cpu" and local > cores else 0
+    working = local * (2 if numerics.delayed_update else 1)  # an update beside a step is work of its own
+    shared = cores if executor.device == "cpu" and working > cores else 0
     machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
     return Measurement(
@@ -122,7 +124,8 @@ async def _of_member(
 
 def _of_team(found: dict[tuple[str, int], SecondsByKind], ranks: int) -> dict[tuple[str, int], SecondsByKind]:
     """The seconds of a member, and of all members' updates together."""
-    return {**found, ("U", 0): {kind: ranks * seconds for kind, seconds in found["U", 0].items()}}
+    updates = [key for key in found if key[0] in (ENDING, BESIDE)]
+    return {**found, **{key: {kind: ranks * seconds for kind, seconds in found[key].items()} for key in updates}}
 
 
 def gpu_bytes() -> list[int]:

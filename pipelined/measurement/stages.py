@@ -24,10 +24,10 @@ from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.member import MemberStage, members
 from pipelined.measurement.probes import probes
+from pipelined.measurement.update import BESIDE, ENDING, TimedUpdate
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.job import Numerics
 from pipelined.training.model import Model
-from pipelined.training.optimizer import update
 from pipelined.training.stage import Stage
 from pipelined.training.teams.model import TeamModel
 
@@ -84,7 +84,7 @@ async def measure_stages(
                     continue  # it is the whole backward, which B has timed
                 regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
                 name = FIRST_INPUT if alone and 0 in layers and op == "I" else op
-                samples[name, 0 if op == "U" else size].append(Sample(regressors, tuple(seconds)))
+                samples[name, 0 if op in (ENDING, BESIDE) else size].append(Sample(regressors, tuple(seconds)))
     if rank.actor.rank:
         return None
     fits = {key: fit(found) for key, found in samples.items()}
@@ -135,9 +135,8 @@ class _Probe:
         self._rank, self._layers = rank, layers
         device = torch.device(rank.executor.device)
         self._stage = _stage(rank, layers, device)
-        self._parameters = dict(self._stage.module.named_parameters())
-        settings = rank.source.optimizer()
-        self._optimizer, self._rate = settings.build(self._parameters), settings.rate(0)
+        parameters = dict(self._stage.module.named_parameters())
+        self._update = TimedUpdate(parameters, rank.source.optimizer(), rank.numerics)
         self._swept = torch.ones(SWEPT // 4, device=device)
 
     async def round(self, size: int) -> SecondsByOp:
@@ -157,7 +156,7 @@ class _Probe:
             ("B", lambda: stage.backward(*back[0])),
             *((("B", lambda: stage.backward(*back[1])),) if self._rank.numerics.compile else halves),
             ("", lambda: self._swept.add_(1.0)),
-            ("U", self._update),
+            *self._update.pieces(),
         ):
             _, start, end = await self._rank.executor.run(op, work)
             taken[op].append(end - start)
@@ -176,13 +175,3 @@ class _Probe:
             return given, None, feed.targets(0, 0)
         gradient = source.between(layers.stop, rows)
         return given, member.piece(gradient) if member else gradient, None
-
-    def _update(self) -> None:
-        """The end of a step: the norm, a clipped update, and zeroing the gradients."""
-        with torch.no_grad():
-            gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
-            for gradient in gradients:
-                float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
-            update(self._optimizer, self._rate, 0.5)
-            for gradient in gradients:
-                gradient.zero_()

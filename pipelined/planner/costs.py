@@ -13,7 +13,10 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import StageCosts, Workload
 
-FIELDS = {"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}
+FIELDS = {
+    **{"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight"},
+    **{"U": "update", "D": "beside"},
+}
 """Each priced operation, and its field of `StageCosts`. A is the forward inside a backward with recomputation."""
 MIN_SECONDS = 1e-9
 """The least seconds of an instruction; a fit may give 0 or less."""
@@ -33,7 +36,9 @@ class ModelCosts(Protocol):
         ...
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
-        """Seconds of one operation (F, B, I, W, A or the update U) with `rows` sequences; U does not depend on them.
+        """Seconds of one operation (F, B, I, W, A, or the updates U and D) with `rows` sequences.
+
+        U, what a step ends with, and D, a delayed update beside the next step, do not depend on the rows.
 
         A member of a team has a share of each sequence, so that its rows need be no whole number.
         """
@@ -64,7 +69,7 @@ class Stated:
         return self
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
-        if op == "U":
+        if op in "UD":
             return 0.0
         work = sum(self.layer_costs[layer] for layer in layers) * rows * self.sequence
         if 0 in layers and op in "IW":  # the first stage sends no gradient: its weight half is the whole backward
@@ -89,19 +94,30 @@ def priced(model: PlannedModel, plan: Plan, costs: ModelCosts, machine: Machine 
         _timed(stage, layers, plan, costs, moved)
         for stage, layers, moved in zip(workload.stages, cut, moves, strict=True)
     ]
-    held = (
-        _held(model, plan, workload) if any(stage.update for stage in stages) else 1.0
-    )  # it takes as long as the rest
-    updates = [held * stage.update + moved.update for stage, moved in zip(stages, moves, strict=True)]
-    return replace(workload, stages=[replace(each, update=u) for each, u in zip(stages, updates, strict=True)])
+    share = (
+        _updated(model, plan, workload) if any(stage.update or stage.beside for stage in stages) else [1.0] * plan.depth
+    )
+    each = [
+        replace(stage, update=part * stage.update + moved.update, beside=part * stage.beside)
+        for stage, moved, part in zip(stages, moves, share, strict=True)
+    ]
+    return replace(workload, stages=each)
 
 
-def _held(model: PlannedModel, plan: Plan, workload: Workload) -> float:
-    """The share of the model's parameters that a rank of a worker holds, and updates."""
+def _updated(model: PlannedModel, plan: Plan, workload: Workload) -> list[float]:
+    """The share of each stage's parameters that a rank updates; the rest of a step's end takes as long as that."""
+    if any(group.updaters > 1 for group in workload.parameters):
+        return [_share(workload, stage) for stage in range(plan.depth)]
     if plan.tensor == 1:
-        return 1.0
+        return [1.0] * plan.depth
     whole = model.workload(replace(plan, tensor=1, split=""))
-    return sum(each.elements for each in workload.parameters) / sum(each.elements for each in whole.parameters)
+    held = sum(each.elements for each in workload.parameters) / sum(each.elements for each in whole.parameters)
+    return [held] * plan.depth
+
+
+def _share(workload: Workload, stage: int) -> float:
+    mine = [group for group in workload.parameters if stage in group.stages]
+    return sum(group.elements / group.updaters for group in mine) / max(1, sum(group.elements for group in mine))
 
 
 def sizes_of(model: PlannedModel, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
@@ -147,6 +163,7 @@ def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, move
         backward_input=seconds("I", moved.backward - moved.weights),
         backward_weight=seconds("W", moved.weights),
         update=computing.seconds("U", layers, rows),
+        beside=computing.seconds("D", layers, rows),
         message_bytes=coding.bytes(sent),
         coding=coding.seconds(sent / parts) * parts,
     )

@@ -180,7 +180,10 @@ def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
         yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {spent}"
     costs = found.get("costs", []) if plan.tensor == 1 else found.get("member_costs", [])
     for row in costs:
-        if row["op"] in tuple("FIWU" if splits(plan) else "FBU") and row["microbatch"] in (0, plan.rows / plan.tensor):
+        if row["op"] in tuple("FIWUD" if splits(plan) else "FBUD") and row["microbatch"] in (
+            0,
+            plan.rows / plan.tensor,
+        ):
             terms = ", ".join(_estimate(kind, pair, 1e-3, "ms") for kind, pair in row["seconds"].items())
             yield f"  {FIELDS[row['op']].replace('_', ' ')}: {terms}"
 

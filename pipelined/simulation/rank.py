@@ -138,11 +138,18 @@ class FlushedRank(Rank):
         self.worker = VirtualWorker(self.index, layout, demands, messages, platform, on_done=ended, due=due)
 
     async def run(self) -> None:
-        """Run the schedule, finish the gradient sums, sum the step totals over all ranks, make the rule's updates."""
+        """Run the schedule, finish the gradient sums, sum the step totals over all ranks, make the rule's updates.
+
+        A delayed update of the step before runs beside that, and has ended before the next one begins.
+        """
+        stages = self.job.workload.stages
+        beside = sum(stages[stage].beside for stage in self.stages)
+        before = self.start(self.hardware.cores.run(beside)) if beside else None
         await self._schedule.schedule(self.worker)
         await self._sync.finish()
         await self.hardware.sums.join(STEP_TOTALS)
-        stages = self.job.workload.stages
+        if before is not None:
+            await before
         await self.hardware.cores.run(sum(stages[apply.bucket[0]].update for apply in self._rule.drain()))
 
     async def _sum(self, parameters: Parameters) -> None:

@@ -150,7 +150,8 @@ class _Ran:
 async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
     """Run some steps, from one drain to the next."""
     plan, machine, layout = job.plan, job.machine, find(job.plan.schedule).layout(replace(job.plan.shape, steps=steps))
-    cores = VirtualCores(machine.cores / plan.tensor if machine.shares(plan.world_size) else 0)
+    working = plan.world_size * (2 if any(stage.beside for stage in job.workload.stages) else 1)
+    cores = VirtualCores(machine.cores / plan.tensor if machine.shares(working) else 0)
     sums, links = VirtualSums(job.sums(steps)), VirtualLinks(machine, job.members)
     hardware = Hardware(layout, Demands(layout, job.seconds), links, cores, sums)
     kind: Callable[..., Rank] = FlushedRank if plan.flushes else OverlappingRank

@@ -32,6 +32,7 @@ class StageCosts:
         backward_weight: seconds of the weight half; None: the rest of `backward`.
         again: seconds of the repeated forward in a backward with recomputation; None: as `forward`.
         update: seconds of the optimizer's update of the stage, once per step.
+        beside: seconds of a delayed update of the stage, which runs beside the next step.
         message_bytes: bytes of the activation to the next stage, and of the gradient that comes back.
         coding: seconds that each of these spends in a codec, both sides together; the device computes meanwhile.
         activation_bytes: bytes kept from the forward to the backward, input and output included.
@@ -49,6 +50,7 @@ class StageCosts:
     backward_weight: float | None = None
     again: float | None = None
     update: float = 0.0
+    beside: float = 0.0
     message_bytes: int = 0
     coding: float = 0.0
     activation_bytes: int = 0
@@ -57,11 +59,11 @@ class StageCosts:
     frozen_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("forward", "backward", "backward_input", "backward_weight", "again", "update", "coding"):
+        for name in ("forward", "backward", "backward_input", "backward_weight", "again", "update", "beside", "coding"):
             seconds = getattr(self, name)
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise UsageError(f"the cost {name.replace('_', '-')}={seconds} is no duration; give finite seconds")
-            if seconds == 0 and name not in ("update", "coding"):
+            if seconds == 0 and name not in ("update", "beside", "coding"):
                 raise UsageError(f"the cost {name.replace('_', '-')} is 0 seconds; computing takes time, give more")
         if self.backward_weight is None and (self.backward_input or 0) >= self.backward:
             fact = f"the input half takes all of the backward (half: {self.backward_input}, whole: {self.backward})"
@@ -101,6 +103,7 @@ class Parameters:
         exact: whether their gradients are summed exactly: in float64, beside the gradients themselves.
         masters: bytes of a number of the copies that the optimizer updates, each with a gradient; 0: it has none. They
             are among `optimizer_bytes`, where these are given.
+        updaters: the ranks that divide their update.
     Raises:
         UsageError: `elements` is negative.
     """
@@ -112,6 +115,7 @@ class Parameters:
     optimizer_bytes: int | None = None
     exact: bool = False
     masters: int = 0
+    updaters: int = 1
 
     def __post_init__(self) -> None:
         if self.elements < 0:
@@ -169,11 +173,11 @@ class Workload:
         Args:
             plan: the ranks; all elements of the parameters are meant, those of all members of a team together.
         """
-        each = [
-            replace(group, optimizer_bytes=ceil(group.kept_bytes / (len(plan.holders(*group.stages)) * plan.tensor)))
-            for group in self.parameters
+        each = [(group, len(plan.holders(*group.stages)) * plan.tensor) for group in self.parameters]
+        divided = [
+            replace(group, optimizer_bytes=ceil(group.kept_bytes / ranks), updaters=ranks) for group, ranks in each
         ]
-        return replace(self, parameters=each)
+        return replace(self, parameters=divided)
 
     @property
     def tensors(self) -> int:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from collectives import Links
 from pipelined.measurement.costs import FIRST_INPUT, Measured, kinds_of
 from pipelined.planner import SearchRequest, search
 from pipelined.planner.costs import MIN_SECONDS, Stated, priced
@@ -90,3 +91,34 @@ def test_a_recomputed_forward_is_no_instruction_of_its_own(costs):
     stage = priced(Toy(), Plan("gpipe", 2, 1, 1, 4), costs).stages[1]
     assert stage.seconds("B", recompute=True) == stage.backward + stage.forward - 0.5
     assert stage.seconds("I", recompute=True) == stage.backward_input + stage.forward - 0.5
+
+
+class Divided(Toy):
+    """The ranks that hold a parameter divide its update."""
+
+    def workload(self, plan):
+        return super().workload(plan).divided(plan)
+
+
+def test_an_update_that_its_holders_divide_takes_each_of_them_its_part():
+    plan = Plan("gpipe", 2, 2, 1, 2)
+    assert [stage.update for stage in priced(Toy(), plan, measured()).stages] == [2.5, 2.5]
+    assert [stage.update for stage in priced(Divided(), plan, measured()).stages] == [1.25, 1.25]
+
+
+def updating(beside):
+    """A layer's update takes five times as long as its forward, at the end of a step or beside the next one."""
+    kinds = [None, FIRST, INNER, LAST]
+    at = {(op, 1): dict.fromkeys(kinds, 1.0) for op in "FBIW"} | {(FIRST_INPUT, 1): dict.fromkeys(kinds, 0.0)}
+    none, much = dict.fromkeys(kinds, 0.0), {**dict.fromkeys(kinds, 5.0), None: 0.0}
+    return Measured([1.0] * 4, {**at, ("U", 0): none if beside else much, ("D", 0): much if beside else none})
+
+
+WIDTHS = {"plain": (Toy, False, 2), "divided": (Divided, False, 4), "delayed": (Toy, True, 4)}
+
+
+@pytest.mark.parametrize(("model", "beside", "width"), WIDTHS.values(), ids=WIDTHS)
+def test_the_plan_is_as_wide_as_its_updates_let_it_be(model, beside, width):
+    """Each of four ranks alone takes 20 s and updates for 20; pairs take 30 s at most, and update for 10."""
+    chosen = search(SearchRequest(model(has_masters=beside), updating(beside), Machine(Links(0.0, 0.0, 0.0)), 4)).chosen
+    assert chosen.candidate.plan.width == width

@@ -21,6 +21,7 @@ class Toy:
     fixed: dict[str, Any] = field(default_factory=dict)
     all_reduce: str = "ring"
     compress: str = "none"
+    has_masters: bool = False
 
     @property
     def identity(self):

@@ -75,6 +75,16 @@ def test_data_parallelism_is_computing_and_one_sum(width):
     assert simulated.step_seconds == pytest.approx(15 + summed + agreed + 0.5)
 
 
+@pytest.mark.parametrize(("beside", "seconds"), [(0.0, 15.5), (14.0, 15.5), (20.0, 20.5)])
+def test_a_delayed_update_runs_beside_the_step_and_ends_before_its_own(beside, seconds):
+    """Five microbatches of three seconds; what is longer than these is waited for."""
+    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(), update=0.5, beside=beside).step_seconds == seconds
+
+
+def test_a_delayed_update_takes_its_share_of_the_cores():
+    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(cores=1), update=0.5, beside=10.0).step_seconds == 25.5
+
+
 @pytest.mark.parametrize(("node", "seconds"), [(0, 6), (4, 6), (2, 33), (1, 60)])
 def test_a_ring_of_sums_waits_for_the_links_between_nodes_only_where_it_crosses_them(node, seconds):
     """Six messages one after another over four ranks; of two nodes of two ranks they cross every second time."""

@@ -1,0 +1,58 @@
+"""The end of a step as the planner times it: the norm, the update with the copies of masters, zeroed gradients."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from pipelined.training.job import Numerics
+from pipelined.training.optimizer import OptimizerSettings, update
+
+ENDING, BESIDE = "U", "D"
+"""What a step ends with, and a delayed update, which runs beside the next step."""
+
+
+class TimedUpdate:
+    """The end of a step of some parameters, in the dtypes and in the memory in which training has it.
+
+    Args:
+        parameters: on the device of the rank, by name.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings, numerics: Numerics):
+        self._trained = {name: each for name, each in parameters.items() if each.requires_grad}
+        self._copied, self._delayed = numerics.has_masters, numerics.delayed_update
+        self.updated = dict(parameters)
+        if self._copied:
+            place = "cpu" if numerics.offload_optimizer else None
+            masters = {
+                name: each.detach().to(place, numerics.masters, copy=True) for name, each in self._trained.items()
+            }
+            self.updated |= {name: nn.Parameter(master) for name, master in masters.items()}
+        self._optimizer, self._rate = settings.build(self.updated), settings.rate(0)
+
+    def pieces(self) -> list[tuple[str, Callable[[], None]]]:
+        """What is timed, in order, under the name of each operation."""
+        if self._delayed:
+            return [(ENDING, lambda: self._end(lambda: None)), (BESIDE, self._update)]
+        return [(ENDING, lambda: self._end(self._update))]
+
+    @torch.no_grad()
+    def _end(self, updated: Callable[[], None]) -> None:
+        computed = {name: each for name, each in self._trained.items() if each.grad is not None}
+        for each in computed.values():
+            float(torch.linalg.vector_norm(each.grad, dtype=torch.float64))  # type: ignore[arg-type]
+        if self._copied:
+            for name, each in computed.items():
+                master = self.updated[name]
+                master.grad = torch.empty_like(master) if master.grad is None else master.grad
+                master.grad.copy_(each.grad)  # type: ignore[arg-type]
+        updated()
+        for name, each in computed.items():
+            if self._copied:
+                each.copy_(self.updated[name])
+            each.grad.zero_()  # type: ignore[union-attr]
+
+    def _update(self) -> None:
+        with torch.no_grad():
+            update(self._optimizer, self._rate, 0.5)
