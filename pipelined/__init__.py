@@ -1,7 +1,10 @@
 """The public face of the runtime: `import pipelined as pp`. A name that needs torch imports it at its first use."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from pipelined.process.job_end import end_job_if_uncaught
 
 if TYPE_CHECKING:
     from pipelined import swarm
@@ -89,6 +92,8 @@ _HOMES = {
     "swarm": "pipelined.swarm",
     "train": "pipelined.api.train",
 }
+
+end_job_if_uncaught(os.environ)  # a rank that fails before it trains, while the others wait for it
 
 
 def __getattr__(name: str) -> Any:
