@@ -3,6 +3,10 @@
 A GPU is not needed to see which operations would copy to the host or wait for the device: each of them passes torch's
 dispatcher. `StandIn` wraps a tensor of the host and reports the device `meta`, whose backwards run in the thread that
 asks for them. The mode belongs to one thread; every thread that computes enters one of its own.
+
+Autocast knows no `meta`, and asks each tensor whether it is of the device that it is for. So what torch itself asks is
+answered with `cpu:0`, which is no name of the host: that is `cpu`, and a copy between the two passes the dispatcher.
+A stand-in also has the key of the CPU's autocast, and `torch.autocast("cpu")` casts it, as it would cast on the CPU.
 """
 
 from collections import Counter
@@ -12,7 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-DEVICE = torch.device("meta")
+DEVICE, TO_TORCH = torch.device("meta"), torch.device("cpu:0")
+AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 aten = torch.ops.aten
 SYNCHRONISING = {
     *(aten._local_scalar_dense, aten.is_nonzero, aten.equal, aten.allclose),
@@ -31,10 +36,16 @@ class StandIn(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> "StandIn":
-        layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset()}
-        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=DEVICE, **layout)
+        layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "_extra_dispatch_keys": AUTOCAST}
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=DEVICE, dispatch_device=True, **layout
+        )
         made.inner = inner
         return made
+
+    @property
+    def device(self) -> torch.device:
+        return DEVICE
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -50,10 +61,13 @@ class Counting(TorchDispatchMode):
         self._counts = counts
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:
+            return TO_TORCH
         kwargs = dict(kwargs or {})
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, StandIn)]
         asked = kwargs.get("device")
-        to_device, to_host = asked == DEVICE, bool(given) and asked is not None and asked != DEVICE
+        to_device = asked in (DEVICE, TO_TORCH)
+        to_host = bool(given) and asked is not None and not to_device
         self._count(func, args, kwargs, moved=to_device and not given, home=to_host)
         if to_device:
             kwargs["device"] = "cpu"

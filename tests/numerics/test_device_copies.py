@@ -115,8 +115,8 @@ def counted(job, monkeypatch):
     return loop, ranks
 
 
-def job_of(case):
-    job = case.job(torch.float32, Momentum(), all_reduce="ring")
+def job_of(case, **numerics):
+    job = case.job(torch.float32, Momentum(), all_reduce="ring", **numerics)
     return replace(job, model=OnDevice(case.model)), job
 
 
@@ -166,6 +166,23 @@ def test_ranks_that_hold_a_stage_of_each_pipe_copy_what_each_stage_does(monkeypa
     assert found == pytest.approx(on_ranks(plain, trained_losses)[0], rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_copies_and_waits_no_more_than_a_step_without_it(dtype, monkeypatch):
+    """Its losses are those of autocast on the CPU, so the stand-in is cast where the CPU is."""
+    job, plain = job_of(Case("one_f_one_b", 2, 1, 3, layers=1, tied=False), autocast=dtype)
+    with monkeypatch.context() as on_stand_in:
+        on_stand_in.setattr(Stage, "_precision", lambda stage: torch.autocast("cpu", stage.autocast))
+        loop, ranks = counted(job, monkeypatch)
+    (first, found), (last, _) = ranks
+    each = job.plan.microbatches
+    assert (first["to the host"], last["to the host"]) == (each + 1, 2 * each + 1), "as of 1F1B"
+    assert first["to the device"] == last["to the device"] == 2 * each
+    assert not any(counts["waits"] for counts in (loop, first, last))
+    exact = on_ranks(replace(plain, numerics=replace(plain.numerics, autocast=None)), trained_losses)[0]
+    assert found == pytest.approx(on_ranks(plain, trained_losses)[0], rel=1e-6)
+    assert found != pytest.approx(exact, rel=1e-6)
+
+
 async def trained_losses(trainer):
     return [(await trainer.step(step)).loss for step in range(STEPS)]
 
@@ -209,6 +226,19 @@ def test_an_operation_that_waits_for_the_device_is_counted_once(name):
         (WAITING | PROMPT)[name](*tensors)
     assert counts["waits"] == (name in WAITING)
     assert not counts["to the host"] + counts["to the device"]
+
+
+def test_a_cast_of_autocast_is_no_copy_and_a_copy_under_it_is_one():
+    """A weight is cast on the device, and its gradient there and back."""
+    counts, weight = Counter(), nn.Parameter(StandIn(torch.ones(2, 3)))
+    with Counting(counts):
+        with torch.autocast("cpu", torch.bfloat16):
+            product = torch.ones(4, 2).to(DEVICE) @ weight
+            assert (product.dtype, product.device) == (torch.bfloat16, DEVICE)
+            assert not isinstance(product.cpu(), StandIn)
+        product.float().sum().backward()
+    assert isinstance(weight.grad, StandIn) and weight.grad.dtype == torch.float32
+    assert (counts["to the host"], counts["to the device"], counts["waits"]) == (1, 1, 0)
 
 
 def test_an_item_between_forward_and_backward_is_found(monkeypatch):
