@@ -17,7 +17,7 @@ from pipelined.aio.clock import Clock
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Sample, fit
 from pipelined.measurement.links import LinkFit, as_links
-from pipelined.sharding import Layout, Mesh, MeshGroups, Shards, path
+from pipelined.sharding import Mesh, MeshGroups, path
 from pipelined.sharding.moves import CollectiveMove
 
 CHANNEL = 2
@@ -75,7 +75,7 @@ def _label(name: str) -> str:
 def _move(ranks: int, nbytes: int, before: str, after: str) -> CollectiveMove:
     """The one move between two layouts of a tensor of so many bytes."""
     mesh, shape = Mesh(f"team={ranks}"), (nbytes // (ITEMSIZE * COLUMNS), COLUMNS)
-    (move,) = path(*(Shards(mesh, shape, Layout(text)) for text in (before, after))).moves
+    (move,) = path(mesh, shape, before, after).steps
     assert isinstance(move, CollectiveMove)
     return move
 

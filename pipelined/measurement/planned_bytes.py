@@ -19,7 +19,7 @@ from pipelined.sharding import Shards
 from pipelined.sharding.operators.record import MoveStep, piece, record
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
-from pipelined.sharding.path import path
+from pipelined.sharding.path import path_between
 from pipelined.training.exchange.compression import CHUNK_BYTES, NONE
 from pipelined.training.exchange.skips import Skips
 from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
@@ -127,7 +127,7 @@ def team_records(
         first, found = (record(member, work, gathered=shared) for _ in range(2))
         output, backward = results[-1], list(found.backward.moves)
         if last:
-            told = path(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
+            told = path_between(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
             backward.append(MoveStep(told, output.array.itemsize))
         messages = {stage - 1: came} if stage else {}
         came = _message([output.array], numerics.compress)

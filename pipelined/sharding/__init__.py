@@ -3,7 +3,7 @@
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.path import Path, path
+from pipelined.sharding.path import Path, path, path_between
 from pipelined.sharding.shards import Shards
 
-__all__ = ["Layout", "Mesh", "MeshGroups", "Path", "Shards", "path"]
+__all__ = ["Layout", "Mesh", "MeshGroups", "Path", "Shards", "path", "path_between"]

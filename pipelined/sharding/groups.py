@@ -72,7 +72,7 @@ class MeshGroups:
 
         Raises: as `algorithm_for`.
         """
-        moves = [move for move in path.moves if isinstance(move, CollectiveMove)]
+        moves = [move for move in path.steps if isinstance(move, CollectiveMove)]
         return sum([move.elements(self.rank) for move in moves if (await move.opened(self))[1] != "shared"])
 
     def start(self, path: Path, array: Any) -> StartedMove | None:
@@ -80,7 +80,7 @@ class MeshGroups:
 
         Raises: as `start_publishing`.
         """
-        match path.moves:
+        match path.steps:
             case (CollectiveMove() as move,) if self._through_memory and array.device.type == "cpu":
                 group = self._groups.get((move.source.mesh, move.axes))
                 if group is not None and tuple(array.shape) == path.source.shape(self.rank):

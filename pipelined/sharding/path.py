@@ -35,25 +35,25 @@ class Path:
 
     Args:
         source, target: the tensor before and after.
-        moves: in order.
+        steps: its moves, in order.
         replicated: the axes whose ranks compute the same with the tensor (see `Layout.cotangent`).
     """
 
     source: Shards
     target: Shards
-    moves: tuple[Move, ...]
+    steps: tuple[Move, ...]
     replicated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.moves)) or f"nothing: {self.source.layout}"
+        return "\n".join(map(str, self.steps)) or f"nothing: {self.source.layout}"
 
     def elements(self, rank: int) -> int:
         """The elements that the rank sends."""
-        return sum(move.elements(rank) for move in self.moves)
+        return sum(move.elements(rank) for move in self.steps)
 
     def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4, node: int = 0) -> float:
         """The sum over the moves of the busiest rank's time; see `Move.seconds`."""
-        return sum(move.seconds(links, itemsize, node) for move in self.moves)
+        return sum(move.seconds(links, itemsize, node) for move in self.steps)
 
     @cached_property
     def backward(self) -> "Path":
@@ -66,7 +66,7 @@ class Path:
             Shards(end.mesh, end.lengths, end.layout.cotangent(end.mesh, self.replicated))
             for end in (self.target, self.source)
         )
-        return path(target_cotangent, source_cotangent, replicated=self.replicated)
+        return path_between(target_cotangent, source_cotangent, replicated=self.replicated)
 
     async def run(self, groups: Groups, array: Any) -> Any:
         """This rank's array under the target, from its array under the source, which stays as it is.
@@ -86,15 +86,35 @@ class Path:
             own = self.source.shape(groups.rank)
             facts = f"rank {groups.rank}: {tuple(array.shape)}, under {self.source.layout}: {own}"
             raise ValueError(f"an array of another shape ({facts}); pass the rank's own piece")
-        if not self.moves:
+        if not self.steps:
             return array
         moved = array.cpu() if hasattr(array, "cpu") else array
-        for move in self.moves:
+        for move in self.steps:
             moved = await move.run(groups, moved)
         return moved.to(array.device) if hasattr(array, "cpu") else moved
 
 
 def path(
+    mesh: Mesh,
+    shape: Sequence[int],
+    source: Layout | str,
+    target: Layout | str,
+    *,
+    links: Links | Mapping[str, Links] | None = None,
+    itemsize: int = 4,
+    replicated: Sequence[str] = (),
+) -> Path:
+    """The cheapest moves of a tensor of this shape on a mesh, from one layout to another.
+
+    Args:
+        source, target: also as text, such as "S1:node P:gpu".
+        links, itemsize, replicated: see `path_between`, which raises the same errors.
+    """
+    ends = Shards(mesh, shape, source), Shards(mesh, shape, target)
+    return path_between(*ends, links=links, itemsize=itemsize, replicated=replicated)
+
+
+def path_between(
     source: Shards,
     target: Shards,
     *,
@@ -137,7 +157,7 @@ def _found(
     if source.mesh != target.mesh and (source.is_uniform or target.is_uniform):
         mesh = target.mesh if source.is_uniform else source.mesh
         one, other = (end.uniform_on(mesh) if end.is_uniform else end for end in (source, target))
-        steps = path(one, other, links=links, itemsize=itemsize).moves
+        steps = path_between(one, other, links=links, itemsize=itemsize).steps
     elif source.mesh != target.mesh:
         steps = _exchange(source, target)
     elif links is None:

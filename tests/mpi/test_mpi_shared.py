@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 import transports.mpi.shared
 from collectives import BrokenGroup, Group, Mismatch, all_reduce, allocate, start_publishing
-from pipelined.sharding import Mesh, MeshGroups, Shards, path
+from pipelined.sharding import Mesh, MeshGroups, Shards, path_between
 from tests.mpi.every_rank import SECONDS, on_every_rank
 from transports import PeerAborted, new_event_loop, open_transport
 from transports.shm.barrier import TOTAL_STORE_ORDER
@@ -175,7 +175,7 @@ def test_a_move_begun_in_a_thread_ends_there_or_on_the_loop_where_a_rank_is_late
         with ThreadPoolExecutor(1) as pool:
             for turn in range(30):
                 for source, target in pairwise(Shards(mesh, whole.shape, layout) for layout in layouts):
-                    way, mine = path(source, target), torch.from_numpy(source.local(whole, WORLD.rank))
+                    way, mine = path_between(source, target), torch.from_numpy(source.local(whole, WORLD.rank))
                     if late_s and turn % 3 == 0 and WORLD.rank == turn % WORLD.size:
                         await asyncio.sleep(late_s)
                     started = await asyncio.get_running_loop().run_in_executor(pool, groups.start, way, mine)
@@ -184,6 +184,6 @@ def test_a_move_begun_in_a_thread_ends_there_or_on_the_loop_where_a_rank_is_late
                     else:
                         moved = await groups.finish(started) if started.moved is None else started.moved
                     assert (moved.numpy() == target.local(whole, WORLD.rank)).all()
-                    assert started is not None or turn == 0 or not way.moves or way.moves[0].name == "slice"
+                    assert started is not None or turn == 0 or not way.steps or way.steps[0].name == "slice"
 
     on_every_rank(work)

@@ -66,7 +66,7 @@ async def run_stage(stage: Coroutine[Any, Any, T], device: Device, network: Carr
 @types.coroutine
 def carried(way: Path, array: torch.Tensor) -> Generator[Carry, list[torch.Tensor], torch.Tensor]:
     """The piece under the path's target, out of a list: an argument of `send` would be kept until the next move."""
-    if not way.moves:
+    if not way.steps:
         return array
     arrived = yield Carry(way, array)
     return arrived.pop()

@@ -15,7 +15,7 @@ import torch
 from pipelined.actors.executor import Device
 from pipelined.sharding.operators.hand_over import Carrier, carried, run_stage
 from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value
-from pipelined.sharding.path import Path, path
+from pipelined.sharding.path import Path, path_between
 from pipelined.sharding.shards import Shards
 
 T = TypeVar("T")
@@ -133,12 +133,12 @@ class Tape:
         self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
     ) -> Value:
         """See `Reader.move`."""
-        way = path(value.shards, target, replicated=replicated)
+        way = path_between(value.shards, target, replicated=replicated)
         self._require_held("a move", [value])
         moved = Value(await self._carried(way, value), target, value.trained, weight=value.weight)
         if value.trained and self.training:
             self._entries.append(Moved(value, moved, way))
-            if regather and way.moves:
+            if regather and way.steps:
                 self._freed[moved] = Moved(value, moved, way)
         return moved
 
@@ -256,7 +256,7 @@ def compute_back(entry: Computed) -> None:
 def sum_path(parameter: Shards) -> Path:
     """The moves of a parameter's gradient: from a partial sum on the axes that do not split it, to its own layout."""
     summand = Shards(parameter.mesh, parameter.lengths, parameter.layout.cotangent(parameter.mesh))
-    return path(summand, parameter)
+    return path_between(summand, parameter)
 
 
 async def sum_gradients(network: Carrier, parameters: Iterable[tuple[torch.Tensor, Shards]]) -> None:
@@ -271,6 +271,6 @@ async def sum_gradients(network: Carrier, parameters: Iterable[tuple[torch.Tenso
         summing = sum_path(shards)
         if piece.grad is None:
             piece.grad = torch.zeros_like(piece)
-        if summing.moves:
+        if summing.steps:
             summed = await network.carry(summing, piece.grad.view(shards.shape(network.rank)))
             piece.grad.copy_(summed.view_as(piece))

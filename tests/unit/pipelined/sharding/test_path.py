@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collectives import Links
 from pipelined.errors import UsageError
-from pipelined.sharding import Mesh, MeshGroups, Shards, path
+from pipelined.sharding import Mesh, MeshGroups, Shards, path, path_between
 from pipelined.sharding.path import lower_bound_elements
 from tests.unit.pipelined.sharding.worlds import layouts, meshes, pieces_of, run_on_all, shapes, share, whole
 from transports.local import world
@@ -32,15 +32,10 @@ TABLE = [
 ]
 
 
-def between(mesh, shape, source, target, **how):
-    """The path of a tensor of this shape from one layout to another on a mesh."""
-    return path(Shards(mesh, shape, source), Shards(mesh, shape, target), **how)
-
-
 @pytest.mark.parametrize(("source", "target", "names", "elements"), TABLE)
 def test_a_move_over_one_axis_takes_what_the_table_says(source, target, names, elements):
-    found = between(Mesh("a=4"), (64, 96), source, target)
-    assert [move.name for move in found.moves] == names
+    found = path(Mesh("a=4"), (64, 96), source, target)
+    assert [move.name for move in found.steps] == names
     assert [found.elements(rank) for rank in range(4)] == [elements] * 4
 
 
@@ -59,20 +54,20 @@ def test_a_move_over_one_axis_takes_what_the_table_says(source, target, names, e
     ],
 )
 def test_the_way_back_is_the_tables(source, target, replicated, names):
-    found = between(Mesh("a=4"), (64, 96), source, target, replicated=replicated.split())
-    assert [move.name for move in found.backward.moves] == names
+    found = path(Mesh("a=4"), (64, 96), source, target, replicated=replicated.split())
+    assert [move.name for move in found.backward.steps] == names
 
 
 def test_a_matmul_of_two_by_two_by_two_takes_1792_elements():
     """m 64, k 96, n 128: forward an all-gather of the input's columns and a reduce-scatter of the output's."""
     mesh = Mesh("r=2 c=2 b=2")
-    gathered = between(mesh, (64, 96), "S0:r S1:c S1:b", "S0:r S1:c")
-    scattered = between(mesh, (64, 128), "S0:r S1/2:b P:c", "S0:r S1:c S1:b")
-    update = between(mesh, (96, 128), "S0:c S1/2:b P:r", "S0:c S1/2:b")
+    gathered = path(mesh, (64, 96), "S0:r S1:c S1:b", "S0:r S1:c")
+    scattered = path(mesh, (64, 128), "S0:r S1/2:b P:c", "S0:r S1:c S1:b")
+    update = path(mesh, (96, 128), "S0:c S1/2:b P:r", "S0:c S1/2:b")
     assert [p.elements(r) for p in (gathered, scattered, update) for r in range(8)] == [768] * 8 + [1024] * 8 + [
         3072
     ] * 8
-    assert [len(p.moves) for p in (gathered, scattered, update)] == [1, 1, 1]
+    assert [len(p.steps) for p in (gathered, scattered, update)] == [1, 1, 1]
     back = gathered.backward, scattered.backward
     assert [sum(p.elements(r) for p in back) for r in range(8)] == [768 + 1024] * 8
 
@@ -84,29 +79,29 @@ def test_the_edge_between_two_matmuls_is_one_all_to_all_of_the_local_shard(rows,
     mesh = Mesh(" ".join(f"{axis}={size}" for axis, size in sizes.items()))
     wide, narrow = "S0:x S0:y S1:z", "S0:x S1:z S1:y"
     source, target = (narrow, wide) if rows < then else (wide, narrow)
-    found = between(mesh, (64, 64), source, target)
-    assert [move.name for move in found.moves] == ["all_to_all"]
+    found = path(mesh, (64, 64), source, target)
+    assert [move.name for move in found.steps] == ["all_to_all"]
     assert max(found.elements(rank) for rank in range(16)) == (ratio - 1) / ratio * 64 * 64 / 16
 
 
 def test_a_split_over_one_axis_becomes_one_over_another_without_gathering_it():
-    found = between(Mesh("a=4 b=4"), (64, 64), "S0:a", "S0:b")
-    assert [move.name for move in found.moves] == ["slice", "all_to_all", "all_gather"]
-    gathering = between(Mesh("a=4 b=4"), (64, 64), "S0:a", "B")
-    assert 3 * sum(move.all_elements for move in found.moves) < sum(move.all_elements for move in gathering.moves)
+    found = path(Mesh("a=4 b=4"), (64, 64), "S0:a", "S0:b")
+    assert [move.name for move in found.steps] == ["slice", "all_to_all", "all_gather"]
+    gathering = path(Mesh("a=4 b=4"), (64, 64), "S0:a", "B")
+    assert 3 * sum(move.all_elements for move in found.steps) < sum(move.all_elements for move in gathering.steps)
 
 
 def test_listing_2_of_the_paper_takes_one_reduce_scatter():
     """(P:4, S1:8) becomes (S1:32)."""
-    found = between(Mesh("x=8 y=4"), (16, 64), "S1:x P:y", "S1:x S1:y")
-    assert [move.name for move in found.moves] == ["reduce_scatter"]
+    found = path(Mesh("x=8 y=4"), (16, 64), "S1:x P:y", "S1:x S1:y")
+    assert [move.name for move in found.steps] == ["reduce_scatter"]
     assert found.elements(0) == 3 / 4 * 16 * 64 / 8
 
 
 def test_a_sum_that_is_repeated_is_added_up_in_shares():
     """Each of 3 copies reduces a third of the tensor, and then they gather: less than each reducing it all."""
-    found = between(Mesh("a=4 b=3"), (12, 12), "P:a", "B")
-    assert [move.name for move in found.moves] == ["slice", "all_reduce", "all_gather"]
+    found = path(Mesh("a=4 b=3"), (12, 12), "P:a", "B")
+    assert [move.name for move in found.steps] == ["slice", "all_reduce", "all_gather"]
     assert found.elements(0) == 2 * 3 / 4 * 48 + 2 / 3 * 144
 
 
@@ -114,25 +109,25 @@ def test_seconds_are_those_of_the_busiest_rank_in_each_move():
     links = Links(alpha=1.0, beta=1e-3, gamma=1e-4)
     mesh = Mesh("a=4")
     seconds = {
-        kind: between(mesh, (8, 8), *kind).seconds(links, 4) for kind in [("S0:a", "B"), ("P:a", "S0:a"), ("P:a", "B")]
+        kind: path(mesh, (8, 8), *kind).seconds(links, 4) for kind in [("S0:a", "B"), ("P:a", "S0:a"), ("P:a", "B")]
     }
     assert seconds == pytest.approx({
         ("S0:a", "B"): 3 + 192e-3,
         ("P:a", "S0:a"): 3 + 192e-3 + 192e-4,
         ("P:a", "B"): 6 + 2 * 192e-3 + 192e-4,
     })  # fmt: skip
-    assert between(mesh, (8, 8), "S0:a", "S1:a").seconds(links, 4) == pytest.approx(3 + 48e-3)
+    assert path(mesh, (8, 8), "S0:a", "S1:a").seconds(links, 4) == pytest.approx(3 + 48e-3)
     slow = Links(alpha=2.0, beta=2e-3, gamma=1e-4)
     two = Mesh("far=2 near=2")
-    both = between(two, (8, 8), "S0:far S1:near", "B").seconds({"far": slow, "near": links}, 4)
+    both = path(two, (8, 8), "S0:far S1:near", "B").seconds({"far": slow, "near": links}, 4)
     assert both == pytest.approx(1 + 2 + 64e-3 + 2 * 128e-3)
 
 
 def test_where_messages_cost_most_there_are_few():
     """Elements want three moves (all ranks share the sum), messages one."""
     mesh = Mesh("a=4 b=3")
-    few = between(mesh, (12, 12), "P:a", "B", links=Links(alpha=1.0, beta=1e-9))
-    assert [move.name for move in few.moves] == ["all_reduce"]
+    few = path(mesh, (12, 12), "P:a", "B", links=Links(alpha=1.0, beta=1e-9))
+    assert [move.name for move in few.steps] == ["all_reduce"]
 
 
 @settings(max_examples=40)
@@ -144,7 +139,7 @@ def test_any_path_gives_the_values_and_sends_what_was_predicted(data):
     )
     random = np.random.default_rng(0)
     tensor = random.integers(-9, 9, shape).astype(float)
-    found = between(mesh, shape, source, target)
+    found = path(mesh, shape, source, target)
     pieces = pieces_of(found.source, tensor, random)
     moved, sent = run_on_all(mesh, lambda groups: found.run(groups, pieces[groups.rank]))
     assert [piece.shape for piece in moved] == [found.target.shape(rank) for rank in range(mesh.size)]
@@ -160,7 +155,7 @@ def test_the_way_back_is_the_adjoint(data):
     source, target = (data.draw(layouts(mesh, len(shape))) for _ in "12")
     replicated = data.draw(st.lists(st.sampled_from(list(mesh.sizes)), unique=True))
     random = np.random.default_rng(0)
-    there = between(mesh, shape, source, target, replicated=replicated)
+    there = path(mesh, shape, source, target, replicated=replicated)
     back = there.backward
     x, y = (random.integers(-9, 9, shape).astype(float) for _ in "xy")
     xs, ys = pieces_of(there.source, x, random), pieces_of(back.source, y, random)
@@ -181,7 +176,7 @@ def test_no_path_is_dearer_than_a_detour(data):
     """Detours have no strides of their own: where lengths do not divide, some fit better by chance."""
     mesh, shape = data.draw(meshes()), data.draw(shapes)
     a, b, c = (data.draw(layouts(mesh, len(shape), strides=strides)) for strides in (True, False, True))
-    total = lambda one, two: sum(move.all_elements for move in between(mesh, shape, one, two).moves)  # noqa: E731
+    total = lambda one, two: sum(move.all_elements for move in path(mesh, shape, one, two).steps)  # noqa: E731
     assert total(a, c) <= total(a, b) + total(b, c)
     ends = Shards(mesh, shape, a.without_trivial_axes(mesh)), Shards(mesh, shape, c.without_trivial_axes(mesh))
     assert lower_bound_elements(*ends) <= total(a, c)
@@ -200,7 +195,7 @@ ONE_AXIS = ["S0:a", "S1:a", "S0/2:a", "P:a", "Pmean:a", "Pmax:a", "B"]
 @pytest.mark.parametrize("target", ONE_AXIS)
 def test_every_change_of_one_axis_keeps_the_tensor(source, target):
     tensor = np.random.default_rng(1).integers(-9, 0, (5, 4)).astype(float)  # below 0: a maximum with zeros would show
-    found = between(Mesh("a=3"), (5, 4), source, target)
+    found = path(Mesh("a=3"), (5, 4), source, target)
     pieces = pieces_of(found.source, tensor, np.random.default_rng(2))
     moved, sent = run_on_all(Mesh("a=3"), lambda groups: found.run(groups, pieces[groups.rank]))
     np.testing.assert_allclose(whole(found.target, moved), tensor, atol=1e-12)
@@ -213,7 +208,7 @@ def test_every_change_of_one_axis_keeps_the_tensor(source, target):
 def test_tensors_of_torch_keep_their_dtype(dtype, source, target):
     tensor = torch.arange(15).reshape(5, 3).to(getattr(torch, dtype))
     mesh = Mesh("a=3")
-    found = between(mesh, (5, 3), source, target)
+    found = path(mesh, (5, 3), source, target)
     pieces = [found.source.local(tensor, rank) for rank in range(3)]
     moved, _ = run_on_all(mesh, lambda groups: found.run(groups, pieces[groups.rank]))
     expected = Shards(mesh, (5, 3), target)
@@ -229,7 +224,7 @@ async def test_groups_of_all_axes_share_one_channel_over_tcp():
     """Several paths one after another, with messages between the same ranks in several groups."""
     mesh = Mesh("a=2 b=2")
     ways = ["S0:a S1:b", "B", "S0:b S0:a", "S1:a", "P:a P:b", "S0:a"]
-    steps = [between(mesh, (5, 7), *each) for each in pairwise(ways)]
+    steps = [path(mesh, (5, 7), *each) for each in pairwise(ways)]
     tensor = np.arange(35.0).reshape(5, 7)
     ends = await tcp_world(4)
 
@@ -254,7 +249,7 @@ WAYS = [("S0:a S0:b", "S1:b S1:a"), ("S0:a S1:b", "B"), ("P:a P:b", "S0:a S1:b")
 def test_moves_go_through_the_memory_that_the_ranks_of_a_group_share(source, target, nodes):
     """Ranks of one node send nothing, those of two what `elements` counts. Integers, so that all sums are equal."""
     mesh, tensor, random = Mesh("a=2 b=2"), np.arange(35.0).reshape(5, 7), np.random.default_rng(1)
-    found = between(mesh, (5, 7), source, target)
+    found = path(mesh, (5, 7), source, target)
     own, ends = pieces_of(found.source, tensor, random), local_world(4, nodes, shared_memory=True)
 
     async def on_all(through_memory):
@@ -289,31 +284,31 @@ def test_a_mesh_of_another_size_is_refused():
 def test_between_two_meshes_each_rank_sends_what_others_hold_afterwards():
     """A matrix of 4 x 6 in two column blocks of two row blocks each, then in four blocks of rows."""
     columns, rows = Shards(Mesh("a=2 b=2"), (4, 6), "S1:a S0:b"), Shards(Mesh("rows=4"), (4, 6), "S0:rows")
-    found, tensor = path(columns, rows), np.arange(24.0).reshape(4, 6)
+    found, tensor = path_between(columns, rows), np.arange(24.0).reshape(4, 6)
     moved, sent = run_on_all(rows.mesh, lambda groups: found.run(groups, columns.local(tensor, groups.rank)))
     for rank, array in enumerate(moved):
         np.testing.assert_array_equal(array, rows.local(tensor, rank))
     assert sent == [found.elements(rank) for rank in range(4)] == [3, 6, 6, 3]  # of 6 held, all but what stays
     assert (found.backward.source.mesh, found.backward.target.mesh) == (rows.mesh, columns.mesh)
     same = Shards(Mesh("x=2 y=2"), (4, 6), "S0:x S0:y")
-    assert path(same, rows).moves == ()
+    assert path_between(same, rows).steps == ()
 
 
 def test_a_tensor_that_some_ranks_share_cannot_change_meshes():
     shared, rows = Shards(Mesh("a=2 b=2"), (4, 6), "S1:a"), Shards(Mesh("rows=4"), (4, 6), "S0:rows")
     with pytest.raises(UsageError, match="not split over all ranks cannot change meshes"):
-        path(shared, rows)
+        path_between(shared, rows)
     with pytest.raises(UsageError, match=r"another shape \(from: \(4, 6\), to: \(6, 4\)\)"):
-        path(rows, Shards(rows.mesh, (6, 4), "S0:rows"))
+        path_between(rows, Shards(rows.mesh, (6, 4), "S0:rows"))
 
 
 def test_what_does_not_fit_is_refused():
     mesh = Mesh("a=2")
     with pytest.raises(UsageError, match="no axis 'b'"):
-        between(mesh, (4,), "S0:b", "B")
+        path(mesh, (4,), "S0:b", "B")
     with pytest.raises(UsageError, match="no axis 'b'"):
-        between(mesh, (4,), "S0:a", "B", replicated=["b"])
+        path(mesh, (4,), "S0:a", "B", replicated=["b"])
     with pytest.raises(UsageError, match="no backward"):
-        _ = between(mesh, (4,), "Pmax:a", "B").backward
+        _ = path(mesh, (4,), "Pmax:a", "B").backward
     with pytest.raises(ValueError, match=r"rank 0: \(4,\), under S0:a: \(2,\)"):
-        run_on_all(mesh, lambda groups: between(mesh, (4,), "S0:a", "B").run(groups, np.ones(4)))
+        run_on_all(mesh, lambda groups: path(mesh, (4,), "S0:a", "B").run(groups, np.ones(4)))

@@ -214,7 +214,7 @@ class Watched:
 
     async def carry(self, path, array):
         moved = await self.network.carry(path, array)
-        if any(isinstance(move, AllGather) for move in path.moves):
+        if any(isinstance(move, AllGather) for move in path.steps):
             self._gathered.append(weakref.ref(moved))
         held = [array for each in self._gathered if (array := each()) is not None]
         self.most = max(self.most, sum(array.untyped_storage().nbytes() for array in held))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.sharding import Shards, path
+from pipelined.sharding import Shards, path_between
 from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.verbs import ShardedWeight, Value
 from pipelined.training.worker import StageFailed
@@ -35,7 +35,7 @@ def predicted(case, stage, member):
 
     found = record(member, passes)
     loss = Shards(model.operators["wte"].mesh, (), "P:rows")
-    reported = 8 * path(loss, Shards(loss.mesh, (), "")).elements(member) if stage.last else 0
+    reported = 8 * path_between(loss, Shards(loss.mesh, (), "")).elements(member) if stage.last else 0
     return found.forward.nbytes + reported, found.backward.nbytes
 
 
