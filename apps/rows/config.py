@@ -72,8 +72,8 @@ class RowFlags(RunFlags):
     tensor: int = 1
     """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member."""
     layout: str | None = None
-    """How the ranks of a worker split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by layer, such as
-    head=1.2.1; other layers are as in megatron, which is the default."""
+    """How the ranks of a worker split the model: data, megatron, auto (searched), or ROWS.COLUMNS.CONTRACTION by layer,
+    such as head=1.2.1; other layers are as in megatron, which is the default."""
     beta2: float = 0.999
     """AdamW's decay of the second moment."""
     lr: float = 2e-3

@@ -39,7 +39,7 @@ def model_of(job: Job) -> UserModel:
     """
     plan, training = job.plan, job.task.training(job.plan)
     example = converted(training.example(plan.rows)[0], torch.float32)
-    team = Team(plan.tensor, job.task.layout(plan), plan.rows)
+    team = Team.of(plan, job.task.layout(plan), DTYPES[job.config.dtype])
     bound = bind(training.row(), training.loss, job.config.seed, example, team)
     if job.planned is not None and job.config.plan is not None:
         job.planned.require(job.config.plan, bound.identity(), None)

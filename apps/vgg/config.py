@@ -18,9 +18,9 @@ class VGGFlags(RowFlags):
     """Train VGG13's shape on handwritten digits, across ranks, beside a logistic regression."""
 
     layout: str | None = None
-    """How the ranks of a worker split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by layer, such as
-    conv1_1=2.1.1,fc6=1.2.1; other layers are as in megatron. Default: convolutions by images, dense layers as in
-    megatron."""
+    """How the ranks of a worker split the model: data, megatron, auto (searched), or ROWS.COLUMNS.CONTRACTION by layer,
+    such as conv1_1=2.1.1,fc6=1.2.1; other layers are as in megatron. Default: convolutions by images, dense layers as
+    in megatron."""
     preset: str = "digits"
     """Model: digits (images of 32 x 32, channels and dense layers cut down), or vgg13 (the published one)."""
     dropout: float | None = None

@@ -40,7 +40,7 @@ class UserJob:
 
     def bind(self, example: Tree | None, plan: Plan) -> UserModel:
         """The model for the teams of a plan. Args and Raises: as `user_model.bind`."""
-        return bind(self.model, self.loss, self.seed, example, Team(plan.tensor, self.layout, plan.rows))
+        return bind(self.model, self.loss, self.seed, example, Team.of(plan, self.layout, self.numerics.dtype))
 
     def arranged(self, model: UserModel, feed: RankFeed, plan: Plan, recompute: bool | None) -> TrainingJob:
         """The whole job, with a model that was bound for this plan."""

@@ -166,6 +166,9 @@ def require_equal(done, expected):
         (own, 3, {}),
         (images, 2, {"depth": 2, "schedule": "zb_h1", "recompute": True}),
         (words, 2, {"depth": 2, "schedule": "chimera", "shard_optimizer": True}),
+        (images, 4, {"layout": "auto"}),
+        (words, 2, {"layout": "auto", "depth": 2}),
+        (own, 3, {"layout": "auto", "microbatches": 3}),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value),
 )
@@ -202,12 +205,22 @@ def refused(capfd, layers, **arguments):
         ({"tensor": 2, "layout": "6=2.1.1"}, r"tied weights in two layouts \(0.weight: "),
         ({"tensor": 2, "schedule": "pipedream_2bw"}, "only a schedule with a flush"),
         ({"tensor": 2, "exact_sums": True}, "exact sums"),
+        (
+            {"tensor": 4, "microbatches": 6, "layout": "auto"},
+            r"no layout splits this row over 4 ranks a worker \(layer 4 \(Mixed\), rows of a microbatch: 2\); use "
+            "tensor 1 or 2, or larger microbatches",
+        ),
         ({"layout": "data"}, "one rank splits nothing"),
         ({"tensor": 0}, "tensor must be at least 1"),
     ],
 )
 def test_impossible_splits_are_refused(arguments, message, capfd):
     assert re.search(message, refused(capfd, words, **arguments))
+
+
+def test_the_run_says_which_layout_was_found(capfd):
+    split(words, tensor=2, microbatches=2, steps=1, layout="auto")
+    assert "layout: auto, 2 ranks a worker; 0 (Embedding) " in capfd.readouterr().err
 
 
 def test_a_layer_that_draws_for_its_own_rows_alone_is_refused(capfd):

@@ -12,6 +12,7 @@ from pipelined.api.model.sequential import LayeredModel, Loss, Sequential
 from pipelined.api.model.trace import Traced
 from pipelined.api.split.model import SplitRow
 from pipelined.errors import UsageError, require_whole
+from pipelined.programs.plan import Plan
 from pipelined.training.check_model import ModelError
 from pipelined.training.model import Model
 
@@ -41,13 +42,22 @@ class Team:
 
     Args:
         ranks: T.
-        layout: `data`, `megatron` (None), or factors by layer.
+        layout: `data`, `megatron` (None), factors by layer, or `auto`, which is searched.
         rows: of a microbatch.
+        microbatches, depth, dtype: of the plan and of its parameters, by which a layout is searched.
     """
 
     ranks: int
     layout: str | None
     rows: int
+    microbatches: int = 1
+    depth: int = 1
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, plan: Plan, layout: str | None, dtype: torch.dtype) -> "Team":
+        """The ranks of a plan's workers."""
+        return cls(plan.tensor, layout, plan.rows, plan.microbatches, plan.depth, dtype)
 
     def __post_init__(self) -> None:
         if self.ranks == 1 and self.layout is not None:
@@ -82,4 +92,4 @@ def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: Team |
     row = model if isinstance(model, Sequential) else Sequential(model)
     if team is None or team.ranks == 1:
         return LayeredModel(row, loss, seed, example)
-    return SplitRow(row, loss, seed, example, ranks=team.ranks, layout=team.layout, rows=team.rows)
+    return SplitRow(row, loss, seed, example, **vars(team))

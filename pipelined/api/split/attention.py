@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import gelu, relu, scaled_dot_product_attention
 
 from pipelined.api.model.attention import SelfAttention
-from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer
+from pipelined.api.split.layer import ForwardPass, Part, Pieces, SplitLayer
 from pipelined.api.split.local import ELEMENTWISE
 from pipelined.errors import UsageError
 from pipelined.sharding import Layout, Shards
@@ -73,6 +73,9 @@ class SplitAttention(SplitLayer):
     def stream(self, lead: tuple[int, ...]) -> Shards:
         """How its input lies, split over all ranks; lead: (B, T)."""
         return self._inner.arriving(lead)
+
+    def parts(self) -> list[Part]:
+        return [Part(lambda x: x if x.is_uniform else self.stream(x.lengths[:-1]), self.forward)]
 
     def parameters(self) -> dict[str, Shards]:
         found = {"in_proj_weight": self._inner.table, "in_proj_bias": self._inner.bias}
@@ -142,13 +145,27 @@ class SplitEncoderLayer(SplitLayer):
         every = self._parts.items()
         return {f"{key}.{name}": shards for key, part in every for name, shards in part.parameters().items()}
 
+    def parts(self) -> list[Part]:
+        halves = (self._attention_half, ("self_attn.",)), (self._linear_half, ("linear1.", "linear2."))
+        return [Part(self._stream, half, own) for half, own in halves]
+
+    def _stream(self, x: Shards) -> Shards:
+        return self._attention.stream(x.lengths[:-1])
+
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        x = await at.run.move(x, self._stream(x.shards))
+        return await self._linear_half(at, await self._attention_half(at, x, pieces), pieces)
+
+    async def _attention_half(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         run = partial(self._run, at, pieces)
-        x = await at.run.move(x, self._attention.stream(x.shards.lengths[:-1]))
         if self.module.norm_first:
-            x = await residual(at.run, x, await run(await run(x, "norm1"), "self_attn", "dropout1"))
+            return await residual(at.run, x, await run(await run(x, "norm1"), "self_attn", "dropout1"))
+        return await run(await residual(at.run, x, await run(x, "self_attn", "dropout1")), "norm1")
+
+    async def _linear_half(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        run = partial(self._run, at, pieces)
+        if self.module.norm_first:
             return await residual(at.run, x, await run(x, "norm2", *FORWARD))
-        x = await run(await residual(at.run, x, await run(x, "self_attn", "dropout1")), "norm1")
         return await run(await residual(at.run, x, await run(x, *FORWARD)), "norm2")
 
     async def _run(self, at: ForwardPass, pieces: Pieces, x: Value, *parts: str) -> Value:

@@ -5,8 +5,10 @@ Between two layers a tensor is split over all ranks, on the mesh of the layer th
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
@@ -54,6 +56,21 @@ class ForwardPass:
         return self._generators[layer]
 
 
+@dataclass(frozen=True)
+class Part:
+    """What some factors split: a layer, or a half of a Transformer's.
+
+    Args:
+        enters: how its input lies, from how it comes.
+        forward: takes the input as it enters.
+        own: the beginnings of the names of its parameters.
+    """
+
+    enters: Callable[[Shards], Shards]
+    forward: Callable[[ForwardPass, Value, Pieces], Coroutine[Any, Any, Value]]
+    own: tuple[str, ...] = ("",)
+
+
 class SplitLayer(ABC):
     """One layer.
 
@@ -72,8 +89,11 @@ class SplitLayer(ABC):
 
     def __init__(self, name: str, module: nn.Module, ranks: int):
         self.name, self.module, self.ranks = name, module, ranks
-        self._evaluated = copy.deepcopy(module).eval()
         self._output_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    @cached_property
+    def _evaluated(self) -> nn.Module:
+        return copy.deepcopy(self.module).eval()
 
     @property
     def kind(self) -> str:
@@ -87,6 +107,10 @@ class SplitLayer(ABC):
     @abstractmethod
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         """The layer's output, split over all ranks or whole on all of them."""
+
+    def parts(self) -> list[Part]:
+        """What has factors in it, in order; an input that is whole on all ranks is taken as it comes."""
+        return []
 
     def output_shape(self, x: Value) -> tuple[int, ...]:
         """The shape of the whole output.
@@ -117,3 +141,11 @@ class SplitLayer(ABC):
 async def by_rows(run: Reader, x: Value) -> Value:
     """The same value, with rows of its own on each rank."""
     return await run.move(x, Shards(team(x.shards.mesh.size), x.shards.lengths, BY_ROWS))
+
+
+async def gathered_output(run: Reader, output: Value) -> Value:
+    """The last layer's output, whole on all ranks, which compute the same loss of it."""
+    if output.shards.is_uniform:  # its gradient is a sum over ranks; that of what is gathered next is not
+        output = await by_rows(run, output)
+    mesh = output.shards.mesh
+    return await run.move(output, Shards(mesh, output.shards.lengths, ""), replicated=tuple(mesh.sizes))

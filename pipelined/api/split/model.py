@@ -8,14 +8,16 @@ import torch
 from torch import nn
 
 from pipelined.api.model.sequential import LayeredModel, Loss, Sequential
-from pipelined.api.split.layer import BY_ROWS, ForwardPass, team
+from pipelined.api.split.layer import BY_ROWS, ForwardPass, gathered_output, team
+from pipelined.api.split.search import AUTO, RowSearch
 from pipelined.api.split.table import WHOLE, split_row
 from pipelined.errors import UsageError
+from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.shards import merged, take
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.stream import Tree, tensors_of
 from pipelined.training.model import CountedLoss
 from pipelined.training.parameters import register_tensor
 
@@ -26,8 +28,9 @@ class SplitRow(LayeredModel):
     Args:
         row, loss, seed, example: see `LayeredModel`.
         ranks: T.
-        layout: `data`, `megatron` (None), or factors by layer; see `table.split_row`.
+        layout: `data`, `megatron` (None), or factors by layer; see `table.split_row`. `auto`: see `search.RowSearch`.
         rows: of a microbatch.
+        microbatches, depth, dtype: of the plan and of its parameters, by which a layout is searched.
     Raises:
         UsageError: the layout is invalid, a layer cannot be split, there are fewer rows than their shards, or layers
             that share a parameter split it in two ways.
@@ -45,10 +48,25 @@ class SplitRow(LayeredModel):
         ranks: int,
         layout: str | None,
         rows: int,
+        microbatches: int = 1,
+        depth: int = 1,
+        dtype: torch.dtype = torch.float32,
     ):
         super().__init__(row, loss, seed, example)
-        self.ranks = ranks
-        self.split = split_row(list(zip(row.names, self._meta, strict=True)), self._aliases, ranks, layout)
+        self.ranks, self.searched = ranks, layout == AUTO
+        layers = list(zip(row.names, self._meta, strict=True))
+        if layout == AUTO:
+            starts = [stage.start for stage in partition(self.costs(1), depth)][1:]
+            layout = RowSearch(
+                row=layers,
+                aliases=self._aliases,
+                ranks=ranks,
+                inputs=_inputs(example, rows, dtype),
+                dtype=dtype,
+                microbatches=microbatches,
+                starts=starts,
+            ).layout()
+        self.split = split_row(layers, self._aliases, ranks, layout)
         for layer in self.split:
             if layer.row_shards > rows:
                 fact = f"more row shards than rows in a microbatch (layer {layer.name}, shards: {layer.row_shards}, "
@@ -61,7 +79,8 @@ class SplitRow(LayeredModel):
         words = [f"{layer.name} ({layer.kind}) {layer.how}" for layer in with_parameters if layer.how != WHOLE]
         whole = [f"{layer.name} ({layer.kind})" for layer in self.split if layer.how == WHOLE]
         kept = [f"kept whole, their rows split: {', '.join(whole)}"] if whole else []
-        return f"layout: {self.ranks} ranks a worker; {'; '.join([', '.join(words), *kept] if words else kept)}"
+        found = f"{AUTO}, " if self.searched else ""
+        return f"layout: {found}{self.ranks} ranks a worker; {'; '.join([', '.join(words), *kept] if words else kept)}"
 
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by its first name.
@@ -123,11 +142,7 @@ class SplitRow(LayeredModel):
         Raises:
             UsageError: the loss gives a count.
         """
-        if output.shards.is_uniform:  # its gradient is a sum over ranks; that of what is gathered next is not
-            output = await run.move(output, Shards(team(self.ranks), output.shards.lengths, "S0:ranks"))
-        mesh = output.shards.mesh
-        every = tuple(mesh.sizes)
-        whole = await run.move(output, Shards(mesh, output.shards.lengths, ""), replicated=every)
+        whole = await gathered_output(run, output)
 
         def work(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             counted = CountedLoss.of(self.loss(output, targets))
@@ -135,7 +150,7 @@ class SplitRow(LayeredModel):
                 raise UsageError("a team takes no loss with a count yet; return the mean, or use tensor 1")
             return counted.total.reshape(())
 
-        return await run.compute("loss", work, whole, targets, result=Shards(mesh, (), ""))
+        return await run.compute("loss", work, whole, targets, result=Shards(whole.shards.mesh, (), ""))
 
     def _own(self, layer: str, pieces: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What a layer holds, by its own names."""
@@ -150,6 +165,19 @@ class SplitRow(LayeredModel):
             every = {name: f"{layer.name}.{name}" for name in tensors}
             names[layer.name] = {name: self._aliases.get(full, full) for name, full in every.items()}
         return names
+
+
+def _inputs(example: Tree | None, rows: int, dtype: torch.dtype) -> torch.Tensor:
+    """The inputs of a microbatch without values.
+
+    Raises:
+        UsageError: there is no example, or it is several tensors.
+    """
+    if len(tensors := tensors_of(example)) != 1:
+        fact = f'layout "{AUTO}" is searched for one tensor of inputs (tensors: {len(tensors)})'
+        raise UsageError(f"{fact}; give such an example, or factors by layer")
+    kind = dtype if tensors[0].is_floating_point() else tensors[0].dtype
+    return torch.empty(rows, *tensors[0].shape[1:], dtype=kind, device="meta")
 
 
 class MemberRow:

@@ -1,8 +1,10 @@
 """Layers with factors: Linear, convolutions and Embedding, each split by rows, columns and contraction."""
 
+from abc import abstractmethod
+
 from torch import nn
 
-from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer
+from pipelined.api.split.layer import ForwardPass, Part, Pieces, SplitLayer
 from pipelined.errors import UsageError
 from pipelined.sharding import Shards
 from pipelined.sharding.factors import Factors
@@ -24,6 +26,13 @@ class Multiplication(SplitLayer):
         super().__init__(name, module, p0 * p1 * p2)
         self.factors, self.row_shards, self.how = factors, p0, f"{p0}.{p1}.{p2}"
 
+    def parts(self) -> list[Part]:
+        return [Part(lambda x: x if x.is_uniform else self.arriving(x.lengths), self.forward)]
+
+    @abstractmethod
+    def arriving(self, lengths: tuple[int, ...]) -> Shards:
+        """How an input of this shape enters, split over all ranks."""
+
 
 class SplitLinear(Multiplication):
     """A Linear of any lead: rows are split by the first dimension, columns are outputs."""
@@ -33,6 +42,9 @@ class SplitLinear(Multiplication):
     def __init__(self, name: str, module: nn.Module, factors: Factors):
         super().__init__(name, module, factors)
         self.operator = SplitMatmul(factors, (self.module.in_features,), (self.module.out_features,))
+
+    def arriving(self, lengths: tuple[int, ...]) -> Shards:
+        return self.operator.arriving(lengths[:-1])
 
     def parameters(self) -> dict[str, Shards]:
         bias = {} if self.module.bias is None else {"bias": self.operator.bias}
@@ -58,6 +70,9 @@ class SplitConv(Multiplication):
         sizes = conv.kernel_size, conv.stride, conv.padding, conv.dilation
         self.operator = SplitConvolution(factors, conv.in_channels, conv.out_channels, *sizes)
 
+    def arriving(self, lengths: tuple[int, ...]) -> Shards:
+        return self.operator.arriving(lengths)
+
     def parameters(self) -> dict[str, Shards]:
         bias = {} if self.module.bias is None else {"bias": self.operator.bias}
         return {"weight": self.operator.weight, **bias}
@@ -75,9 +90,12 @@ class SplitEmbedding(Multiplication):
         super().__init__(name, module, factors)
         self.operator = SplitMatmul(factors, (self.module.embedding_dim,), (self.module.num_embeddings,))
 
+    def arriving(self, lengths: tuple[int, ...]) -> Shards:
+        return Shards(self.operator.mesh, lengths, "S0:rows")
+
     def parameters(self) -> dict[str, Shards]:
         return {"weight": self.operator.table}
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        ids = await at.run.move(x, Shards(self.operator.mesh, x.shards.lengths, "S0:rows"))
+        ids = await at.run.move(x, self.arriving(x.shards.lengths))
         return await embed(at.run, self.operator, ids, pieces["weight"])

@@ -80,7 +80,7 @@ def split_row(
     firsts = {next(iter(each)) for each in found if len(each) > 1}
     embeds = {name: weight in embedded for name, weight in weights.items()}
     split = _factors(embeds, firsts, ranks, layout or LAYOUT)
-    return [_layer(name, module, ranks, split) for name, module in every]
+    return [split_layer(name, module, ranks, split) for name, module in every]
 
 
 def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: str) -> dict[str, Factors]:
@@ -100,7 +100,8 @@ def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: s
     return factors.factors_of(layout, ranks, named, megatron)
 
 
-def _layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors]) -> SplitLayer:
+def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors]) -> SplitLayer:
+    """One layer, by the factors of what has some in it; raises UsageError: ranks are left without heads or channels."""
     layer, kind = name.partition(".")[0], type(module)
     if isinstance(stated := getattr(module, "layouts", None), Layouts):
         return OwnLayer(name, module, ranks, layouts=stated, how="by its own layouts", layer=layer)
@@ -129,7 +130,7 @@ def _layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors
 
 def _encoder(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors]) -> SplitLayer:
     """A Transformer's layer, of its layers."""
-    parts = {key: _layer(f"{name}.{key}", module.get_submodule(key), ranks, split) for key in PARTS}
+    parts = {key: split_layer(f"{name}.{key}", module.get_submodule(key), ranks, split) for key in PARTS}
     attention = parts.pop("self_attn")
     assert isinstance(attention, SplitAttention) and isinstance(module, nn.TransformerEncoderLayer)
     layer, activation = name.partition(".")[0], module.activation

@@ -111,13 +111,13 @@ def record(
     recorder = _Recorder(rank)
     tape, kept = Tape(recorder, recorder, gathered=gathered), _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
-        result = _finished(tape.run(stage(tape)))
+        result = finished(tape.run(stage(tape)))
     steps, recorder.steps = recorder.steps, []
     forward = PhaseRecord(rank, steps)
     held = kept.nbytes(tape)
-    _finished(tape.run(tape.backward(result, torch.empty_like(result.array), back)))
+    finished(tape.run(tape.backward(result, torch.empty_like(result.array), back)))
     backward, recorder.steps = PhaseRecord(rank, recorder.steps), []
-    _finished(tape.run(tape.backward_weights()))
+    finished(tape.run(tape.backward_weights()))
     return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), held)
 
 
@@ -126,7 +126,7 @@ def piece(rank: int, shards: Shards, dtype: torch.dtype, trained: bool = True) -
     return torch.empty(shards.shape(rank), dtype=dtype, device="meta").requires_grad_(trained)
 
 
-def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that waits for nothing."""
     try:
         coroutine.send(None)

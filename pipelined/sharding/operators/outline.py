@@ -1,0 +1,81 @@
+"""The outline of a stage: its moves in both directions and what it keeps, from shapes alone.
+
+A search prices thousands of ways to split a layer. The record on the meta device runs each computation there; this
+reader only believes the layouts that computations state, and asks for the paths of the moves.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from collectives import Links
+from pipelined.sharding.operators.record import MoveStep, finished
+from pipelined.sharding.operators.verbs import Operand, Value
+from pipelined.sharding.path import path
+from pipelined.sharding.shards import Shards
+
+T = TypeVar("T")
+
+
+class Outline:
+    """A reader of verbs that computes nothing.
+
+    Args:
+        rank: the rank of which the pieces are.
+
+    Attributes:
+        forward, backward: the moves of each direction, both in the order of the forward.
+        kept: bytes of the trained tensors that computations and moves give, on this rank.
+    """
+
+    def __init__(self, rank: int):
+        self.rank, self.kept = rank, 0
+        self.forward, self.backward = list[MoveStep](), list[MoveStep]()
+
+    def run(self, stage: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of this reader, which waits for nothing."""
+        return finished(stage)
+
+    async def compute(
+        self,
+        name: str,
+        work: Callable[..., torch.Tensor],
+        *operands: Operand,
+        result: Shards,
+        constant: bool = False,
+        summand: bool = False,
+    ) -> Value:
+        """See `Reader.compute`; the result has the dtype of the last operand, which is a parameter if there is one."""
+        last = operands[-1].array if isinstance(operands[-1], Value) else operands[-1]
+        trained = not constant and any(
+            each.trained if isinstance(each, Value) else each.requires_grad for each in operands
+        )
+        return self._given(result, last.dtype, trained)
+
+    async def move(
+        self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
+    ) -> Value:
+        """See `Reader.move`."""
+        way, itemsize = path(value.shards, target, replicated=replicated), value.array.itemsize
+        self.forward += [MoveStep(way, itemsize)] if way.moves else []
+        if not value.trained:
+            return Value(_piece(target, self.rank, value.array.dtype), target, False)
+        self.backward += [MoveStep(way.backward, itemsize)] if way.backward.moves else []
+        return self._given(target, value.array.dtype, True) if way.moves else Value(value.array, target, True)
+
+    def note(self, noted: Any) -> None:
+        """See `Reader.note`."""
+
+    def seconds(self, links: Links, node: int = 0) -> float:
+        """Seconds of all moves, there and back; see `Path.seconds`."""
+        return sum(step.path.seconds(links, step.itemsize, node) for step in (*self.forward, *self.backward))
+
+    def _given(self, shards: Shards, dtype: torch.dtype, trained: bool) -> Value:
+        array = _piece(shards, self.rank, dtype)
+        self.kept += array.nbytes if trained else 0
+        return Value(array, shards, trained)
+
+
+def _piece(shards: Shards, rank: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shards.shape(rank), dtype=dtype, device="meta")
