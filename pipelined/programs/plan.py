@@ -124,7 +124,7 @@ class Plan:
         """Sequences in one microbatch of the schedule: B, or B/2 if backwards are halved."""
         return self.microbatch // self.layout.parts
 
-    @property
+    @cached_property
     def total_microbatches(self) -> int:
         """The schedule's microbatches of one step over all groups: N·W, or twice that if backwards are halved."""
         return sum(map(len, self.layout.microbatches)) * self.width

@@ -7,7 +7,7 @@ result to the neighbour; only the schedule decides the order.
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -87,7 +87,8 @@ class TrainWorker(Worker):
         self._instructions = instructions
         self._room, self._local = asyncio.Semaphore(1 + AHEAD), asyncio.Semaphore(1 + LOCAL)
         self._gradients = Counter(at.stage for at in program if at.op in "BW")
-        self._queue = deque[Instruction]()
+        self._queue = deque[tuple[Instruction, asyncio.Semaphore]]()
+        """Queued instructions, and what bounds the number of their kind."""
         self._idle: asyncio.Future[None] | None = None
         self._sends = set[asyncio.Task[None]]()
 
@@ -95,17 +96,19 @@ class TrainWorker(Worker):
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
         at = Instruction(op, pipe, stage, microbatch)
         self._gradients[stage] -= op in "BW"
+        origins = self.origins(at)
         if self._instructions is None:
-            given = [await self._message(at)]
+            given = [await self._message(at, origins)]
             if at.computes:
                 with self._name_in_errors(at):
                     work, prompt = self._work(at, given), self._is_awaited(at)
                     self._computed(at, *await self.context.compute(OPS[op], work, prompt))
             self._over(at)
             return
-        await self._room_of(at).acquire()
-        given = [await self._message(at)]
-        self._queue.append(at)
+        room = self._room if at.op == "W" or origins else self._local
+        await room.acquire()
+        given = [await self._message(at, origins)]
+        self._queue.append((at, room))
         if at.computes:
             work, then = partial(self._named, at, self._work(at, given)), partial(self._ended, at)
             self.context.executor.begin(self._instructions, OPS[op], work, then, self._is_awaited(at))
@@ -114,24 +117,21 @@ class TrainWorker(Worker):
 
     def _ended(self, at: Instruction, result: Any, start: float, end: float) -> None:
         """The first computation of the queue has ended."""
-        self._queue.popleft()
+        _, room = self._queue.popleft()
         with self._name_in_errors(at):
             self._computed(at, result, start, end)
         self._over(at)
-        self._room_of(at).release()
+        room.release()
         self._end_others()
 
     def _end_others(self) -> None:
         """End the instructions at the head of the queue that compute nothing."""
-        while self._queue and not self._queue[0].computes:
-            self._over(at := self._queue.popleft())
-            self._room_of(at).release()
+        while self._queue and not self._queue[0][0].computes:
+            at, room = self._queue.popleft()
+            self._over(at)
+            room.release()
         if self._idle is not None and not self._queue and not self._idle.done():
             self._idle.set_result(None)
-
-    def _room_of(self, at: Instruction) -> asyncio.Semaphore:
-        """What bounds the queued instructions of this kind."""
-        return self._room if at.op == "W" or self.origins(at) else self._local
 
     def _over(self, at: Instruction) -> None:
         if self._sums is not None:
@@ -213,9 +213,9 @@ class TrainWorker(Worker):
         self.losses[number] = float(total)
         self.count += 1.0 if count is None else count
 
-    async def _message(self, at: Instruction) -> Message | None:
+    async def _message(self, at: Instruction, origins: Mapping[int, Origin]) -> Message | None:
         """The message that an instruction needs, joined if it comes from several stages; None if it needs none."""
-        if not (origins := self.origins(at)):
+        if not origins:
             return None
         kind, skips = ACTIVATION if at.op == "F" else GRADIENT, self.context.skips
         with self._name_in_errors(at), self.context.tracer.span("receive", kind, **self._span_fields(at)):
@@ -243,11 +243,13 @@ class TrainWorker(Worker):
 
     def origins(self, at: Instruction) -> dict[int, Origin]:
         """The sender and the key of each message that an instruction needs, by the stage that it comes from."""
-        address, stages = Address(self.step, at.pipe, at.stage, at.microbatch), list[int]()
-        if at.op == "F" and at.stage > 0:
-            address, stages = Activation(*address), [at.stage - 1, *self.context.skips.givers(at.stage)]
-        elif at.op in "BI" and at.stage < self.layout.depth - 1:
-            address, stages = Gradient(*address), [at.stage + 1, *self.context.skips.readers(at.stage)]
+        receives = at.op in "BI" and at.stage < self.layout.depth - 1
+        if not receives and (at.op != "F" or at.stage == 0):
+            return {}
+        where = self.step, at.pipe, at.stage, at.microbatch
+        address: Address = Gradient(*where) if receives else Activation(*where)
+        others = self.context.skips.readers(at.stage) if receives else self.context.skips.givers(at.stage)
+        stages = [at.stage + 1 if receives else at.stage - 1, *others]
         return {stage: (self.context.holder(at.pipe, stage), key_between(stage, address)) for stage in stages}
 
     def pending(self, at: Instruction) -> list[asyncio.Task[Message]]:
