@@ -100,6 +100,6 @@ def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
         _, kinds, path = line.split(":", 2)
         paths |= {kind: PurePosixPath(path) for kind in kinds.split(",") if kind in paths}
     for kind, names in (("", VERSION_2), ("memory", VERSION_1)):
-        for path in (paths[kind], *paths[kind].parents):
+        for group in (paths[kind], *paths[kind].parents):
             for mount in (kind, "unified") if not kind else (kind,):
-                yield root / MOUNT / mount / path.relative_to("/"), names
+                yield root / MOUNT / mount / group.relative_to("/"), names
