@@ -53,12 +53,12 @@ class Executor(ABC):
         busy: seconds spent computing since the executor was made.
         took: seconds of the last piece of work of each op.
         owner: the rank that computes, and its stages, for errors.
-        planned: the bytes that its plan counts at its fullest; None: there is no plan.
+        planned: counts the bytes of its plan at its fullest; None: there is no plan, or it cannot be counted.
     """
 
     device = "cpu"
     owner = ""
-    planned: Callable[[], float] | None = None
+    planned: Callable[[], float | None] | None = None
 
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         self.clock, self.busy, self.took = clock, 0.0, dict[str, float]()

@@ -31,6 +31,7 @@ from pipelined.measurement.stages import MeasuringRank, found_by, measure_stages
 from pipelined.measurement.update import BESIDE, ENDING
 from pipelined.process.launch import Launch
 from pipelined.simulation.machine import Machine
+from pipelined.training.job import Numerics
 from pipelined.training.teams.model import TeamModel
 from transports import Transport
 
@@ -93,8 +94,7 @@ async def measure(
     of_team = _of_team(found_by(of_member, order), members(member)) if member is not None else None
     runtime, handed = max(0.0, runtime), max(0.0, handed)
     costs = replace(costs, runtime=runtime, coding=coding, member=of_team, hand_over=handed)
-    working = local * (2 if numerics.delayed_update else 1)  # an update beside a step is work of its own
-    shared = cores if executor.device == "cpu" and working > cores else 0
+    shared = cores if executor.device == "cpu" and local * _working(numerics) > cores else 0
     machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
     return Measurement(
@@ -126,6 +126,11 @@ def _of_team(found: dict[tuple[str, int], SecondsByKind], ranks: int) -> dict[tu
     """The seconds of a member, and of all members' updates together."""
     updates = [key for key in found if key[0] in (ENDING, BESIDE)]
     return {**found, **{key: {kind: ranks * seconds for kind, seconds in found[key].items()} for key in updates}}
+
+
+def _working(numerics: Numerics) -> int:
+    """How many computations of a rank may run at once: a delayed update is one of its own."""
+    return 2 if numerics.delayed_update else 1
 
 
 def gpu_bytes() -> list[int]:
