@@ -131,7 +131,11 @@ class RowSearch:
                     before = choices[-1].options
                     gone = [self._passed(option.leaves, passing) for option in before]
                     streams = [option.enters for option in before] if number else []
-                    options = list(self._options((name, module), number, names, gone[0][0], streams, counted))
+                    options = list(
+                        self._options(
+                            (name, module), number=number, names=names, x=gone[0][0], streams=streams, counted=counted
+                        )
+                    )
                     moves.append(self._between(gone, options, same=bool(number)))
                     choices.append(_choice(name, options))
                     passing = []
@@ -143,6 +147,7 @@ class RowSearch:
     def _options(
         self,
         leaf: tuple[str, nn.Module],
+        *,
         number: int,
         names: Sequence[str],
         x: Value,
