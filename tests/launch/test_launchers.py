@@ -56,7 +56,7 @@ def test_the_losses_do_not_depend_on_the_launcher(launcher, alone, tmp_path):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+@pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.full), "srun"])
 def test_the_losses_of_a_team_are_those_of_one_process(launcher, alone, tmp_path):
     done = run(launcher, "apps.gpt2", *FLAGS, "--depth", 1, "--tensor", 2, "--metrics", tmp_path / "metrics")
     assert done.returncode == 0, done.stdout + done.stderr
