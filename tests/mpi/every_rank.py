@@ -37,13 +37,13 @@ def full_elsewhere(value, always):
 
 
 def sampled(clauses, way=0):
-    """Clauses as parameters: all of them at one number of ranks; of the short ones a third at 8, the others at 3.
+    """Clauses as parameters: all of them at one number of ranks; of the short ones a sixth at 8, the others at 3.
 
     Args:
         way: another number for each way in which the clauses are kept, so that each way takes others.
     """
     short = [name for name in clauses if not any(word in name for word in LONG)]
-    taken = [name for at, name in enumerate(short) if ((at + way) % 3 == 0) == (WORLD.size > 4)]
+    taken = [name for at, name in enumerate(short) if ((at + way) % 6 == 0) == (WORLD.size > 4)]
     return [full_elsewhere(name, THOROUGH or name in taken) for name in clauses]
 
 
