@@ -39,7 +39,7 @@ def workload(
         again: whether the cores of attentions are computed again in the backward.
         product: bytes of a number of the dtype of autocast; 0: there is none.
     """
-    held = {"again": again, "product": product or FLOAT}
+    product = product or FLOAT
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
     for layers in cut:
@@ -50,8 +50,8 @@ def workload(
                 forward=forward,
                 backward=2 * forward,
                 message_bytes=plan.microbatch * sequence * config.d_model * itemsize,
-                activation_bytes=activation_bytes(*share, **held) * itemsize // FLOAT,
-                pending_bytes=pending_bytes(*share, **held) * itemsize // FLOAT,
+                activation_bytes=activation_bytes(*share, again=again, product=product) * itemsize // FLOAT,
+                pending_bytes=pending_bytes(*share, again=again, product=product) * itemsize // FLOAT,
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )

@@ -12,7 +12,7 @@ import torch
 from collectives import Links
 from pipelined.sharding.operators.record import MoveStep, finished
 from pipelined.sharding.operators.verbs import Operand, Value
-from pipelined.sharding.path import path
+from pipelined.sharding.path import path_between
 from pipelined.sharding.shards import Shards
 
 T = TypeVar("T")
@@ -57,12 +57,12 @@ class Outline:
         self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
     ) -> Value:
         """See `Reader.move`."""
-        way, itemsize = path(value.shards, target, replicated=replicated), value.array.itemsize
-        self.forward += [MoveStep(way, itemsize)] if way.moves else []
+        way, itemsize = path_between(value.shards, target, replicated=replicated), value.array.itemsize
+        self.forward += [MoveStep(way, itemsize)] if way.steps else []
         if not value.trained:
             return Value(_piece(target, self.rank, value.array.dtype), target, False)
-        self.backward += [MoveStep(way.backward, itemsize)] if way.backward.moves else []
-        return self._given(target, value.array.dtype, True) if way.moves else Value(value.array, target, True)
+        self.backward += [MoveStep(way.backward, itemsize)] if way.backward.steps else []
+        return self._given(target, value.array.dtype, True) if way.steps else Value(value.array, target, True)
 
     def note(self, noted: Any) -> None:
         """See `Reader.note`."""
