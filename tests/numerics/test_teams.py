@@ -30,7 +30,7 @@ def worst(found, expected):
 
 @pytest.mark.parametrize("case", parametrised())
 def test_teams_train_as_the_plain_loop(case):
-    require_plain(case, 3)
+    require_plain(case, 5)
 
 
 @pytest.mark.parametrize(
