@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import gelu, relu, scaled_dot_product_attention
 
 from pipelined.api.model.attention import SelfAttention
-from pipelined.api.split.layer import ForwardPass, Part, Pieces, SplitLayer
+from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer, SplitPart
 from pipelined.api.split.local import ELEMENTWISE
 from pipelined.errors import UsageError
 from pipelined.sharding import Layout, Shards
@@ -74,8 +74,8 @@ class SplitAttention(SplitLayer):
         """How its input lies, split over all ranks; lead: (B, T)."""
         return self._inner.arriving(lead)
 
-    def parts(self) -> list[Part]:
-        return [Part(lambda x: x if x.is_uniform else self.stream(x.lengths[:-1]), self.forward)]
+    def parts(self) -> list[SplitPart]:
+        return [SplitPart(lambda x: x if x.is_uniform else self.stream(x.lengths[:-1]), self.forward)]
 
     def parameters(self) -> dict[str, Shards]:
         found = {"in_proj_weight": self._inner.table, "in_proj_bias": self._inner.bias}
@@ -145,9 +145,9 @@ class SplitEncoderLayer(SplitLayer):
         every = self._parts.items()
         return {f"{key}.{name}": shards for key, part in every for name, shards in part.parameters().items()}
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SplitPart]:
         halves = (self._attention_half, ("self_attn.",)), (self._linear_half, ("linear1.", "linear2."))
-        return [Part(self._stream, half, own) for half, own in halves]
+        return [SplitPart(self._stream, half, own) for half, own in halves]
 
     def _stream(self, x: Shards) -> Shards:
         return self._attention.stream(x.lengths[:-1])

@@ -57,7 +57,7 @@ class ForwardPass:
 
 
 @dataclass(frozen=True)
-class Part:
+class SplitPart:
     """What some factors split: a layer, or a half of a Transformer's.
 
     Args:
@@ -108,7 +108,7 @@ class SplitLayer(ABC):
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         """The layer's output, split over all ranks or whole on all of them."""
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SplitPart]:
         """What has factors in it, in order; an input that is whole on all ranks is taken as it comes."""
         return []
 

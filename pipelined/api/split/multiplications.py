@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 from torch import nn
 
-from pipelined.api.split.layer import ForwardPass, Part, Pieces, SplitLayer
+from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer, SplitPart
 from pipelined.errors import UsageError
 from pipelined.sharding import Shards
 from pipelined.sharding.factors import Factors
@@ -26,8 +26,8 @@ class Multiplication(SplitLayer):
         super().__init__(name, module, p0 * p1 * p2)
         self.factors, self.row_shards, self.how = factors, p0, f"{p0}.{p1}.{p2}"
 
-    def parts(self) -> list[Part]:
-        return [Part(lambda x: x if x.is_uniform else self.arriving(x.lengths), self.forward)]
+    def parts(self) -> list[SplitPart]:
+        return [SplitPart(lambda x: x if x.is_uniform else self.arriving(x.lengths), self.forward)]
 
     @abstractmethod
     def arriving(self, lengths: tuple[int, ...]) -> Shards:

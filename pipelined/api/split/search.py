@@ -33,13 +33,13 @@ from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.problem import Choice, Numbers, Problem
 
 AUTO = "auto"
-Split = Mapping[str, Factors]
+FactorsByName = Mapping[str, Factors]
 Passing = Callable[[ForwardPass, Value], Coroutine[Any, Any, Value]]
 """What a value goes through between two choices."""
 
 
 @dataclass(frozen=True)
-class Option:
+class PartOption:
     """One way to split a part of a layer.
 
     Args:
@@ -49,7 +49,7 @@ class Option:
         step: seconds of the sums of its gradients.
     """
 
-    factors: Split
+    factors: FactorsByName
     enters: Value
     leaves: Value
     micro: float = 0.0
@@ -95,7 +95,7 @@ class RowSearch:
         names = [name for leaf in self._leaves() for name in operators(*leaf)]
         return ",".join(f"{name}={'.'.join(map(str, every[name]))}" for name in names)
 
-    def found(self) -> tuple[float, Split]:
+    def found(self) -> tuple[float, FactorsByName]:
         """The seconds that a step moves at least, and the factors with which it does. Raises: as `layout`."""
         if hindrance := self._hindrance(self.ranks):
             raise self._refusal(hindrance)
@@ -119,7 +119,7 @@ class RowSearch:
     def _chain(self) -> tuple[list[Choice], list[Numbers]]:
         """Inputs, every part, and the loss; and what lies between, [option of one, option of the next]."""
         start = Value(self.inputs, Shards(team(self.ranks), self.inputs.shape, ""), False)
-        choices, moves, passing = [_choice("inputs", [Option({}, start, start)])], list[Numbers](), list[Passing]()
+        choices, moves, passing = [_choice("inputs", [PartOption({}, start, start)])], list[Numbers](), list[Passing]()
         counted = set[str]()
         for place, (row_name, row_module) in enumerate(self.row):
             passing += [lambda at, x: by_rows(at.run, x)] if place in self.starts else []
@@ -142,7 +142,7 @@ class RowSearch:
                 counted |= self._named(name, module)
         passing.append(lambda at, x: gathered_output(at.run, x))
         moves.append(np.array([[self._passed(option.leaves, passing)[1]] for option in choices[-1].options]))
-        return [*choices, _choice("loss", [Option({}, start, start)])], moves
+        return [*choices, _choice("loss", [PartOption({}, start, start)])], moves
 
     def _options(
         self,
@@ -153,7 +153,7 @@ class RowSearch:
         x: Value,
         streams: Sequence[Value],
         counted: set[str],
-    ) -> Iterator[Option]:
+    ) -> Iterator[PartOption]:
         """The ways to split a part.
 
         Args:
@@ -181,7 +181,7 @@ class RowSearch:
         rows = self.inputs.shape[0]
         return product([f for f in factorizations(self.ranks) if f.rows <= rows], repeat=number)
 
-    def _priced(self, layer: SplitLayer, number: int, split: Split, x: Value, counted: set[str]) -> Option:
+    def _priced(self, layer: SplitLayer, number: int, split: FactorsByName, x: Value, counted: set[str]) -> PartOption:
         part, outline = layer.parts()[number], Outline(self.rank)
         shards = part.enters(x.shards)
         enters = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards, x.trained)
@@ -191,7 +191,7 @@ class RowSearch:
         for name, each in layer.parameters().items():
             if name in trained and name.startswith(part.own) and self._first(f"{layer.name}.{name}") not in counted:
                 step += sum_path(each).seconds(self.links, self.dtype.itemsize)
-        return Option(split, enters, leaves, outline.seconds(self.links), step)
+        return PartOption(split, enters, leaves, outline.seconds(self.links), step)
 
     def _passed(self, x: Value, passing: Sequence[Passing]) -> tuple[Value, float]:
         """A value behind the layers that it goes through, and the seconds of their moves."""
@@ -200,7 +200,7 @@ class RowSearch:
             x = outline.run(each(_at(outline), x))
         return x, outline.seconds(self.links)
 
-    def _between(self, gone: Sequence[tuple[Value, float]], options: Sequence[Option], *, same: bool) -> Numbers:
+    def _between(self, gone: Sequence[tuple[Value, float]], options: Sequence[PartOption], *, same: bool) -> Numbers:
         """Seconds from where values come to where they enter; same: they must lie there already."""
         found, known = np.zeros((len(gone), len(options))), dict[Any, float]()
         sides = [[_lying(x.shards) for x in side] for side in ((x for x, _ in gone), (o.enters for o in options))]
@@ -246,7 +246,7 @@ class RowSearch:
         rows = self.inputs.shape[0]
         for name, module in self._leaves():
             every, wide = operators(name, module), [f for f in factorizations(ranks) if f.rows <= rows]
-            tries: list[Split] = [dict.fromkeys(every, f) for f in wide] if every else [{}]
+            tries: list[FactorsByName] = [dict.fromkeys(every, f) for f in wide] if every else [{}]
             fits = list[SplitLayer]()
             for split in tries:
                 try:
@@ -271,13 +271,13 @@ def _lying(shards: Shards) -> Any:
     return tuple(shards.layout.partial.items()), tuple(map(shards.pieces, range(shards.mesh.size)))
 
 
-def _choice(name: str, options: Sequence[Option]) -> Choice:
+def _choice(name: str, options: Sequence[PartOption]) -> Choice:
     micro, step = (np.array([getattr(option, each) for option in options]) for each in ("micro", "step"))
     return Choice(name, options, micro, step, np.zeros(len(options)))
 
 
 def _restricted(
-    choices: Sequence[Choice], moves: Sequence[Numbers], fixed: Split
+    choices: Sequence[Choice], moves: Sequence[Numbers], fixed: FactorsByName
 ) -> tuple[list[Choice], list[Numbers]]:
     """The choices with the options that have these factors where they name them."""
     places = [
@@ -289,5 +289,5 @@ def _restricted(
     return some, between
 
 
-def _differs(factors: Split, fixed: Split) -> bool:
+def _differs(factors: FactorsByName, fixed: FactorsByName) -> bool:
     return any(fixed.get(name, each) != each for name, each in factors.items())
