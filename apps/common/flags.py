@@ -17,7 +17,7 @@ from apps.common.groups import parse_words
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.schedules import Knob, knobs_of
-from pipelined.schedules.knobs import set_knobs
+from pipelined.schedules.parts.knobs import set_knobs
 from pipelined.state.checkpoints import checkpoint
 
 MINIMUM = {

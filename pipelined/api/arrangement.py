@@ -12,8 +12,8 @@ from pipelined.errors import UsageError, require_whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import default_depth, require_knobs
-from pipelined.schedules.knobs import SCALE, Value
-from pipelined.schedules.own import SomeSchedule, name_of
+from pipelined.schedules.own.load import SomeSchedule, name_of
+from pipelined.schedules.parts.knobs import SCALE, Value
 from pipelined.training.job import Numerics
 
 AUTO = "auto"

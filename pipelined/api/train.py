@@ -36,8 +36,8 @@ from pipelined.process.refusal import refuse
 from pipelined.process.run import outside_of_a_loop, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules.knobs import Value
-from pipelined.schedules.own import SomeSchedule
+from pipelined.schedules.own.load import SomeSchedule
+from pipelined.schedules.parts.knobs import Value
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.step_report import StepReport
 from transports import Transport

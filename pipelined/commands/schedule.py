@@ -10,7 +10,7 @@ from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.commands.flags import add_shape, arrangement
 from pipelined.errors import UsageError, writing
 from pipelined.schedules import Schedule, find
-from pipelined.schedules.table import TableSchedule, write_table
+from pipelined.schedules.own.table import TableSchedule, write_table
 
 TAKES_KNOBS = True
 """The settings of the schedule that is named are flags, too."""

@@ -7,8 +7,8 @@ pricing and the execution of a program read its dependencies here.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules.layout import StageMap
-from pipelined.schedules.worker import EVERY, SUM
+from pipelined.schedules.parts.stage_map import StageMap
+from pipelined.schedules.parts.worker import EVERY, SUM
 
 Token = tuple[str, int, int, int]
 """A result that one instruction leaves for another: (kind, pipe, the stage that takes it, microbatch).

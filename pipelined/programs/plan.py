@@ -15,8 +15,8 @@ from pipelined.errors import UsageError, require_whole
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of
-from pipelined.schedules.knobs import Value, set_knobs
-from pipelined.schedules.own import name_of
+from pipelined.schedules.own.load import name_of
+from pipelined.schedules.parts.knobs import Value, set_knobs
 
 
 class PlanError(UsageError):

@@ -13,9 +13,9 @@ from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.programs.proof.check import check
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker
-from pipelined.schedules.bounded import bounded
-from pipelined.schedules.own import run_user_code
-from pipelined.schedules.worker import At
+from pipelined.schedules.own.bounded import bounded
+from pipelined.schedules.own.load import run_user_code
+from pipelined.schedules.parts.worker import At
 
 
 def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Program:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.schedules import Shape, Updates
-from pipelined.schedules.knobs import alive_limits
+from pipelined.schedules.parts.knobs import alive_limits
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The schedules, one per file (the file's name is the schedule's name), and the worker that they command."""
+"""The schedules, one per file (the file's name is the schedule's name), and the table of them all."""
 
-from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE, Knob
-from pipelined.schedules.layout import FLUSH, ScheduleError, Shape, StageMap, Updates
+from pipelined.schedules.parts.knobs import CHUNKS, PIPES, SCALE, Knob
+from pipelined.schedules.parts.stage_map import FLUSH, ScheduleError, Shape, StageMap, Updates
+from pipelined.schedules.parts.worker import Worker
 from pipelined.schedules.registry import (
     Schedule,
     default_depth,
@@ -12,7 +13,6 @@ from pipelined.schedules.registry import (
     require_knobs,
     require_known,
 )
-from pipelined.schedules.worker import Worker
 
 __all__ = [
     "CHUNKS",

@@ -15,10 +15,10 @@ Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more micr
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules.knobs import PIPES, SCALE
-from pipelined.schedules.layout import ScheduleError, Shape, StageMap
-from pipelined.schedules.shapes import check_chunks, check_even, check_positive
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.knobs import PIPES, SCALE
+from pipelined.schedules.parts.shapes import check_chunks, check_even, check_positive
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
+from pipelined.schedules.parts.worker import Worker
 
 KNOBS = (SCALE, PIPES)
 

@@ -15,10 +15,10 @@ docs/chimera_w.md says where they do not, and how much longer the bubble is then
 from collections import deque
 
 from pipelined.schedules import chimera
-from pipelined.schedules.knobs import PIPES
-from pipelined.schedules.layout import Shape
-from pipelined.schedules.shapes import check_direct
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.knobs import PIPES
+from pipelined.schedules.parts.shapes import check_direct
+from pipelined.schedules.parts.stage_map import Shape
+from pipelined.schedules.parts.worker import Worker
 
 KNOBS = (PIPES,)
 

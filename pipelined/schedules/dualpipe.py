@@ -6,10 +6,10 @@ weights are held twice. With fewer microbatches, or an odd number, the order is 
 Source: DeepSeek-V3 technical report (2024), section 3.2.1, Figure 5 and Table 2.
 """
 
-from pipelined.schedules.dualpipe_steps import dualpipe_order
-from pipelined.schedules.layout import Shape, StageMap
-from pipelined.schedules.shapes import both_ways, check_even, follow
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.dualpipe_steps import dualpipe_order
+from pipelined.schedules.parts.shapes import both_ways, check_even, follow
+from pipelined.schedules.parts.stage_map import Shape, StageMap
+from pipelined.schedules.parts.worker import Worker
 
 
 def layout(shape: Shape) -> StageMap:

@@ -3,9 +3,9 @@
 T = (N+D-1)(F+B); every worker holds N live microbatches. Source: Huang et al., GPipe (2019).
 """
 
-from pipelined.schedules.layout import Shape, StageMap
-from pipelined.schedules.shapes import one_pipe
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.shapes import one_pipe
+from pipelined.schedules.parts.stage_map import Shape, StageMap
+from pipelined.schedules.parts.worker import Worker
 
 
 def layout(shape: Shape) -> StageMap:

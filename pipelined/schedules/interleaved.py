@@ -7,10 +7,10 @@ With v = 1 the schedule is 1F1B, and D-w are alive.
 Source: Narayanan et al., Efficient large-scale language model training (2021), section 2.2.
 """
 
-from pipelined.schedules.knobs import CHUNKS
-from pipelined.schedules.layout import ScheduleError, Shape, StageMap
-from pipelined.schedules.shapes import check_direct, check_pipes, check_positive, use_either
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.knobs import CHUNKS
+from pipelined.schedules.parts.shapes import check_direct, check_pipes, check_positive, use_either
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
+from pipelined.schedules.parts.worker import Worker
 
 KNOBS = (CHUNKS,)
 

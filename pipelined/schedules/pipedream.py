@@ -5,9 +5,9 @@ weights, so the stage keeps D-s versions: w(t+1) = w(t) - lr g(w_0(t-D+1), …, 
 A step is N such updates. Source: Narayanan et al., PipeDream (2019), section 3.3 (weight stashing).
 """
 
-from pipelined.schedules.layout import Shape, StageMap, Updates
-from pipelined.schedules.no_flush import one_f_one_b, segment
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.no_flush import one_f_one_b, segment
+from pipelined.schedules.parts.stage_map import Shape, StageMap, Updates
+from pipelined.schedules.parts.worker import Worker
 
 
 def layout(shape: Shape) -> StageMap:

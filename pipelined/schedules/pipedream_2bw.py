@@ -6,9 +6,9 @@ microbatches alive.
 Source: Narayanan et al., Memory-efficient pipeline-parallel DNN training (2021), section 3.1 (double-buffered weights).
 """
 
-from pipelined.schedules.layout import ScheduleError, Shape, StageMap, Updates
-from pipelined.schedules.no_flush import one_f_one_b, segment
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.no_flush import one_f_one_b, segment
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap, Updates
+from pipelined.schedules.parts.worker import Worker
 
 
 def layout(shape: Shape) -> StageMap:

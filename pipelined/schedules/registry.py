@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipelined.schedules.knobs import CHUNKS, Knob, Value
-from pipelined.schedules.layout import ScheduleError, Shape, StageMap
-from pipelined.schedules.own import is_module, load
-from pipelined.schedules.table import TableSchedule, read_table
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.own.load import is_module, load
+from pipelined.schedules.own.table import TableSchedule, read_table
+from pipelined.schedules.parts.knobs import CHUNKS, Knob, Value
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
+from pipelined.schedules.parts.worker import Worker
 
 SCHEDULES = {
     "async_1f1b": "pipelined.schedules.async_1f1b",

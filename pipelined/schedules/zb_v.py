@@ -8,9 +8,9 @@ without the missing ones. Source: Qi et al., Zero Bubble Pipeline Parallelism (2
 
 from collections.abc import Iterator
 
-from pipelined.schedules.layout import Shape, StageMap
-from pipelined.schedules.shapes import PipeStage, folded, follow
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.shapes import PipeStage, folded, follow
+from pipelined.schedules.parts.stage_map import Shape, StageMap
+from pipelined.schedules.parts.worker import Worker
 
 
 def layout(shape: Shape) -> StageMap:

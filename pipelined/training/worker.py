@@ -20,7 +20,7 @@ from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.pricing.virtual_worker import DueMessages
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
-from pipelined.schedules.worker import At
+from pipelined.schedules.parts.worker import At
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between
 from pipelined.training.exchange.stream import Parcel

@@ -10,7 +10,7 @@ from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find, known
-from pipelined.schedules.table import write_table
+from pipelined.schedules.own.table import write_table
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain
 from transports import local, new_event_loop

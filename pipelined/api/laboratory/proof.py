@@ -15,8 +15,8 @@ from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import Shape, find, knobs_of, own_shape, require_knobs
-from pipelined.schedules.knobs import Value, set_knobs
-from pipelined.schedules.own import SomeSchedule, name_of
+from pipelined.schedules.own.load import SomeSchedule, name_of
+from pipelined.schedules.parts.knobs import Value, set_knobs
 
 if TYPE_CHECKING:
     from pipelined.traces.drawing.picture import Picture

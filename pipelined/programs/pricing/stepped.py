@@ -16,7 +16,7 @@ from pipelined.aio.clock import Deadlock
 from pipelined.programs.pricing.steady import FURTHER
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import Schedule, Shape, StageMap, Worker
-from pipelined.schedules.worker import At
+from pipelined.schedules.parts.worker import At
 
 Pause = float | Sequence[At]
 """What a worker waits for: a moment, or the message of one of these instructions."""

@@ -13,7 +13,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.pricing.timeline import Timed
 from pipelined.schedules import StageMap, Worker
-from pipelined.schedules.worker import At
+from pipelined.schedules.parts.worker import At
 
 
 class DueMessages:

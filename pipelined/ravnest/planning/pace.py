@@ -16,7 +16,7 @@ from pipelined.ravnest.planning.places import MAX_ALIVE
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageSizes, law, line_seconds
 from pipelined.schedules import Shape, find
-from pipelined.schedules.knobs import AHEAD
+from pipelined.schedules.parts.knobs import AHEAD
 
 GOAL = 0.95
 """The part of the rate of the slowest node or line that open microbatches alive are to reach."""

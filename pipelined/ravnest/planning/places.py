@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipelined.schedules.knobs import MAX_AHEAD
+from pipelined.schedules.parts.knobs import MAX_AHEAD
 
 MAX_ALIVE = MAX_AHEAD
 """The most microbatches alive on a stage, as the schedule takes them."""

@@ -17,7 +17,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import Worker
-from pipelined.schedules.worker import At
+from pipelined.schedules.parts.worker import At
 from pipelined.training.exchange.prefetch import MessageQueues
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import RankContext

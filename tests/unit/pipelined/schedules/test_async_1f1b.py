@@ -16,7 +16,7 @@ from pipelined.programs.pricing.steady import steady
 from pipelined.programs.proof.check import check
 from pipelined.programs.staleness import most_alive, staleness, steps_to_fill
 from pipelined.schedules import ScheduleError, Shape, find
-from pipelined.schedules.knobs import alive_limits
+from pipelined.schedules.parts.knobs import alive_limits
 
 ASYNC = find("async_1f1b")
 

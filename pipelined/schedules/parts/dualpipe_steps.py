@@ -11,7 +11,7 @@ Source: DeepSeek-V3 technical report (2024), section 3.2.1; github.com/deepseek-
 
 from collections.abc import Iterator
 
-from pipelined.schedules.shapes import PipeStage
+from pipelined.schedules.parts.shapes import PipeStage
 
 
 def dualpipe_order(

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipelined.schedules.bounded import announced, bounded
-from pipelined.schedules.knobs import Knob
-from pipelined.schedules.layout import ScheduleError, Shape, StageMap
-from pipelined.schedules.shapes import one_pipe
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.own.bounded import announced, bounded
+from pipelined.schedules.parts.knobs import Knob
+from pipelined.schedules.parts.shapes import one_pipe
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
+from pipelined.schedules.parts.worker import Worker
 
 EARLIER = {
     "ready": "write worker.here(op, pipe)",

@@ -42,7 +42,7 @@ def test_an_import_that_takes_long_is_reported_once_with_its_line(tmp_path, monk
     path.write_text(
         "import sys\nwhile 'still' not in sys.stderr.getvalue(): pass\nfrom pipelined.schedules.gpipe import *"
     )
-    monkeypatch.setattr("pipelined.schedules.bounded.SLOW_S", 0.01)
+    monkeypatch.setattr("pipelined.schedules.own.bounded.SLOW_S", 0.01)
     monkeypatch.setattr(sys, "stderr", StringIO())
     find(str(path))
     (said,) = sys.stderr.getvalue().splitlines()
@@ -76,7 +76,7 @@ def test_a_loop_that_is_endless_only_where_messages_come_late_is_refused():
             await worker.backward(0)
 
     with pytest.raises(
-        ScheduleError, match=r"the schedule does not stop \(bytecodes run: \d+, at line \d+ of .*test_endless"
+        ScheduleError, match=r"the schedule does not stop \(bytecodes run: \d+, at line \d+ of .*test_bounded"
     ):
         record(SimpleNamespace(__name__="test", layout=layout, schedule=schedule), Shape(2, 2))
 

@@ -26,9 +26,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE
-from pipelined.schedules.layout import FLUSH, ScheduleError, Shape, StageMap, Updates
-from pipelined.schedules.worker import EVERY, SUM, Worker
+from pipelined.schedules.parts.knobs import CHUNKS, PIPES, SCALE
+from pipelined.schedules.parts.stage_map import FLUSH, ScheduleError, Shape, StageMap, Updates
+from pipelined.schedules.parts.worker import EVERY, SUM, Worker
 
 Cell = tuple[str, int, int, int]
 """(op, pipe, stage, microbatch); of a gradient sum (`SUM`, `EVERY`, stage, `EVERY`)."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from pipelined.schedules.layout import ScheduleError, Shape
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape
 
 Value = int | str
 V = TypeVar("V", int, str)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from pipelined.schedules.layout import ScheduleError
+from pipelined.schedules.parts.stage_map import ScheduleError
 
 CODES, CODES_EACH = 1_000_000, 1000
 """Bytecodes that a schedule may run: a fixed number, plus this many per instruction of the longest correct schedule."""

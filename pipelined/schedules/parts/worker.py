@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 
-from pipelined.schedules.layout import ScheduleError, StageMap
+from pipelined.schedules.parts.stage_map import ScheduleError, StageMap
 
 SUM = "S"
 """The op of a gradient sum."""

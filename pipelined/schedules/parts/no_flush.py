@@ -6,9 +6,9 @@ age of the weights that a microbatch uses would depend on the length of the segm
 
 from dataclasses import replace
 
-from pipelined.schedules.layout import Shape, StageMap, Updates
-from pipelined.schedules.shapes import one_pipe
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.shapes import one_pipe
+from pipelined.schedules.parts.stage_map import Shape, StageMap, Updates
+from pipelined.schedules.parts.worker import Worker
 
 
 def segment(name: str, shape: Shape, updates: Updates) -> StageMap:

@@ -15,7 +15,7 @@ from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, StageMap, find, known
-from pipelined.schedules.table import read_table, write_table
+from pipelined.schedules.own.table import read_table, write_table
 
 ONE_PIPE = {
     "gpipe": Shape(4, 8),

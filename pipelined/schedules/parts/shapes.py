@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from pipelined.schedules.knobs import AHEAD, CHUNKS, PIPES, SCALE
-from pipelined.schedules.layout import ScheduleError, Shape, StageMap
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.parts.knobs import AHEAD, CHUNKS, PIPES, SCALE
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
+from pipelined.schedules.parts.worker import Worker
 
 PipeStage = tuple[int, int]
 """(pipe, stage)."""
