@@ -42,8 +42,8 @@ class Plan:
         width: pipeline groups that run in parallel on their own microbatches, W.
         microbatch: sequences in a microbatch, B.
         microbatches: microbatches of a group per step, N.
-        knobs: the schedule's further settings by name (see `schedules.knobs`); those that are missing, or that have
-            their default, are left out.
+        knobs: the schedule's further settings by name (see `schedules.parts.knobs`); those that are missing, or
+            that have their default, are left out.
         costs: the costs that determine the idle gaps in which gradient sums start (see `programs.overlap`). They change
             no result of training, so plans that differ in them alone are equal.
         tensor: the ranks of a worker, T.
