@@ -99,11 +99,19 @@ def _log_as_it_is_at_first():
     logger.setLevel(logging.NOTSET)
 
 
-@pytest.fixture(scope="module")
-def one_thread():
-    """Let torch compute on one thread: many ranks in one process must not compete for two cores."""
-    import torch  # here, because most tests of the transports run without it
+@pytest.fixture(scope="session")
+def whole_torch():
+    """Import what the first optimizer imports, 800 modules, and spare the collector of garbage that as well."""
+    import torch._dynamo
 
+    gc.freeze()
+    return torch
+
+
+@pytest.fixture(scope="module")
+def one_thread(whole_torch):
+    """Let torch compute on one thread: many ranks in one process must not compete for two cores."""
+    torch = whole_torch
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
