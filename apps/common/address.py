@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pipelined.directory.registry import require_kind
 from pipelined.errors import UsageError
 from pipelined.membership.addresses import check_coordinator
 
@@ -41,4 +42,5 @@ class DirectoryAddress:
             raise UsageError(f"{fact}; leave one of the two out")
         if not (self.coordinator or self.directory):
             raise UsageError("say where the directory is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
+        require_kind(self.url)
         check_coordinator(self.coordinator, "--coordinator")

@@ -1,6 +1,6 @@
 """The arrangement that a call asks for; what it leaves open follows from ranks and batches, or from a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,11 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """The arguments of a call that say how its job is arranged; None: open."""
+    """The arguments of a call that say how its job is arranged; None: open.
+
+    Args:
+        keywords: the names of all arguments that the function has, for errors.
+    """
 
     schedule: SomeSchedule | None = None
     depth: int | None = None
@@ -31,6 +35,7 @@ class Arrangement:
     recompute: bool | None = None
     knobs: Mapping[str, Value] = field(default_factory=dict)
     tensor: int = 1
+    keywords: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for name in ("depth", "width", "microbatches", "tensor"):
@@ -43,7 +48,8 @@ class Arrangement:
     @classmethod
     def of_call(cls, arguments: Mapping[str, Any]) -> "Arrangement":
         """Those among the arguments of a public call, by name."""
-        return cls(**{each.name: arguments[each.name] for each in fields(cls)})
+        own = {each.name: arguments[each.name] for each in fields(cls) if each.name != "keywords"}
+        return cls(**own, keywords=tuple(arguments))
 
     @property
     def given(self) -> dict[str, Any]:
@@ -53,7 +59,7 @@ class Arrangement:
             ScheduleError: an unknown schedule, or a setting that the schedule does not declare.
         """
         name = None if self.schedule in (None, AUTO) else name_of(self.schedule)
-        require_knobs(name, self.knobs)
+        require_knobs(name, self.knobs, self.keywords)
         sizes = {"depth": self.depth, "width": self.width, "microbatches": self.microbatches}
         every = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs}
         team = {} if self.tensor == 1 else {"tensor": self.tensor}
@@ -71,7 +77,7 @@ class Arrangement:
     def plan(self, launch: Launch, feed: JobFeed) -> Plan:
         """The plan of a job: what is open follows from the ranks and from the first batch."""
         name, knobs = name_of(self.schedule or "one_f_one_b"), self.knobs
-        require_knobs(name, knobs)
+        require_knobs(name, knobs, self.keywords)
         depth, width = self._team_grid(launch) if self.tensor > 1 else (self.depth, self.width)
         width = 1 if width is None else width
         if depth is None:

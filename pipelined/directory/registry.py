@@ -11,6 +11,16 @@ from pipelined.errors import UsageError
 from transports.rpc import Endpoint, endpoint_schemes
 
 ETCD = "etcd"
+IN_ONE_PROCESS = "virtual"
+"""The scheme of simulated networks, which no user can name in an address."""
+
+
+def require_kind(url: str) -> None:
+    """Raise UsageError unless the URL is one of a directory, by its scheme; the message lists those of real networks."""
+    known = ETCD, *endpoint_schemes()
+    if url.partition("://")[0] not in known:
+        listed = ", ".join(f"{each}://" for each in known if each != IN_ONE_PROCESS)
+        raise UsageError(f"unknown directory {url!r}; known: {listed}")
 
 
 def open_directory(url: str, endpoint: Endpoint, clock: Clock, patience: float = PATIENCE_S) -> Directory:
@@ -22,12 +32,9 @@ def open_directory(url: str, endpoint: Endpoint, clock: Clock, patience: float =
     Raises:
         UsageError: an unknown kind of directory (the message lists the known ones), or a malformed URL.
     """
-    scheme = url.partition("://")[0]
-    if scheme == ETCD:
+    require_kind(url)
+    if url.startswith(f"{ETCD}://"):
         return _etcd(url, clock, patience)
-    if scheme not in endpoint_schemes():
-        known = ", ".join(f"{each}://" for each in (ETCD, *endpoint_schemes()))
-        raise UsageError(f"unknown directory {url!r}; known: {known}")
     return EmbeddedDirectory(endpoint, url, clock, patience)
 
 

@@ -4,6 +4,7 @@ import importlib
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -91,19 +92,22 @@ def _knobs_of_the_project() -> dict[str, Knob[Any]]:
     return {knob.name: knob for name in known() for knob in declared(find(name))}
 
 
-def require_knobs(name: str | None, given: Iterable[str]) -> None:
+def require_knobs(name: str | None, given: Iterable[str], keywords: Iterable[str] = ()) -> None:
     """Refuse settings that are no knobs of a schedule; a misspelt argument of a function is one, too.
 
     Args:
         name: the schedule; None: it is open, and may be any of the project.
+        keywords: the other arguments of that function.
     Raises:
-        ScheduleError: an unknown name; the message lists the known ones.
+        ScheduleError: an unknown name; the message has the nearest of all, and lists the knobs.
     """
     known = [knob.name for knob in knobs_of(name)]
     for setting in given:
         if setting not in known:
             fact = f"unknown argument {setting!r} ({name or 'a schedule'} has the settings {', '.join(known)})"
-            raise ScheduleError(f"{fact}; correct the name, or leave it out")
+            near = get_close_matches(setting, [*keywords, *known], 1)
+            guess = f"did you mean {near[0]}? " if near else ""
+            raise ScheduleError(f"{fact}; {guess}correct the name, or leave it out")
 
 
 def default_depth(name: str, workers: int, knobs: Mapping[str, Value]) -> tuple[int, dict[str, Value]]:

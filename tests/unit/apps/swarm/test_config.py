@@ -53,6 +53,7 @@ def test_a_peer_serves_a_stage_that_there_is():
         ("serve --coordinator tcp://127.0.0.1", "--coordinator tcp://127.0.0.1 is no address; write tcp://HOST:PORT"),
         ("serve --coordinator tcp://127.0.0.1:99999", "tcp://127.0.0.1:99999 has no port from 1 to 65535"),
         ("serve --coordinator tcp://127.0.0.1:0", "tcp://127.0.0.1:0 has no port from 1 to 65535"),
+        ("serve --coordinator http://a:1", "unknown directory 'http://a:1'; known: etcd://, tcp://"),
         ("export --to model --coordinator tcp://127.0.0.1", "is no address; write tcp://HOST:PORT"),
         ("status --coordinator tcp://127.0.0.1:1 --directory etcd://127.0.0.1:2", "leave one of the two out"),
         ("serve --coordinator tcp://127.0.0.1:1 --checkpoint LICENSE", "is a file; give --checkpoint a directory"),

@@ -96,7 +96,11 @@ REFUSED = {
     "no list": (linear(), {}, "a function is no row of layers; give a list of callables"),
     "a loss that is a class": (four, {"loss": nn.MSELoss}, r"the loss is the class MSELoss.*; give MSELoss\(\)"),
     "no loss": (four, {"loss": None}, "the loss is a NoneType, not a function"),
-    "a misspelt argument": (four, {"checkpiont": 1}, "unknown argument 'checkpiont'.* correct the name"),
+    "a misspelt argument": (
+        four,
+        {"checkpiont": 1},
+        "unknown argument 'checkpiont'.*; did you mean checkpoint. correct the name",
+    ),
     "a loss for each row": (four, {"loss": lambda x, y: (x - y).mean(1)}, "the loss gives no scalar"),
     "a loss that is not finite": (
         four,
