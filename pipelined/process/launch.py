@@ -21,9 +21,10 @@ LOCAL = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 )
 """The variables of each launcher for a rank's number on its node, and the number of ranks there."""
+TORCHRUN_LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""Those of torchrun. Where srun or mpirun started one torchrun a node, each rank also has theirs, of torchrun itself."""
 
 
 @dataclass(frozen=True)
@@ -157,10 +158,14 @@ def _from_slurm(environ: Mapping[str, str]) -> Launch | None:
 
 def _launch(environ: Mapping[str, str], url: str, rank: str, size: str, by: str) -> Launch:
     number, ranks = _numbers(environ, rank, size)
+    if not 0 <= number < ranks:
+        fact = f"the launcher's variables name a rank that is none ({rank}={number}, {size}={ranks})"
+        raise UsageError(f"{fact}; unset them or start afresh")
     node = number, ranks
-    for local_rank, local_size in LOCAL:
+    for local_rank, local_size in (TORCHRUN_LOCAL, *LOCAL) if by == "torchrun" else (*LOCAL, TORCHRUN_LOCAL):
         if local_rank in environ and local_size in environ:
-            node = _numbers(environ, local_rank, local_size)
+            place, here = _numbers(environ, local_rank, local_size)
+            node = place, min(here, ranks)  # srun in a script of sbatch may start fewer than the script's number
             break
     kills_on_first_exit = by == "srun" or rank.startswith("OMPI_") or AGENT in environ
     return Launch(url, number, ranks, by, *node, hydra=rank == "PMI_RANK", kills_on_first_exit=kills_on_first_exit)

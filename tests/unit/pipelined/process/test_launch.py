@@ -46,6 +46,31 @@ def test_torchrun_wins_over_the_mpirun_that_started_it():
     assert launch == Launch("tcp://127.0.0.1:2950", 1, 4, "torchrun", 1, 4)
 
 
+@pytest.mark.parametrize(
+    "outer",
+    [
+        {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "1"},
+        {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"},
+    ],
+)
+def test_of_torchruns_that_srun_or_mpirun_started_ranks_have_torchrun_s_place_on_the_node(outer):
+    """Each rank believed that it was alone on its node, took all cores, and reported every refusal."""
+    inner = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
+    found = detect({**outer, **inner, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"})
+    assert (found.by, found.rank, found.local_rank, found.local_size) == ("torchrun", 5, 1, 4)
+    assert not found.prints_errors and found.ranks_here(8) == 4
+
+
+def test_a_step_smaller_than_its_batch_script_has_no_more_ranks_on_a_node_than_in_all():
+    step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "4"}
+    assert detect(step).local_size == 2
+
+
+def test_a_rank_beyond_the_world_is_refused():
+    with pytest.raises(UsageError, match=r"name a rank that is none .PMI_RANK=2, PMI_SIZE=2"):
+        detect({"PMI_RANK": "2", "PMI_SIZE": "2"})
+
+
 def test_a_batch_script_s_own_shell_is_no_step():
     assert detect({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}).url == "local://"
 
