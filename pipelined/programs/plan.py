@@ -14,7 +14,7 @@ from typing import Any
 from pipelined.errors import UsageError, require_whole
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of
+from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of, require_knobs
 from pipelined.schedules.own.load import name_of
 from pipelined.schedules.parts.knobs import Value, set_knobs
 
@@ -62,9 +62,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", name_of(self.schedule))
+        require_knobs(self.schedule, self.knobs)
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
         for name in (*SIZES, "tensor"):
             require_whole(name, getattr(self, name), 1)
+        if self.tensor == 1:
+            object.__setattr__(self, "split", "")
         if self.microbatch % self.layout.parts:
             fact = f"{SCALE.of(self)} cuts each microbatch in {self.layout.parts} (microbatch: {self.microbatch})"
             raise PlanError(f"{fact}; make it a multiple of {self.layout.parts}")

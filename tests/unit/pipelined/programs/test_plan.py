@@ -119,3 +119,14 @@ def test_a_piece_of_a_stage_is_held_by_the_same_member_in_every_pipe_and_group()
 def test_teams_without_a_flush_are_refused():
     with pytest.raises(PlanError, match=r"only a schedule with a flush.*tensor: 2, schedule: pipedream_2bw"):
         Plan("pipedream_2bw", 1, 1, 1, 4, tensor=2)
+
+
+def test_a_misspelt_knob_is_refused_with_the_nearest():
+    """It was dropped, and the plan trained the schedule without it."""
+    with pytest.raises(ScheduleError, match=r"unknown argument 'pipe'.*did you mean pipes"):
+        Plan("chimera", 4, 1, 8, 8, knobs={"pipe": 4})
+
+
+def test_a_worker_of_one_rank_has_no_split_so_a_plan_is_that_of_its_json():
+    plan = Plan("gpipe", 2, 1, 8, 2, split="megatron")
+    assert plan.split == "" and Plan.of(plan.plain()) == plan
