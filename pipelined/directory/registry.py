@@ -16,7 +16,7 @@ IN_ONE_PROCESS = "virtual"
 
 
 def require_kind(url: str) -> None:
-    """Raise UsageError unless the URL is one of a directory, by its scheme; the message lists those of real networks."""
+    """Raise UsageError unless the URL has the scheme of a directory; the message lists those of real networks."""
     known = ETCD, *endpoint_schemes()
     if url.partition("://")[0] not in known:
         listed = ", ".join(f"{each}://" for each in known if each != IN_ONE_PROCESS)

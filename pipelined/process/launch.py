@@ -24,7 +24,7 @@ LOCAL = (
 )
 """The variables of each launcher for a rank's number on its node, and the number of ranks there."""
 TORCHRUN_LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""Those of torchrun. Where srun or mpirun started one torchrun a node, each rank also has theirs, of torchrun itself."""
+"""Those of torchrun. Where srun or mpirun started torchrun, each rank also has theirs, which are of torchrun itself."""
 
 
 @dataclass(frozen=True)

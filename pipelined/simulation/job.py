@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
-from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms import ALL_REDUCE, AUTO, names_in
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.overlap import SYNCS
@@ -43,8 +43,8 @@ class Job:
             fact = f"costs for another number of stages (costs: {len(self.workload.stages)}, depth: {self.plan.depth})"
             raise UsageError(f"{fact}; give each stage its own")
         try:
-            if self.all_reduce != "auto":
-                ALL_REDUCE.forms(self.all_reduce)
+            for name in names_in(self.all_reduce) - {AUTO}:
+                ALL_REDUCE.forms(name)
         except ValueError as error:
             raise UsageError(str(error)) from error
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from collectives import Links, ProblemSize
-from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms import ALL_REDUCE, algorithm_for
 from pipelined.errors import UsageError
 
 FREE = Links(0.0, 0.0, 0.0)
@@ -73,4 +73,5 @@ class Machine:
 @lru_cache(maxsize=1 << 16)
 def _sum_seconds(algorithm: str, nodes: tuple[int, ...], nbytes: int, links: Links) -> float:
     problem = ProblemSize(nodes, nbytes)
-    return ALL_REDUCE.closed_forms_for(algorithm, problem, links).seconds(problem, links)
+    forms = ALL_REDUCE.closed_forms_for(algorithm_for(algorithm, nbytes), problem, links)
+    return forms.seconds(problem, links)

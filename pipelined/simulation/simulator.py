@@ -109,7 +109,7 @@ def simulate(
         sync: when a stage's gradient sum starts: after its last backward ("eager"), there only if an idle gap follows
             at the plan's own costs ("gap"; `job.with_costs` sets them), or after the flush ("after").
         recompute: keep only the input and output of a stage, and run its forward again before its backward.
-        all_reduce: the algorithm of gradient sums; it must have a closed form.
+        all_reduce: the algorithm of gradient sums, or several by size; each must have a closed form.
     Raises:
         ScheduleError: the schedule refuses the shape, deadlocks, or forgets or repeats an instruction.
         UsageError: an unknown name, or costs for another number of stages.

@@ -8,7 +8,7 @@ from collections import Counter
 from itertools import product
 
 from collectives import Links, ProblemSize
-from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms import ALL_REDUCE, algorithm_for
 from pipelined.programs.plan import Plan
 from pipelined.programs.step_totals import StepTotals
 from pipelined.simulation.workload import Workload
@@ -52,7 +52,8 @@ def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
 def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str) -> Counter[Link]:
     """Bytes by link of one all-reduce over these ranks; `auto` chooses by a group's default link costs."""
     problem = ProblemSize.on_one_node(len(ranks), nbytes, itemsize)
-    carried, forms = Counter[Link](), ALL_REDUCE.closed_forms_for(algorithm, problem, Links())
+    forms = ALL_REDUCE.closed_forms_for(algorithm_for(algorithm, nbytes), problem, Links())
+    carried = Counter[Link]()
     for place, rank in enumerate(ranks):
         for peer, sent in forms.bytes_to(problem, place).items():
             carried[rank, ranks[peer]] += sent

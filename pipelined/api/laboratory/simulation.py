@@ -126,7 +126,7 @@ def simulate(
         interference: share of computing lost while a sum is under way.
         recompute: run each forward again before its backward.
         sync: begin a gradient sum at once ("eager"), only before a gap ("gap"), or at the end ("after").
-        all_reduce: the algorithm of the sums.
+        all_reduce: the algorithm of the sums, or several by size, as `train` takes them.
         knobs: further settings that the schedule declares, such as `pipes=4`.
     Raises:
         UsageError: a setting is impossible; the message names those that are possible.

@@ -221,3 +221,11 @@ def test_the_costs_of_a_job_have_its_longest_message_and_recomputation():
     assert costs == Costs([1.0] * 3, [3.0, 2.5, 3.0], [2.0, 1.5, 2.0], [1.0] * 3, p2p=7.0)
     alone = with_costs(Plan("gpipe", 1, 2, 1, 4), Workload(stages[:1]), Machine(Links(2, 0.5, 0)))
     assert alone.costs.p2p == 0.0
+
+
+@pytest.mark.parametrize("nbytes, name", [(4096, "rabenseifner"), (4096 * 16, "ring")])
+def test_a_choice_by_size_is_simulated_as_the_algorithm_of_that_size(nbytes, name):
+    """Training takes such a text, and writes one where it has measured; simulating it was refused."""
+    plan, workload = Plan("gpipe", 1, 4, 1, 1), Workload.even(1, StageCosts(), nbytes)
+    chosen = [simulate(plan, workload, all_reduce=text) for text in ("rabenseifner:16384,ring", name)]
+    assert chosen[0] == chosen[1]
