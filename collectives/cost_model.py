@@ -139,8 +139,8 @@ def ring_pass_seconds(nodes: int, ranks: int, nbytes: float, links: Links, *, su
     """Seconds of one half of a ring over nodes of equal size: those of `ring_seconds`, in constant time.
 
     The time is that of the critical path: along part of the ring, then the remaining messages over its slowest link.
-    Over several nodes that part is one of four: one far link alone, or with the near links around it; from the first
-    far link to the last; around the ring but for one link.
+    Over several nodes the slowest of four such parts counts: (1) one far link; (2) one far link with the near links on
+    both sides; (3) from the first far link to the last; (4) the whole ring but one link.
 
     Args:
         nodes, ranks: nodes, and ranks of each; the ranks of a node follow one another.

@@ -102,7 +102,7 @@ class Transport(ABC):
 
     @property
     def aborts_as_one(self) -> bool:
-        """Whether a rank cannot exit by itself after `abort`, so that the job must end by `abort_job`."""
+        """Whether all ranks must be ended together: after `abort` no rank can exit alone, so call `abort_job`."""
         return False
 
     @abstractmethod

@@ -145,7 +145,7 @@ class TrainWorker(Worker):
     def arrived(self, at: At) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message.
 
-        True as well where every order must be the same on all members: a schedule then takes that of its proof.
+        In a team every member must run the same order. There this is always True, and the schedule follows its proof.
         """
         if self.context.in_order:
             return True

@@ -87,7 +87,10 @@ def _scales(depth: int, microbatches: int) -> Iterable[str]:
 
 
 PIPES = Knob(
-    "pipes", 0, "model replicas inside a group, 2f for chimera; 0: as many as the schedule has", tries=_replicas
+    "pipes",
+    0,
+    "pipelines over the same workers, each with its own copy of the model; 0: the schedule's own number",
+    tries=_replicas,
 )
 CHUNKS = Knob(
     "chunks",
