@@ -89,7 +89,7 @@ class Member:
         return self._clock.now() - start
 
     async def _carry(self, path: Path) -> None:
-        if path.moves:
+        if path.steps:
             shape = path.source.shape(self._network.rank)
             if shape not in self._arrays:
                 self._arrays[shape] = np.ones(shape, np.float32)

