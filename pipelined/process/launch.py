@@ -159,7 +159,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Launch | None:
 def _launch(environ: Mapping[str, str], url: str, rank: str, size: str, by: str) -> Launch:
     number, ranks = _numbers(environ, rank, size)
     if not 0 <= number < ranks:
-        fact = f"the launcher's variables name a rank that is none ({rank}={number}, {size}={ranks})"
+        fact = f"the launcher's variables name a rank outside of the world ({rank}={number}, {size}={ranks})"
         raise UsageError(f"{fact}; unset them or start afresh")
     node = number, ranks
     for local_rank, local_size in (TORCHRUN_LOCAL, *LOCAL) if by == "torchrun" else (*LOCAL, TORCHRUN_LOCAL):

@@ -67,7 +67,7 @@ def test_a_step_smaller_than_its_batch_script_has_no_more_ranks_on_a_node_than_i
 
 
 def test_a_rank_beyond_the_world_is_refused():
-    with pytest.raises(UsageError, match=r"name a rank that is none .PMI_RANK=2, PMI_SIZE=2"):
+    with pytest.raises(UsageError, match=r"name a rank outside of the world .PMI_RANK=2, PMI_SIZE=2"):
         detect({"PMI_RANK": "2", "PMI_SIZE": "2"})
 
 
