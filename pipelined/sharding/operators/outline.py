@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 
 from collectives import Links
-from pipelined.sharding.operators.record import MoveStep, finished
-from pipelined.sharding.operators.verbs import Operand, Value
+from pipelined.sharding.operators.record import MoveStep, finished, piece
+from pipelined.sharding.operators.verbs import Operand, Value, is_trained
 from pipelined.sharding.path import path_between
 from pipelined.sharding.shards import Shards
 
@@ -48,10 +48,7 @@ class Outline:
     ) -> Value:
         """See `Reader.compute`; the result has the dtype of the last operand, which is a parameter if there is one."""
         last = operands[-1].array if isinstance(operands[-1], Value) else operands[-1]
-        trained = not constant and any(
-            each.trained if isinstance(each, Value) else each.requires_grad for each in operands
-        )
-        return self._given(result, last.dtype, trained)
+        return self._given(result, last.dtype, not constant and any(map(is_trained, operands)))
 
     async def move(
         self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
@@ -60,7 +57,7 @@ class Outline:
         way, itemsize = path_between(value.shards, target, replicated=replicated), value.array.itemsize
         self.forward += [MoveStep(way, itemsize)] if way.steps else []
         if not value.trained:
-            return Value(_piece(target, self.rank, value.array.dtype), target, False)
+            return self._given(target, value.array.dtype, False)
         self.backward += [MoveStep(way.backward, itemsize)] if way.backward.steps else []
         return self._given(target, value.array.dtype, True) if way.steps else Value(value.array, target, True)
 
@@ -72,10 +69,6 @@ class Outline:
         return sum(step.path.seconds(links, step.itemsize, node) for step in (*self.forward, *self.backward))
 
     def _given(self, shards: Shards, dtype: torch.dtype, trained: bool) -> Value:
-        array = _piece(shards, self.rank, dtype)
+        array = piece(self.rank, shards, dtype, trained=False)
         self.kept += array.nbytes if trained else 0
         return Value(array, shards, trained)
-
-
-def _piece(shards: Shards, rank: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shards.shape(rank), dtype=dtype, device="meta")

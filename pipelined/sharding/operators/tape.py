@@ -14,7 +14,7 @@ import torch
 
 from pipelined.actors.executor import Device
 from pipelined.sharding.operators.hand_over import Carrier, carried, run_stage
-from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value
+from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, is_trained
 from pipelined.sharding.path import Path, path_between
 from pipelined.sharding.shards import Shards
 
@@ -109,7 +109,7 @@ class Tape:
             shapes = f"rank: {self.rank}, got: {tuple(produced.shape)}, layout's: {result.shape(self.rank)}"
             raise ValueError(f"{name} gave another shape ({shapes})")
         self._free(operands)
-        value = Value(produced.detach(), result, not constant and any(map(_trained, operands)))
+        value = Value(produced.detach(), result, not constant and any(map(is_trained, operands)))
         if value.trained and self.training:
             pairs = zip(operands, given, strict=True)
             inputs = tuple((operand, leaf) for operand, leaf in pairs if isinstance(operand, Value))
@@ -233,10 +233,6 @@ class Tape:
 
 def _is_freed(array: torch.Tensor) -> bool:
     return array.numel() > 0 and not array.untyped_storage().nbytes()
-
-
-def _trained(operand: Operand) -> bool:
-    return operand.trained if isinstance(operand, Value) else operand.requires_grad
 
 
 def compute_back(entry: Computed) -> None:

@@ -77,6 +77,11 @@ def is_regathered(operand: Operand) -> bool:
     return isinstance(operand, ShardedWeight) and operand.regather
 
 
+def is_trained(operand: Operand) -> bool:
+    """Whether a gradient comes to it."""
+    return operand.trained if isinstance(operand, Value) else operand.requires_grad
+
+
 class Reader(Protocol):
     """What executes a stage's two verbs.
 
