@@ -32,7 +32,7 @@ class FifoLock:
         if self._taken:
             return False
         if self._end is not None:
-            raise self._broken()
+            raise self._broken() from self._end
         self._taken = True
         return True
 
@@ -55,7 +55,7 @@ class FifoLock:
             raise
         if self._end is not None:
             self._grant_next()
-            raise self._broken()
+            raise self._broken() from self._end
 
     def release(self, error: BaseException | None) -> None:
         """Release the lock, with the error that ended the collective, if any."""
@@ -64,12 +64,10 @@ class FifoLock:
         self._grant_next()
 
     def _broken(self) -> BrokenGroup:
-        refused = BrokenGroup(
+        return BrokenGroup(
             f"{self._name} was left in the middle of a collective ({self._end!r}); "
             "make a new group on a fresh channel on all its ranks"
         )
-        refused.__cause__ = self._end
-        return refused
 
     def _grant_next(self) -> None:
         """Grant the lock to the call that has waited longest; it stays taken in between."""
