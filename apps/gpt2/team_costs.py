@@ -160,7 +160,7 @@ def team_workload(
 
     A weight or a panel that is gathered for a use (zero3) is not counted.
     """
-    single, members = replace(plan, tensor=1, split=""), plan.tensor
+    single, members = replace(plan, tensor=1), plan.tensor
     alone = workload(config, single, sequence, itemsize, exact=exact, masters=masters)
     alone = alone.divided(plan) if divided or divides(plan.split) else alone
     every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence

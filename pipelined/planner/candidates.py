@@ -66,7 +66,7 @@ def candidates(
     for name in names:
         find(name)
     every = [
-        replace(plan, tensor=team, split=split if team > 1 else "")
+        replace(plan, tensor=team, split=split)
         for team in teams
         for name in names
         for plan in _of(name, ranks // team, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)

@@ -110,7 +110,7 @@ def _updated(model: PlannedModel, plan: Plan, workload: Workload) -> list[float]
         return [_share(workload, stage) for stage in range(plan.depth)]
     if plan.tensor == 1:
         return [1.0] * plan.depth
-    whole = model.workload(replace(plan, tensor=1, split=""))
+    whole = model.workload(replace(plan, tensor=1))
     held = sum(each.elements for each in workload.parameters) / sum(each.elements for each in whole.parameters)
     return [held] * plan.depth
 
