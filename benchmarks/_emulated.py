@@ -92,7 +92,7 @@ class EmulatedJob:
     def __init__(self, actor: Actor, plan: Plan, load: Load, recorded: bool = False):
         self.plan, self._actor, self._recorded = plan, actor, recorded
         self._prepared = {sync: prepare_group(plan, sync)[plan.position(actor.rank)[1]] for sync in SYNCS}
-        parts = plan.layout.parts
+        parts = plan.stage_map.parts
         executor = TimedExecutor({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
         random = np.random.default_rng(actor.rank)
         activation = random.integers(0, 256, load.activation_bytes // parts, np.uint8)

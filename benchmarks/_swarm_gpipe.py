@@ -46,16 +46,16 @@ def flush_seconds(
 ) -> float:
     """Seconds of a flush, the mean of so many in a row."""
     gpipe = find("gpipe")
-    layout = gpipe.layout(Shape(depth, microbatches))
-    demands = Demands(layout, lambda each: {"F": work.forward, "B": work.backward}[each.op])
+    stage_map = gpipe.stage_map(Shape(depth, microbatches))
+    demands = Demands(stage_map, lambda each: {"F": work.forward, "B": work.backward}[each.op])
 
     async def play() -> float:
         platform = SlowLinks(shape, tensor)
         for _ in range(flushes):
             messages = GroupMessages()
             async with asyncio.TaskGroup() as tasks:
-                for index in range(layout.workers):
-                    tasks.create_task(gpipe.schedule(VirtualWorker(index, layout, demands, messages, platform)))
+                for index in range(stage_map.workers):
+                    tasks.create_task(gpipe.schedule(VirtualWorker(index, stage_map, demands, messages, platform)))
         return VirtualClock().now() / flushes
 
     return run_virtual(play())

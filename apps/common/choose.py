@@ -113,7 +113,9 @@ def choose(wanted: RequestedShape) -> tuple[Plan, str]:
     plan = Plan(schedule, depth, width, microbatch, microbatches, knobs=wanted.knobs)
     if wanted.world_size is not None and plan.world_size != wanted.world_size:
         fact = f"the plan needs another number of ranks (ranks: {wanted.world_size}, workers a group: "
-        raise UsageError(f"{fact}{plan.layout.workers}, groups: {width}); start {plan.world_size} ranks or set --width")
+        raise UsageError(
+            f"{fact}{plan.stage_map.workers}, groups: {width}); start {plan.world_size} ranks or set --width"
+        )
     if wanted.batch_given and plan.batch != wanted.batch:
         fact = f"the batch does not divide (--batch {wanted.batch}, microbatch {microbatch} x {microbatches} x width "
         raise UsageError(f"{fact}{width} = {plan.batch}); choose a --batch that is a multiple of these")
@@ -155,7 +157,7 @@ def _layout(wanted: RequestedShape, depth: int) -> StageMap | None:
     """The layout of a pipeline so deep, if there is one."""
     shape = Shape(depth, wanted.microbatches or depth, wanted.knobs)
     try:
-        return find(wanted.schedule).layout(shape) if wanted.schedule else None
+        return find(wanted.schedule).stage_map(shape) if wanted.schedule else None
     except ScheduleError:
         return None
 

@@ -20,7 +20,7 @@ def plan_table(
     """
     rows = []
     for worker, held in enumerate(planned_memory(plan, sizes, recompute)):
-        stages = plan.layout.stages_of(worker)
+        stages = plan.stage_map.stages_of(worker)
         where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
         state, kept = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (held.state, held.activations))
         rows.append(f"  worker {worker}: stages {where}; {state} of state, up to {kept} of activations")

@@ -6,7 +6,7 @@ T = DF + (N-1)(DB + F) + DB. Source: Jain et al., GEMS (2020).
 from pipelined.schedules import PIPES, ScheduleError, Shape, StageMap, Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Pipe 0 runs down the workers, pipe 1 up; they take the microbatches in turn."""
     if PIPES.of(shape) not in (0, 2):
         raise ScheduleError(f"gems has two pipes (pipes: {PIPES.of(shape)}); leave --pipes out")
@@ -18,6 +18,6 @@ def layout(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """One step of one worker: each microbatch there and back, then the next from the other end."""
-    for microbatch in range(sum(map(len, worker.layout.microbatches))):
+    for microbatch in range(sum(map(len, worker.stage_map.microbatches))):
         await worker.forward(microbatch % 2)
         await worker.backward(microbatch % 2)

@@ -6,7 +6,7 @@ Source: Narayanan et al., PipeDream (2019), which updates after every gradient.
 from pipelined.schedules import Shape, StageMap, Updates, Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s; the microbatches of all steps of a segment one after another."""
     placement = {(0, stage): stage for stage in range(shape.depth)}
     microbatches = tuple(range(shape.steps * shape.microbatches))
@@ -19,7 +19,7 @@ async def schedule(worker: Worker) -> None:
     while await worker.wait(("F", 0)):
         await worker.forward(0)
         alive += 1
-        if alive == worker.layout.depth - worker.index:
+        if alive == worker.stage_map.depth - worker.index:
             await worker.backward(0)
             alive -= 1
     for _ in range(alive):

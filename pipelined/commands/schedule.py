@@ -105,7 +105,7 @@ def _write_files(arguments: argparse.Namespace, proof: Proof) -> None:
         from pipelined.traces.drawing.spans import spans_of, write_trace
 
         with writing(arguments.trace):
-            write_trace(arguments.trace, proof.timeline.layout.workers, spans_of(proof.timeline))
+            write_trace(arguments.trace, proof.timeline.stage_map.workers, spans_of(proof.timeline))
     for format in ("svg", "png"):
         if path := getattr(arguments, format):
             proof.picture().save(path, format)

@@ -150,10 +150,10 @@ async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompu
 def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int]:
     """What a rank sends in messages between stages, and to its team."""
     group, worker = plan.position(rank)
-    member, held = plan.member(rank), plan.layout.held_by(worker)
+    member, held = plan.member(rank), plan.stage_map.held_by(worker)
     messages, moved = 0, sum(stages[stage].once for stage in dict.fromkeys(stage for _, stage in held))
     for pipe, stage in held:
-        count = len(plan.layout.microbatches[pipe])
+        count = len(plan.stage_map.microbatches[pipe])
         moved += count * stages[stage].moved
         for to, nbytes in stages[stage].messages.items():
             if plan.holder(group, pipe, to, member) != rank:
@@ -164,11 +164,11 @@ def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int
 def _statistics(trainer: RankTrainer) -> int:
     """Bytes of running statistics, mean and variance of each norm and microbatch, to the other holders of a stage."""
     context, plan, total = trainer.context, trainer.plan, 0
-    for pipe, stage in plan.layout.held_by(context.worker):
+    for pipe, stage in plan.stage_map.held_by(context.worker):
         norms = [getattr(module, "running_mean", None) for module in trainer.local.modules[stage].modules()]
         nbytes = sum(2 * mean.nbytes for mean in norms if isinstance(mean, torch.Tensor))
         peers = len(plan.holders(stage, member=context.member)) - 1
-        total += len(plan.layout.microbatches[pipe]) * peers * nbytes
+        total += len(plan.stage_map.microbatches[pipe]) * peers * nbytes
     return total
 
 

@@ -37,19 +37,21 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
 
     Cost: some µs per stage and pipe.
     """
-    plan, parts, split = candidate.plan, candidate.plan.layout.parts, splits(candidate.plan)
+    plan, parts, split = candidate.plan, candidate.plan.stage_map.parts, splits(candidate.plan)
     spent = _Spent(candidate, workload, split)
     if not plan.flushes:
-        return max(map(spent.busy, range(plan.layout.workers)))
+        return max(map(spent.busy, range(plan.stage_map.workers)))
     longest = max(
         spent.busy(worker) + spent.way_there(worker) + (0.0 if split else spent.way_back(worker))
-        for worker in range(plan.layout.workers)
+        for worker in range(plan.stage_map.workers)
     )
-    everything = sum(map(spent.busy, range(plan.layout.workers))) * plan.width * plan.tensor
+    everything = sum(map(spent.busy, range(plan.stage_map.workers))) * plan.width * plan.tensor
     shared = everything / machine.cores if machine.shares(plan.world_size) else 0.0
-    updates = (sum(workload.stages[s].update for s in plan.layout.stages_of(w)) for w in range(plan.layout.workers))
+    updates = (
+        sum(workload.stages[s].update for s in plan.stage_map.stages_of(w)) for w in range(plan.stage_map.workers)
+    )
     sums = _sums(plan, workload, machine, all_reduce)
-    summed = max(float(spent.summed(worker, sums)) for worker in range(plan.layout.workers))
+    summed = max(float(spent.summed(worker, sums)) for worker in range(plan.stage_map.workers))
     computed = max(longest, spent.microbatch / parts, shared) + min(sums.values(), default=0.0)
     return max(computed, summed) + max(updates)
 
@@ -64,20 +66,20 @@ def least_of_layouts(
         moves: seconds, [layout, stage, (of a microbatch, of a step)].
     Cost: some µs per stage and 1,000 layouts.
     """
-    plan, layout = candidate.plan, candidate.plan.layout
+    plan, stage_map = candidate.plan, candidate.plan.stage_map
     split = splits(plan)
     spent, least = _Spent(candidate, workload, split), np.zeros(len(moves))
     sums = _sums(plan, workload, machine, all_reduce)
     shortest = min(sums.values(), default=0.0)
-    for worker in range(layout.workers):
+    for worker in range(stage_map.workers):
         times = np.full(len(moves), spent.busy(worker) + spent.way_there(worker))
         times += 0.0 if split else spent.way_back(worker)
-        for pipe, stage in layout.held_by(worker):
-            times += len(layout.microbatches[pipe]) * moves[:, stage, 0]
+        for pipe, stage in stage_map.held_by(worker):
+            times += len(stage_map.microbatches[pipe]) * moves[:, stage, 0]
         if not split:  # a microbatch comes through the stages before, and its gradient goes back through them
             times += moves[:, : spent.first_of(worker), 0].sum(axis=1)
         times = np.maximum(times + shortest, spent.summed(worker, sums, moves))
-        for stage in layout.stages_of(worker):
+        for stage in stage_map.stages_of(worker):
             times += moves[:, stage, 1] + workload.stages[stage].update
         least = np.maximum(least, times)
     return least
@@ -85,10 +87,11 @@ def least_of_layouts(
 
 def least_bytes(candidate: Candidate, workload: Workload) -> float:
     """A lower bound of the bytes of the fullest rank: its state, and one microbatch in its largest stage."""
-    layout = candidate.plan.layout
+    stage_map = candidate.plan.stage_map
     return max(
-        rank_memory(workload, layout, worker, ()).total + _one_alive(candidate, workload, layout.stages_of(worker))
-        for worker in range(layout.workers)
+        rank_memory(workload, stage_map, worker, ()).total
+        + _one_alive(candidate, workload, stage_map.stages_of(worker))
+        for worker in range(stage_map.workers)
     )
 
 
@@ -98,11 +101,11 @@ def least_bytes_of_layouts(candidate: Candidate, workload: Workload, sizes: Layo
     Args:
         workload: of the open plan, whose parameters have the same entries.
     """
-    layout, held = candidate.plan.layout, np.zeros(len(sizes.elements))
+    stage_map, held = candidate.plan.stage_map, np.zeros(len(sizes.elements))
     groups = workload.parameters
     bytes_of = [[_held_bytes(replace(group, elements=number)) for number in (0, 1)] for group in groups]
-    for stages in {tuple(layout.stages_of(worker)) for worker in range(layout.workers)}:
-        total = sizes.activations[:, stages].max(axis=1) / layout.parts + sizes.frozen[:, stages].sum(axis=1)
+    for stages in {tuple(stage_map.stages_of(worker)) for worker in range(stage_map.workers)}:
+        total = sizes.activations[:, stages].max(axis=1) / stage_map.parts + sizes.frozen[:, stages].sum(axis=1)
         for place, (group, (none, one)) in enumerate(zip(groups, bytes_of, strict=True)):
             if not set(stages).isdisjoint(group.stages):
                 total += none + (one - none) * sizes.elements[:, place]
@@ -120,10 +123,10 @@ def peak_of(candidate: Candidate, workload: Workload) -> float:
 
     Cost: one pass over the instructions of a group, which are recorded once for plans of the same shape.
     """
-    layout = candidate.plan.layout
+    stage_map = candidate.plan.stage_map
     program = _in_time(candidate.plan.schedule, candidate.plan.shape)
     return max(
-        rank_memory(workload, layout, worker, instructions, candidate.recompute).total
+        rank_memory(workload, stage_map, worker, instructions, candidate.recompute).total
         for worker, instructions in enumerate(program.workers)
     )
 
@@ -131,7 +134,7 @@ def peak_of(candidate: Candidate, workload: Workload) -> float:
 @lru_cache(maxsize=256)
 def _in_time(name: str, shape: Shape) -> Program:
     schedule = find(name)
-    return in_time(schedule, schedule.layout(shape))
+    return in_time(schedule, schedule.stage_map(shape))
 
 
 def splits(plan: Plan) -> bool:
@@ -153,7 +156,7 @@ class _Spent:
     """Seconds of computing of one group's workers, without waiting."""
 
     def __init__(self, candidate: Candidate, workload: Workload, split: bool):
-        self._layout, again = candidate.plan.layout, candidate.recompute
+        self._stage_map, again = candidate.plan.stage_map, candidate.recompute
         self._forward = [stage.seconds("F") for stage in workload.stages]
         self._backward = [stage.seconds("B", again) for stage in workload.stages]
         self._back = self._backward
@@ -166,10 +169,10 @@ class _Spent:
     def busy(self, worker: int) -> float:
         return (
             sum(
-                len(self._layout.microbatches[pipe]) * (self._forward[stage] + self._backward[stage])
-                for pipe, stage in self._layout.held_by(worker)
+                len(self._stage_map.microbatches[pipe]) * (self._forward[stage] + self._backward[stage])
+                for pipe, stage in self._stage_map.held_by(worker)
             )
-            / self._layout.parts
+            / self._stage_map.parts
         )
 
     def way_there(self, worker: int) -> float:
@@ -180,7 +183,7 @@ class _Spent:
 
     def first_of(self, worker: int) -> int:
         """The worker's first stage with a microbatch."""
-        reached = [stage for pipe, stage in self._layout.held_by(worker) if self._layout.microbatches[pipe]]
+        reached = [stage for pipe, stage in self._stage_map.held_by(worker) if self._stage_map.microbatches[pipe]]
         return min(reached, default=0)
 
     def summed(self, worker: int, sums: Mapping[Stages, float], moves: Moves | None = None) -> Moves:
@@ -190,12 +193,12 @@ class _Spent:
             sums: seconds, by the stages that hold what is summed.
             moves: as of `least_of_layouts`; the result is then one of each layout.
         """
-        held, computed = self._layout.held_by(worker), dict[int, Moves]()
+        held, computed = self._stage_map.held_by(worker), dict[int, Moves]()
         for stage in {stage for _, stage in held}:
-            number = sum(len(self._layout.microbatches[pipe]) for pipe, other in held if other == stage)
+            number = sum(len(self._stage_map.microbatches[pipe]) for pipe, other in held if other == stage)
             moved = np.zeros(()) if moves is None else number * moves[:, stage, 0]
             each = self._forward[stage] + self._backward[stage]
-            computed[stage] = (sum(self._forward[:stage]) + number * each) / self._layout.parts + moved
+            computed[stage] = (sum(self._forward[:stage]) + number * each) / self._stage_map.parts + moved
         own = [stages for stages in sums if not computed.keys().isdisjoint(stages)]
         if not own:
             return np.zeros(())
@@ -204,7 +207,7 @@ class _Spent:
 
     def _least(self, worker: int, seconds: Sequence[float]) -> float:
         """The seconds of the stages before the worker's first stage with a microbatch."""
-        return sum(seconds[: self.first_of(worker)]) / self._layout.parts
+        return sum(seconds[: self.first_of(worker)]) / self._stage_map.parts
 
 
 def _sums(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> dict[Stages, float]:
@@ -218,4 +221,4 @@ def _sums(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> 
 
 def _one_alive(candidate: Candidate, workload: Workload, stages: Sequence[int]) -> float:
     """Activation bytes of one microbatch in the largest stage; with recomputation too they are alive in a backward."""
-    return max(workload.stages[stage].activation_bytes for stage in stages) / candidate.plan.layout.parts
+    return max(workload.stages[stage].activation_bytes for stage in stages) / candidate.plan.stage_map.parts

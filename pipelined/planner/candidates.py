@@ -96,9 +96,9 @@ def _of(name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, A
         for knobs in _variants(name, depth, batch, fixed):
             counts = (depth, *_divisors(batch))  # a schedule may refuse some, and all give the same workers
             group = next(filter(None, (_try(name, depth, 1, 2, number, knobs=knobs) for number in counts)), None)
-            if group is None or ranks % group.layout.workers:
+            if group is None or ranks % group.stage_map.workers:
                 continue
-            width = ranks // group.layout.workers
+            width = ranks // group.stage_map.workers
             for microbatch in _divisors(batch // width if batch % width == 0 else 0):
                 microbatches = batch // width // microbatch
                 plan = _try(name, depth, width, microbatch, microbatches, knobs=knobs)
@@ -119,7 +119,7 @@ def _try(
     """The plan, or None if the schedule refuses the shape or the microbatch cannot be cut."""
     try:
         plan = Plan(name, depth, width, microbatch, microbatches, knobs=knobs)
-        return plan if plan.layout else None
+        return plan if plan.stage_map else None
     except UsageError:
         return None
 

@@ -148,7 +148,7 @@ def split_model(model: object) -> SplitModel:
 
 
 def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
-    parts, rows = plan.layout.parts, plan.rows if plan.tensor == 1 else plan.rows / plan.tensor
+    parts, rows = plan.stage_map.parts, plan.rows if plan.tensor == 1 else plan.rows / plan.tensor
     computing = costs if plan.tensor == 1 else costs.of_member
 
     def seconds(op: str, moving: float = 0.0) -> float:

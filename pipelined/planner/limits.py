@@ -48,5 +48,5 @@ def _alike(every: Iterable[Candidate]) -> Iterable[Candidate]:
     plans: dict[tuple[int, ...], Candidate] = {}
     for candidate in every:
         plan = candidate.plan
-        plans.setdefault((plan.tensor, plan.depth, plan.rows, plan.layout.parts), candidate)
+        plans.setdefault((plan.tensor, plan.depth, plan.rows, plan.stage_map.parts), candidate)
     return plans.values()

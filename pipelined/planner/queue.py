@@ -162,9 +162,12 @@ class Queue:
 
     def _held(self, candidate: Candidate) -> tuple[Workload, float]:
         """The workload of a candidate's plan, and its least bytes."""
-        plan, layout = candidate.plan, candidate.plan.layout  # placement and teams decide which ranks divide an update
+        plan, stage_map = (
+            candidate.plan,
+            candidate.plan.stage_map,
+        )  # placement and teams decide which ranks divide an update
         sizes = plan.depth, plan.microbatch, plan.tensor, plan.split
-        key = sizes, layout.parts, plan.flushes or layout.updates, frozenset(layout.placement.items())
+        key = sizes, stage_map.parts, plan.flushes or stage_map.updates, frozenset(stage_map.placement.items())
         if key not in self._workloads:
             workload = self._request.workload(plan)
             self._workloads[key] = workload, least_bytes(candidate, workload)

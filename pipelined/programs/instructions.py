@@ -81,7 +81,7 @@ def gradient_sum(stage: int) -> Instruction:
 class Program:
     """The instructions of each worker of one pipeline group."""
 
-    layout: StageMap
+    stage_map: StageMap
     workers: tuple[tuple[Instruction, ...], ...]
 
     def everything(self) -> Iterator[tuple[Position, Instruction]]:

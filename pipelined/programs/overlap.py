@@ -31,14 +31,14 @@ def with_sums(program: Program, sync: str = "gap", costs: Costs = DEFAULT_COSTS)
         costs: the costs that determine the gaps.
     Cost: one pass over the instructions; for `gap` that of pricing the program, too.
     """
-    layout = program.layout
-    if not layout.updates.flushes:
+    stage_map = program.stage_map
+    if not stage_map.updates.flushes:
         return program
-    early: list[Collection[int]] = [layout.stages_of(w) if sync == "eager" else () for w in range(layout.workers)]
+    early: list[Collection[int]] = [stage_map.stages_of(w) if sync == "eager" else () for w in range(stage_map.workers)]
     if sync == "gap":
         early = [_before_last_gap(worker) for worker in price(program, costs).workers]
     workers = [
-        tuple(_placed(instructions, layout.stages_of(worker), early[worker]))
+        tuple(_placed(instructions, stage_map.stages_of(worker), early[worker]))
         for worker, instructions in enumerate(program.workers)
     ]
     return replace(program, workers=tuple(workers))

@@ -1,4 +1,4 @@
-"""The plan of a whole job: W pipeline groups of one layout each, and the ranks of each stage. No torch, no network.
+"""The plan of a whole job: W pipeline groups of one stage map each, and the ranks of each stage. No torch, no network.
 
 A worker of a schedule is a team of T ranks, its members, which split every tensor of its stages among them; schedules
 know workers only. Ranks are numbered group by group, worker by worker, member by member, so that a team and then
@@ -28,8 +28,8 @@ SIZES = ("depth", "width", "microbatch", "microbatches")
 MAX_COUNT = 1 << 16
 """The largest number of stages, groups, microbatches or pipes that is read from a file; no job needs more."""
 MAX_CELLS = 1 << 20
-"""The largest product of stages and groups, microbatches or pipes that is read from a file; layout and check take time
-and memory in proportion to it."""
+"""The largest product of stages and groups, microbatches or pipes that is read from a file; stage map and check take
+time and memory in proportion to it."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Plan:
             require_whole(name, getattr(self, name), 1)
         if self.tensor == 1:
             object.__setattr__(self, "split", "")
-        if self.microbatch % self.layout.parts:
-            fact = f"{SCALE.of(self)} cuts each microbatch in {self.layout.parts} (microbatch: {self.microbatch})"
-            raise PlanError(f"{fact}; make it a multiple of {self.layout.parts}")
-        every = self.layout.updates.every
+        if self.microbatch % self.stage_map.parts:
+            fact = f"{SCALE.of(self)} cuts each microbatch in {self.stage_map.parts} (microbatch: {self.microbatch})"
+            raise PlanError(f"{fact}; make it a multiple of {self.stage_map.parts}")
+        every = self.stage_map.updates.every
         if self.total_microbatches // self.width % every:
             fact = f"{self.schedule} updates by {every} microbatches at a time (microbatches: "
             raise PlanError(f"{fact}{self.microbatches}); use a multiple of {every}")
@@ -110,9 +110,9 @@ class Plan:
         return {"schedule": self.schedule, **sizes, **knobs, **costs, **team}
 
     @cached_property
-    def layout(self) -> StageMap:
-        """The layout of one group."""
-        return find(self.schedule).layout(self.shape)
+    def stage_map(self) -> StageMap:
+        """The stage map of one group."""
+        return find(self.schedule).stage_map(self.shape)
 
     @property
     def shape(self) -> Shape:
@@ -120,22 +120,22 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        return self.width * self.layout.workers * self.tensor
+        return self.width * self.stage_map.workers * self.tensor
 
     @property
     def rows(self) -> int:
         """Sequences in one microbatch of the schedule: B, or B/2 if backwards are halved."""
-        return self.microbatch // self.layout.parts
+        return self.microbatch // self.stage_map.parts
 
     @cached_property
     def total_microbatches(self) -> int:
         """The schedule's microbatches of one step over all groups: N·W, or twice that if backwards are halved."""
-        return sum(map(len, self.layout.microbatches)) * self.width
+        return sum(map(len, self.stage_map.microbatches)) * self.width
 
     @property
     def microbatches_an_update(self) -> int:
         """The number of gradients, over all groups, in one update: those of a step, or fewer without a flush."""
-        return self.layout.updates.every * self.width
+        return self.stage_map.updates.every * self.width
 
     @property
     def updates_a_step(self) -> int:
@@ -145,7 +145,7 @@ class Plan:
     @property
     def flushes(self) -> bool:
         """Whether the pipe is drained at the end of every step; see `schedules.Updates`."""
-        return self.layout.updates.flushes
+        return self.stage_map.updates.flushes
 
     @property
     def proof_shape(self) -> Shape:
@@ -171,11 +171,11 @@ class Plan:
         return range(done, done + 1 if self.flushes else min([steps, *drains]))
 
     def rank(self, group: int, worker: int, member: int = 0) -> int:
-        return (group * self.layout.workers + worker) * self.tensor + member
+        return (group * self.stage_map.workers + worker) * self.tensor + member
 
     def position(self, rank: int) -> tuple[int, int]:
         """(group, worker) of a rank."""
-        return divmod(rank // self.tensor, self.layout.workers)
+        return divmod(rank // self.tensor, self.stage_map.workers)
 
     def member(self, rank: int) -> int:
         """The number of a rank in its team."""
@@ -188,20 +188,20 @@ class Plan:
 
     def stages_of(self, rank: int) -> list[int]:
         """The distinct stages that a rank holds, ascending."""
-        return self.layout.stages_of(self.position(rank)[1])
+        return self.stage_map.stages_of(self.position(rank)[1])
 
     def holder(self, group: int, pipe: int, stage: int, member: int = 0) -> int:
         """The rank that holds a member's piece of a stage of a pipe."""
-        return self.rank(group, self.layout.placement[pipe, stage], member)
+        return self.rank(group, self.stage_map.placement[pipe, stage], member)
 
     def holders(self, *stages: int, member: int = 0) -> tuple[int, ...]:
         """The ranks that hold a replica of a member's piece of one of these stages, ascending.
 
         Their gradients are summed.
         """
-        layout, team = self.layout, self.tensor
-        workers = sorted(set().union(*map(layout.holders_of, stages)))
-        return tuple((g * layout.workers + w) * team + member for g in range(self.width) for w in workers)
+        stage_map, team = self.stage_map, self.tensor
+        workers = sorted(set().union(*map(stage_map.holders_of, stages)))
+        return tuple((g * stage_map.workers + w) * team + member for g in range(self.width) for w in workers)
 
     def global_microbatch(self, group: int, microbatch: int) -> int:
         """The number of a group's microbatch among all microbatches of the step."""
@@ -209,7 +209,7 @@ class Plan:
 
 
 def require_possible(sizes: Mapping[str, Any]) -> None:
-    """Refuse sizes from a file with which the layout or the check would take hours.
+    """Refuse sizes from a file with which the stage map or the check would take hours.
 
     Args:
         sizes: the sizes and knobs of a `Plan`; only whole numbers are checked.

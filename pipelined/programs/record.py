@@ -32,33 +32,33 @@ def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Pr
             or does not end; or a dynamic schedule is wrong with every message in time, or timing changes more than its
             weight halves (of an asynchronous one: more than which of its forwards and backwards comes first).
     """
-    layout = schedule.layout(shape)
-    if shape.steps != 1 and layout.updates.flushes:
+    stage_map = schedule.stage_map(shape)
+    if shape.steps != 1 and stage_map.updates.flushes:
         fact = f"{schedule.__name__.rpartition('.')[2]} flushes after every step (steps: {shape.steps})"
         raise ScheduleError(f"{fact}; use `steps=1`, or an asynchronous schedule")
-    program, is_dynamic = _in_time(schedule, layout)
+    program, is_dynamic = _in_time(schedule, stage_map)
     if not is_dynamic:
         return program
     check(program)
     return _traced(schedule, shape, costs, program)
 
 
-def in_time(schedule: Schedule, layout: StageMap) -> Program:
+def in_time(schedule: Schedule, stage_map: StageMap) -> Program:
     """The program of a schedule if every message has arrived in time: with a flush, weight halves then run latest.
 
     No instruction waits for a message there, so a weight half runs only at the schedule's own cap, or at the end.
     """
-    return _in_time(schedule, layout)[0]
+    return _in_time(schedule, stage_map)[0]
 
 
 class _RecordingWorker(Worker):
     """Records instructions, up to a number that no correct program exceeds."""
 
-    def __init__(self, index: int, layout: StageMap):
-        super().__init__(index, layout)
+    def __init__(self, index: int, stage_map: StageMap):
+        super().__init__(index, stage_map)
         self.instructions: list[Instruction] = []
         self.is_dynamic = False
-        self.most = sum(1 + len(OPS) * len(layout.microbatches[pipe]) for pipe, _ in layout.held_by(index))
+        self.most = sum(1 + len(OPS) * len(stage_map.microbatches[pipe]) for pipe, _ in stage_map.held_by(index))
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         if len(self.instructions) == self.most:
@@ -71,15 +71,15 @@ class _RecordingWorker(Worker):
         return True
 
 
-def _in_time(schedule: Schedule, layout: StageMap) -> tuple[Program, bool]:
+def _in_time(schedule: Schedule, stage_map: StageMap) -> tuple[Program, bool]:
     """The program, and whether the schedule queried for messages."""
-    workers = [_recorded(schedule, layout, index) for index in range(layout.workers)]
-    program = Program(layout, tuple(tuple(worker.instructions) for worker in workers))
+    workers = [_recorded(schedule, stage_map, index) for index in range(stage_map.workers)]
+    program = Program(stage_map, tuple(tuple(worker.instructions) for worker in workers))
     return program, any(worker.is_dynamic for worker in workers)
 
 
-def _recorded(schedule: Schedule, layout: StageMap, index: int) -> _RecordingWorker:
-    worker = _RecordingWorker(index, layout)
+def _recorded(schedule: Schedule, stage_map: StageMap, index: int) -> _RecordingWorker:
+    worker = _RecordingWorker(index, stage_map)
     with _bounded(schedule, f"the schedule of worker {index}", worker.most):
         run_user_code(
             f"the schedule of worker {index} fails", lambda: _run_without_waiting(schedule.schedule(worker), index)
@@ -111,7 +111,7 @@ def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) ->
 def _fixed(program: Program, instructions: Iterable[Instruction]) -> list[Instruction]:
     """The order that timing must not change; for an asynchronous schedule that of forwards and that of backwards."""
     fixed = skeleton(instructions)
-    return fixed if program.layout.updates.flushes else sorted(fixed, key=lambda instruction: instruction.op)
+    return fixed if program.stage_map.updates.flushes else sorted(fixed, key=lambda instruction: instruction.op)
 
 
 def skeleton(instructions: Iterable[Instruction]) -> list[Instruction]:

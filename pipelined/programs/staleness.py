@@ -56,7 +56,7 @@ def steps_to_fill(shape: Shape) -> int:
 
 def uses(program: Program, worker: int) -> Iterator[VersionUse]:
     """The weights that a worker uses for each microbatch, in the order of the forwards."""
-    updates, done = program.layout.updates, 0
+    updates, done = program.stage_map.updates, 0
     for instruction in program.workers[worker]:
         if instruction.op == "F":
             microbatch = instruction.microbatch
@@ -68,7 +68,7 @@ def uses(program: Program, worker: int) -> Iterator[VersionUse]:
 
 def staleness(program: Program) -> list[int]:
     """The greatest delay of a gradient, in updates, for each stage."""
-    worst = [0] * program.layout.depth
+    worst = [0] * program.stage_map.depth
     for worker in range(len(program.workers)):
         for use in uses(program, worker):
             worst[use.stage] = max(worst[use.stage], use.staleness)

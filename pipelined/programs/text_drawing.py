@@ -22,7 +22,9 @@ def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
     ```
     """
     per_second = _per_second(timeline)
-    heads = [f"worker {w} ({' '.join(map(str, timeline.layout.stages_of(w)))})" for w in range(timeline.layout.workers)]
+    heads = [
+        f"worker {w} ({' '.join(map(str, timeline.stage_map.stages_of(w)))})" for w in range(timeline.stage_map.workers)
+    ]
     width = max(map(len, heads))
     rows = [_row(timeline, timed, per_second) for timed in timeline.workers]
     longest = max(map(len, rows))
@@ -79,8 +81,8 @@ def _per_second(timeline: Timeline) -> float:
 
 def _label(timeline: Timeline, timed: Timed) -> str:
     """Op and microbatch (its number determines the pipe); the stage too if a worker holds two stages of one pipe."""
-    layout, instruction = timeline.layout, timed.instruction
-    several = len(layout.placement) > layout.pipes * layout.workers
+    stage_map, instruction = timeline.stage_map, timed.instruction
+    several = len(stage_map.placement) > stage_map.pipes * stage_map.workers
     return f"{instruction.stage if several else ''}{instruction.op}{instruction.microbatch}"
 
 

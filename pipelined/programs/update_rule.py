@@ -59,14 +59,14 @@ class UpdateRule:
     """The updates of one worker in one segment.
 
     Args:
-        layout: the stage map of the segment.
+        stage_map: the stage map of the segment.
         buckets: the buckets of parameters that the worker holds, each by the stages that hold it.
         oldest: by bucket the oldest version that still exists: 0, or a negative number if versions from before the
             segment are kept. A bucket without an entry has 0.
     """
 
-    def __init__(self, layout: StageMap, buckets: Iterable[Stages], oldest: Mapping[Stages, int] | None = None):
-        self._layout, self._updates, self._oldest = layout, layout.updates, dict(oldest or {})
+    def __init__(self, stage_map: StageMap, buckets: Iterable[Stages], oldest: Mapping[Stages, int] | None = None):
+        self._stage_map, self._updates, self._oldest = stage_map, stage_map.updates, dict(oldest or {})
         self._newest = dict.fromkeys(buckets, 0)
         self._backwards = 0
 
@@ -76,7 +76,7 @@ class UpdateRule:
         versions = {}
         for bucket in self._newest:
             if not self._follows_order(bucket):
-                wanted = shared_version(self._updates, microbatch, self._layout.most_alive(bucket[0]) - 1)
+                wanted = shared_version(self._updates, microbatch, self._stage_map.most_alive(bucket[0]) - 1)
                 applies += self._up_to(bucket, wanted)
                 versions[bucket] = max(wanted, self._oldest.get(bucket, 0))
             else:

@@ -200,7 +200,7 @@ def _prove(training: ClusterTraining, orders: RunOrders) -> None:
         steps = training.steps_of(number, len(orders.clusters.rows))[:limit]
         if not steps:
             continue
-        layout = find(plan.schedule).layout(replace(plan.shape, steps=len(steps)))
+        stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=len(steps)))
         program = tuple(orders.orders[number, stage].of_stage(stage)[0] for stage in range(len(row)))
         microbatches = len(steps) * training.microbatches
         if orders.until or (
@@ -208,7 +208,7 @@ def _prove(training: ClusterTraining, orders: RunOrders) -> None:
         ):  # what was done beyond a save or a round is not done again
             program = tuple(tuple(each for each in row if each.microbatch < microbatches) for row in program)
         try:
-            check(Program(layout, program))
+            check(Program(stage_map, program))
         except ScheduleError as error:
             fact = f"the orders of cluster {number} do not train these steps (steps: {len(steps)})"
             raise UsageError(f"{fact}; give the orders of one whole run\n{error}") from error

@@ -18,7 +18,7 @@ from pipelined.schedules.parts.worker import Worker
 KNOBS = (AHEAD,)
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
     without = replace(shape, knobs={name: value for name, value in shape.knobs.items() if name != AHEAD.name})
     return replace(segment("async_1f1b", without, Updates(every=1)), alive=alive_limits(shape))
@@ -26,7 +26,7 @@ def layout(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one segment on one worker."""
-    alive, most = 0, worker.layout.most_alive(worker.index)
+    alive, most = 0, worker.stage_map.most_alive(worker.index)
     while op := await worker.wait(*[("B", 0)] * (alive > 0), *[("F", 0)] * (alive < most)):
         if op == "B":
             await worker.backward(0)

@@ -38,12 +38,12 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class ChimeraStageMap(StageMap):
-    """A layout with its units, in order."""
+    """A stage map with its units, in order."""
 
     units: tuple[Unit, ...]
 
 
-def layout(shape: Shape) -> ChimeraStageMap:
+def stage_map(shape: Shape) -> ChimeraStageMap:
     """Down pipe i puts stage s on worker (i·D/f + s) mod D; up pipe i puts it on D-1 minus that number.
 
     Takes any number of microbatches: K units of D and one of the remainder. With forwards doubled a unit has 2D
@@ -71,16 +71,16 @@ async def schedule(worker: Worker) -> None:
 
 def units_of(worker: Worker) -> tuple[Unit, ...]:
     """The units of the step, in order."""
-    assert isinstance(worker.layout, ChimeraStageMap), "the layout of chimera or chimera_w"
-    return worker.layout.units
+    assert isinstance(worker.stage_map, ChimeraStageMap), "the stage map of chimera or chimera_w"
+    return worker.stage_map.units
 
 
 def slots(worker: Worker) -> list[tuple[int, str, int]]:
     """(slot, op, pipe) in order: microbatch j of a unit runs its forwards from slot 2j on, one stage a slot, then its
     backwards in the reverse order of stages."""
-    depth, order = worker.layout.depth, []
+    depth, order = worker.stage_map.depth, []
     for number, unit in enumerate(units_of(worker)):
-        for pipe, stage in worker.layout.held_by(worker.index):
+        for pipe, stage in worker.stage_map.held_by(worker.index):
             for j in range(unit.shares[pipe]):
                 first = 2 * depth * number + 2 * j
                 order += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
@@ -93,9 +93,9 @@ def _phases(worker: Worker) -> Iterator[tuple[str, int]]:
     `own` is the pipe in which the worker holds the stage of the smaller number. The last backwards of that pipe in one
     unit run between the first forwards of the next unit.
     """
-    half = worker.layout.depth // 2
+    half = worker.stage_map.depth // 2
     own, other = (0, 1) if worker.index < half else (1, 0)
-    near = min(worker.index, worker.layout.depth - 1 - worker.index)
+    near = min(worker.index, worker.stage_map.depth - 1 - worker.index)
     far = half - near
     for number, unit in enumerate(units_of(worker)):
         forward_own, forward_other = [("F", own)] * unit.forwards_per_slot, [("F", other)] * unit.forwards_per_slot

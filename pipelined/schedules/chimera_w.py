@@ -31,15 +31,15 @@ and always ends, so a late rank does not block another one.
 """
 
 
-def layout(shape: Shape) -> chimera.ChimeraStageMap:
-    """As Chimera's layout. Takes any even depth, Chimera's numbers of pipes, and any number of microbatches.
+def stage_map(shape: Shape) -> chimera.ChimeraStageMap:
+    """As Chimera's stage map. Takes any even depth, Chimera's numbers of pipes, and any number of microbatches.
 
     Raises:
         ScheduleError: Chimera refuses the shape, or the scale is not "direct": pairs of forwards would make more than
             D microbatches alive.
     """
     check_direct("chimera_w", shape)
-    return chimera.layout(shape)
+    return chimera.stage_map(shape)
 
 
 async def schedule(worker: Worker) -> None:
@@ -63,4 +63,4 @@ async def schedule(worker: Worker) -> None:
 
 async def _held_up(worker: Worker, op: str, pipe: int, alive: int) -> bool:
     """Whether the next F or I cannot start yet: D microbatches are alive before an F, or its message is missing."""
-    return (op == "F" and alive == worker.layout.depth) or not await worker.wait((op, pipe), patience=PATIENCE)
+    return (op == "F" and alive == worker.stage_map.depth) or not await worker.wait((op, pipe), patience=PATIENCE)

@@ -12,7 +12,7 @@ from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Pipe 0 runs down the workers, pipe 1 up, each with half of the microbatches; pipe 0 has one more if N is odd.
 
     Raises:
@@ -26,7 +26,7 @@ def layout(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker; the order is symmetric about the middle of the row of workers."""
-    depth, entering = worker.layout.depth, len(worker.layout.microbatches[0])
+    depth, entering = worker.stage_map.depth, len(worker.stage_map.microbatches[0])
     index, first, second = worker.index, (0, worker.index), (1, depth - 1 - worker.index)
     if index >= depth // 2:
         index, first, second = depth - 1 - index, second, first

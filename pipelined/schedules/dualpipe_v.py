@@ -13,13 +13,13 @@ from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stages w and D-1-w on worker w. Takes any even depth and any number of microbatches."""
     return folded("dualpipe_v", shape)
 
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
-    workers, entering = worker.layout.workers, len(worker.layout.microbatches[0])
+    workers, entering = worker.stage_map.workers, len(worker.stage_map.microbatches[0])
     first, second = (0, worker.index), (0, 2 * workers - 1 - worker.index)
     await follow(worker, dualpipe_order(worker.index, workers, max(entering, 2 * workers), first, second))

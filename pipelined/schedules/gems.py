@@ -10,7 +10,7 @@ from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Pipe 0 runs down the workers, pipe 1 up; they take microbatches in turn. Takes any depth and any number of
     microbatches."""
     return both_ways("gems", shape, (tuple(range(0, shape.microbatches, 2)), tuple(range(1, shape.microbatches, 2))))
@@ -18,6 +18,6 @@ def layout(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker: forward and backward of one microbatch, then of the next in the other pipe."""
-    for microbatch in range(sum(map(len, worker.layout.microbatches))):
+    for microbatch in range(sum(map(len, worker.stage_map.microbatches))):
         await worker.forward(microbatch % 2)
         await worker.backward(microbatch % 2)

@@ -8,14 +8,14 @@ from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth and any number of microbatches."""
     return one_pipe("gpipe", shape)
 
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
-    microbatches = len(worker.layout.microbatches[0])
+    microbatches = len(worker.stage_map.microbatches[0])
     for _ in range(microbatches):
         await worker.forward(0)
     for _ in range(microbatches):

@@ -15,7 +15,7 @@ from pipelined.schedules.parts.worker import Worker
 KNOBS = (CHUNKS,)
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s mod P, where P is depth / chunks.
 
     Raises:
@@ -39,8 +39,8 @@ def layout(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker: warm-up, steady state, cool-down; each stage runs P microbatches, then the next."""
-    workers, stages = worker.layout.workers, worker.layout.stages_of(worker.index)
-    chunks, total = len(stages), len(stages) * len(worker.layout.microbatches[0])
+    workers, stages = worker.stage_map.workers, worker.stage_map.stages_of(worker.index)
+    chunks, total = len(stages), len(stages) * len(worker.stage_map.microbatches[0])
     to_the_end = workers - 1 - worker.index
     warm_up = min(total, (chunks - 1) * workers + to_the_end * (2 if chunks > 1 else 1))
     for turn in range(warm_up + total):

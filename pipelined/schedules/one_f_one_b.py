@@ -8,15 +8,15 @@ from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth and any number of microbatches."""
     return one_pipe("one_f_one_b", shape)
 
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker: warm-up, steady state, cool-down."""
-    microbatches = len(worker.layout.microbatches[0])
-    warm_up = min(microbatches, worker.layout.depth - 1 - worker.index)
+    microbatches = len(worker.stage_map.microbatches[0])
+    warm_up = min(microbatches, worker.stage_map.depth - 1 - worker.index)
     for _ in range(warm_up):
         await worker.forward(0)
     for _ in range(microbatches - warm_up):

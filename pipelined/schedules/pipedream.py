@@ -10,7 +10,7 @@ from pipelined.schedules.parts.stage_map import Shape, StageMap, Updates
 from pipelined.schedules.parts.worker import Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
     return segment("pipedream", shape, Updates(every=1))
 

@@ -11,7 +11,7 @@ from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap, 
 from pipelined.schedules.parts.worker import Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, at least as many microbatches, and any number of steps.
 
     Raises:

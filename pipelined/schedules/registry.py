@@ -53,7 +53,7 @@ class Schedule(Protocol):
     @property
     def __name__(self) -> str: ...
 
-    def layout(self, shape: Shape) -> StageMap:
+    def stage_map(self, shape: Shape) -> StageMap:
         """Which worker holds which stage of which pipe; raises ScheduleError for a shape the schedule cannot take."""
         ...
 
@@ -121,7 +121,7 @@ def default_depth(name: str, workers: int, knobs: Mapping[str, Value]) -> tuple[
     chunks = CHUNKS.check(knobs.get(CHUNKS.name, CHUNKS.default))
     for depth in (workers, 2 * workers, chunks * workers):
         with suppress(ScheduleError):
-            if find(name).layout(Shape(depth, 2 * depth, knobs)).workers == workers:
+            if find(name).stage_map(Shape(depth, 2 * depth, knobs)).workers == workers:
                 return depth, knobs
     return workers, knobs
 

@@ -10,15 +10,15 @@ from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth and any number of microbatches."""
     return one_pipe("zb_h1", shape)
 
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker: 1F1B's order of F and I; the weight half of an I runs `index` input halves later."""
-    microbatches = len(worker.layout.microbatches[0])
-    warm_up, postponed = (min(microbatches, n) for n in (worker.layout.depth - 1 - worker.index, worker.index))
+    microbatches = len(worker.stage_map.microbatches[0])
+    warm_up, postponed = (min(microbatches, n) for n in (worker.stage_map.depth - 1 - worker.index, worker.index))
     for _ in range(warm_up):
         await worker.forward(0)
     for done in range(microbatches):

@@ -13,14 +13,14 @@ from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 
-def layout(shape: Shape) -> StageMap:
+def stage_map(shape: Shape) -> StageMap:
     """Stages w and D-1-w on worker w. Takes any even depth and any number of microbatches."""
     return folded("zb_v", shape)
 
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
-    await follow(worker, _order(worker.index, worker.layout.workers, len(worker.layout.microbatches[0])))
+    await follow(worker, _order(worker.index, worker.stage_map.workers, len(worker.stage_map.microbatches[0])))
 
 
 def _order(worker: int, workers: int, microbatches: int) -> Iterator[tuple[str, PipeStage]]:

@@ -51,16 +51,16 @@ class Job:
     def seconds(self, instruction: Instruction) -> float:
         """Seconds of an instruction on a core of its own."""
         costs = self.workload.stages[instruction.stage]
-        return costs.seconds(instruction.op, self.recompute) / self.plan.layout.parts
+        return costs.seconds(instruction.op, self.recompute) / self.plan.stage_map.parts
 
     def message_bytes(self, stage: int) -> float:
         """Bytes of the activation from a stage to the next, and of the gradient back, for one of the schedule's
         microbatches."""
-        return self.workload.stages[stage].message_bytes / self.plan.layout.parts
+        return self.workload.stages[stage].message_bytes / self.plan.stage_map.parts
 
     def coding(self, stage: int) -> float:
         """Seconds that such a message spends in its codec."""
-        return self.workload.stages[stage].coding / self.plan.layout.parts
+        return self.workload.stages[stage].coding / self.plan.stage_map.parts
 
     def sums(self, steps: int = 1) -> dict[Hashable, tuple[tuple[int, ...], float]]:
         """The all-reduces of a segment: their ranks, and their seconds if these ranks do nothing else.
@@ -101,7 +101,7 @@ class Job:
     def _hops(self) -> Iterator[float]:
         """The seconds of a message over each boundary between two ranks of a group."""
         plan, links = self.plan, VirtualLinks(self.machine, self.members)
-        for pipe in range(plan.layout.pipes):
+        for pipe in range(plan.stage_map.pipes):
             for stage in range(plan.depth - 1):
                 ends = plan.holder(0, pipe, stage), plan.holder(0, pipe, stage + 1)
                 if ends[0] != ends[1]:

@@ -38,30 +38,30 @@ class RankMemory:
 
 def planned_memory(plan: Plan, sizes: Workload, recompute: bool) -> list[RankMemory]:
     """What each worker of a group holds at its fullest."""
-    schedule, layout = find(plan.schedule), plan.layout
-    program = in_time(schedule, layout) if plan.flushes else record(schedule, plan.shape)
+    schedule, stage_map = find(plan.schedule), plan.stage_map
+    program = in_time(schedule, stage_map) if plan.flushes else record(schedule, plan.shape)
     check(program)
     return [
-        rank_memory(sizes, layout, worker, instructions, recompute)
+        rank_memory(sizes, stage_map, worker, instructions, recompute)
         for worker, instructions in enumerate(program.workers)
     ]
 
 
 def rank_memory(
     workload: Workload,
-    layout: StageMap,
+    stage_map: StageMap,
     worker: int,
     instructions: Sequence[Instruction],
     recompute: bool = False,
 ) -> RankMemory:
-    """The memory of a worker of this layout with these instructions in a step.
+    """The memory of a worker of this stage map with these instructions in a step.
 
     A parameter that several of its stages share is counted once. Without a flush there are several versions of its
     weights, and two gradients: one is being accumulated, the other was used in the last update or waits for its update.
     """
-    stages, updates = set(layout.stages_of(worker)), layout.updates
+    stages, updates = set(stage_map.stages_of(worker)), stage_map.updates
     mine = [group for group in workload.parameters if stages.intersection(group.stages)]
-    peak = peak_bytes(workload.stages, instructions, recompute) / layout.parts
+    peak = peak_bytes(workload.stages, instructions, recompute) / stage_map.parts
     once, versions = weight_bytes(mine), versions_held(updates, most_alive(instructions))
     accumulated = sum(group.gradient_bytes for group in mine)
     gradients = accumulated if updates.flushes else 2 * accumulated

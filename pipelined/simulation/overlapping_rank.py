@@ -29,7 +29,7 @@ class OverlappingRank(Rank):
         each = self.job.workload.stages[stage].update / max(1, sum(group.elements for group in self.mine))
         self._seconds = {group.stages: each * group.elements for group in self.mine}
         self._sums: dict[tuple[Stages, int], asyncio.Task[None]] = {}
-        self._schedule, self.rule = prepared.schedule, UpdateRule(self.hardware.layout, self._seconds)
+        self._schedule, self.rule = prepared.schedule, UpdateRule(self.hardware.stage_map, self._seconds)
         self.worker = _Worker(self, platform, messages)
 
     async def run(self) -> None:
@@ -51,7 +51,7 @@ class _Worker(VirtualWorker):
     """A worker that reports to the update rule of its rank."""
 
     def __init__(self, rank: OverlappingRank, platform: GroupPlatform, messages: GroupMessages):
-        super().__init__(rank.index, rank.hardware.layout, rank.hardware.demands, messages, platform)
+        super().__init__(rank.index, rank.hardware.stage_map, rank.hardware.demands, messages, platform)
         self._rank = rank
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:

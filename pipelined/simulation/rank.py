@@ -29,9 +29,9 @@ from pipelined.simulation.workload import Parameters
 
 @dataclass(frozen=True)
 class Hardware:
-    """The layout and the state of one simulated segment, which all ranks share."""
+    """The stage map and the state of one simulated segment, which all ranks share."""
 
-    layout: StageMap
+    stage_map: StageMap
     demands: Demands
     links: VirtualLinks
     cores: VirtualCores
@@ -103,7 +103,7 @@ class Rank(ABC):
     def __init__(self, platform: GroupPlatform, rank: int, tasks: Nursery):
         self.job, self.hardware, self.rank, self._tasks = platform.job, platform.hardware, rank, tasks
         self.index = platform.job.plan.position(rank)[1]
-        self.stages = self.hardware.layout.stages_of(self.index)
+        self.stages = self.hardware.stage_map.stages_of(self.index)
         self.mine = [group for group in self.job.workload.parameters if set(self.stages).intersection(group.stages)]
 
     @abstractmethod
@@ -130,12 +130,12 @@ class FlushedRank(Rank):
 
     def __init__(self, platform: GroupPlatform, rank: int, messages: GroupMessages, prepared: Prepared, tasks: Nursery):
         super().__init__(platform, rank, tasks)
-        layout, demands = self.hardware.layout, self.hardware.demands
+        stage_map, demands = self.hardware.stage_map, self.hardware.demands
         self._schedule, due = prepared.schedule, DueMessages(prepared.instructions)
-        self._rule = UpdateRule(layout, [(stage,) for stage in self.stages])  # an update has its price by stage
+        self._rule = UpdateRule(stage_map, [(stage,) for stage in self.stages])  # an update has its price by stage
         self._sync = GradientSync(self, self.mine, self._sum, prepared.instructions)
         ended = self._sync.ended
-        self.worker = VirtualWorker(self.index, layout, demands, messages, platform, on_done=ended, due=due)
+        self.worker = VirtualWorker(self.index, stage_map, demands, messages, platform, on_done=ended, due=due)
 
     async def run(self) -> None:
         """Run the schedule, finish the gradient sums, sum the step totals over all ranks, make the rule's updates.

@@ -149,23 +149,27 @@ class _Ran:
 
 async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
     """Run some steps, from one drain to the next."""
-    plan, machine, layout = job.plan, job.machine, find(job.plan.schedule).layout(replace(job.plan.shape, steps=steps))
+    plan, machine, stage_map = (
+        job.plan,
+        job.machine,
+        find(job.plan.schedule).stage_map(replace(job.plan.shape, steps=steps)),
+    )
     working = plan.world_size * (2 if any(stage.beside for stage in job.workload.stages) else 1)
     cores = VirtualCores(machine.cores / plan.tensor if machine.shares(working) else 0)
     sums, links = VirtualSums(job.sums(steps)), VirtualLinks(machine, job.members)
-    hardware = Hardware(layout, Demands(layout, job.seconds), links, cores, sums)
+    hardware = Hardware(stage_map, Demands(stage_map, job.seconds), links, cores, sums)
     kind: Callable[..., Rank] = FlushedRank if plan.flushes else OverlappingRank
     groups: list[list[Rank]] = []
     async with Nursery() as tasks:
         for group in range(plan.width):
             messages, platform = GroupMessages(), GroupPlatform(job, hardware, group)
-            ranks = [plan.rank(group, worker) for worker in range(layout.workers)]
+            ranks = [plan.rank(group, worker) for worker in range(stage_map.workers)]
             groups.append(
                 [kind(platform, rank, messages, one, tasks) for rank, one in zip(ranks, prepared, strict=True)]
             )
             for rank in groups[-1]:
                 tasks.create_task(rank.run(), name=f"rank {rank.rank}")
-    timelines = tuple(Timeline(layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
+    timelines = tuple(Timeline(stage_map, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
     done = [
         replace(each, ranks=tuple(rank + member for rank in each.ranks))
         for each in sums.done
@@ -177,9 +181,9 @@ async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
 
 def _memory(job: Job, group: Timeline) -> list[RankMemory]:
     """The memory of each worker of a group; for a dynamic schedule with a flush, the peak over all timings."""
-    layout = job.plan.layout
-    program = in_time(find(job.plan.schedule), layout) if job.plan.flushes else group.program
+    stage_map = job.plan.stage_map
+    program = in_time(find(job.plan.schedule), stage_map) if job.plan.flushes else group.program
     return [
-        rank_memory(job.workload, layout, worker, instructions, job.recompute)
+        rank_memory(job.workload, stage_map, worker, instructions, job.recompute)
         for worker, instructions in enumerate(program.workers)
     ]

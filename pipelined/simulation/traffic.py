@@ -37,10 +37,10 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, in
 
 def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
     """Bytes by link of the pipelines' messages: an activation and a gradient per microbatch and boundary."""
-    layout, carried = plan.layout, Counter[Link]()
-    for pipe, entering in enumerate(layout.microbatches):
+    stage_map, carried = plan.stage_map, Counter[Link]()
+    for pipe, entering in enumerate(stage_map.microbatches):
         for stage in range(plan.depth - 1):
-            nbytes = len(entering) * workload.stages[stage].message_bytes // layout.parts
+            nbytes = len(entering) * workload.stages[stage].message_bytes // stage_map.parts
             for group, member in product(range(plan.width), range(plan.tensor)):
                 here, there = (plan.holder(group, pipe, end, member) for end in (stage, stage + 1))
                 if here != there and nbytes:

@@ -222,7 +222,7 @@ def _versions(
         return None
     (stage,) = stages.values()
     assert isinstance(stage, Stage)  # a team has a flush
-    updates, kind = job.plan.layout.updates, NewestOnly if job.numerics.newest else Versions
+    updates, kind = job.plan.stage_map.updates, NewestOnly if job.numerics.newest else Versions
     return versioned(stage, local.buckets, job.optimizer_config, optimizer, updates, kind=kind)
 
 

@@ -71,7 +71,7 @@ def _in_order(context: RankContext, windows: int) -> list[tuple[int, int, int]]:
     """This rank's passes, (pipe, stage, window), in the order of their times."""
     shares = [_pipe_of_window(context, number) for number in range(windows)]
     timed = []
-    for pipe, stage in context.plan.layout.held_by(context.worker):
+    for pipe, stage in context.plan.stage_map.held_by(context.worker):
         mine = [number for number, share in enumerate(shares) if share == (context.group, pipe)]
         timed += [(place + stage, number, pipe, stage) for place, number in enumerate(mine)]
     return [(pipe, stage, number) for _, number, pipe, stage in sorted(timed)]
@@ -80,7 +80,7 @@ def _in_order(context: RankContext, windows: int) -> list[tuple[int, int, int]]:
 def _pipe_of_window(context: RankContext, number: int) -> tuple[int, int]:
     """The (group, pipe) that evaluates a window."""
     width = context.plan.width
-    return number % width, number // width % context.plan.layout.pipes
+    return number % width, number // width % context.plan.stage_map.pipes
 
 
 def _held(context: RankContext, stage: int) -> Stage | TeamStage:
@@ -163,7 +163,7 @@ async def sample(
     if context.group:
         return []
     rows, lengths = [list(prompt) for prompt in prompts], [len(prompt) for prompt in prompts]
-    held = [stage for pipe, stage in context.plan.layout.held_by(context.worker) if pipe == 0]
+    held = [stage for pipe, stage in context.plan.stage_map.held_by(context.worker) if pipe == 0]
     pasts = {stage: KeyValueCache() if cached else None for stage in held}
     for known in range(min(lengths), max(lengths) + count if count else 0):
         choose = partial(_choose, pick, [known - length for length in lengths])

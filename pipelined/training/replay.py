@@ -117,11 +117,11 @@ def _prove(
     fact, remedy = f"{fact}{plan.world_size}, there: {len(by_rank)})", "replay it with the flags it was written with"
     if sorted(by_rank) != list(range(plan.world_size)):
         raise TraceError(f"{fact}; {remedy}")
-    layout = find(plan.schedule).layout(replace(plan.shape, steps=steps))
+    stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=steps))
     for group, member in product(range(plan.width), range(plan.tensor)):
-        ranks = [plan.rank(group, worker, member) for worker in range(layout.workers)]
+        ranks = [plan.rank(group, worker, member) for worker in range(stage_map.workers)]
         try:
-            check(Program(layout, tuple(tuple(by_rank[rank]) for rank in ranks)))
+            check(Program(stage_map, tuple(tuple(by_rank[rank]) for rank in ranks)))
         except ScheduleError as error:
             raise TraceError(f"{fact}; {remedy}\n{error}") from error
         for rank in ranks:

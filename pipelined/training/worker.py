@@ -77,7 +77,7 @@ class TrainWorker(Worker):
         instructions: Nursery | None = None,
         loss_scale: float = 1.0,
     ):
-        super().__init__(context.worker, context.plan.layout)
+        super().__init__(context.worker, context.plan.stage_map)
         self._scale = loss_scale / context.plan.microbatches_an_update
         self.context, self.step, self._sums = context, step, sums
         self.losses, self.count = dict[int, float](), 0.0
@@ -192,7 +192,7 @@ class TrainWorker(Worker):
         self.context.tracer.record(
             name.partition("_")[0], name, start, end, (self.step, at.stage, at.microbatch, at.pipe)
         )
-        if at.op == "F" and at.stage == self.layout.depth - 1:
+        if at.op == "F" and at.stage == self.stage_map.depth - 1:
             self._score(self._number(at), *result.tensors)
         elif at.op == "F":
             for reader, parcel in self.context.skips.split_activations(at.stage, result).items():
@@ -226,7 +226,7 @@ class TrainWorker(Worker):
     def _is_awaited(self, at: Instruction) -> bool:
         """Whether another rank waits for the result of an instruction, or a gradient sum may start at its end."""
         if at.op == "F":
-            return at.stage < self.layout.depth - 1
+            return at.stage < self.stage_map.depth - 1
         sends, last = at.op in "BI" and at.stage > 0, at.op in "BW" and not self._gradients[at.stage]
         return sends or last
 
@@ -243,7 +243,7 @@ class TrainWorker(Worker):
 
     def origins(self, at: Instruction) -> dict[int, Origin]:
         """The sender and the key of each message that an instruction needs, by the stage that it comes from."""
-        receives = at.op in "BI" and at.stage < self.layout.depth - 1
+        receives = at.op in "BI" and at.stage < self.stage_map.depth - 1
         if not receives and (at.op != "F" or at.stage == 0):
             return {}
         where = self.step, at.pipe, at.stage, at.microbatch
@@ -269,7 +269,7 @@ class TrainWorker(Worker):
 
     def _targets(self, at: Instruction) -> Any:
         """The targets of the last stage; None on other stages."""
-        last = at.stage == self.layout.depth - 1
+        last = at.stage == self.stage_map.depth - 1
         return self.context.feed.targets(self.step, self._number(at)) if last else None
 
     @contextmanager

@@ -52,7 +52,7 @@ def program():
 def test_the_plan_is_the_one_described():
     assert (PLAN.schedule, PLAN.depth, PLAN.width, PLAN.batch) == ("chimera", 4, 1, 32)
     assert (PLAN.microbatch, PLAN.microbatches, JOB.sequence) == (8, 4, 64)
-    assert PLAN.layout.microbatches == ((0, 1), (2, 3))
+    assert PLAN.stage_map.microbatches == ((0, 1), (2, 3))
 
 
 def test_the_grid_is_the_one_drawn():

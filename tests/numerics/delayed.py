@@ -52,7 +52,7 @@ class Outcome:
 def delayed(case: Case, steps: int, version: Version) -> Outcome:
     """Train on one process."""
     model, feed, width, each = case.model, Feed(), case.width, case.microbatches
-    every = case.plan.layout.updates.every
+    every = case.plan.stage_map.updates.every
     module = model.build(range(model.layers), torch.float64, "cpu", seed=3)
     weights = dict(module.named_parameters())
     stages, optimizer = stages_of(case), adamw(weights)

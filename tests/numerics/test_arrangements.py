@@ -51,7 +51,7 @@ def test_an_arrangement_gives_the_numbers_of_one_process_over_tcp(case):
 
 def test_every_synchronous_schedule_is_compared_in_every_run():
     compared = {parameters.values[0].schedule for parameters in SAMPLE if not parameters.marks}
-    assert compared >= {name for name in known() if find(name).layout(Shape(2, 2)).updates.flushes}
+    assert compared >= {name for name in known() if find(name).stage_map(Shape(2, 2)).updates.flushes}
 
 
 @pytest.mark.parametrize("later", [0, 1])
@@ -66,7 +66,7 @@ def test_a_schedule_that_sums_its_own_gradients_gives_the_numbers_of_one_process
             mine.insert(at + later, mine.pop(at))
         workers.append(tuple(mine))
     table = tmp_path / "own.csv"
-    table.write_text(write_table(Program(program.layout, tuple(workers))))
+    table.write_text(write_table(Program(program.stage_map, tuple(workers))))
     case = Case(str(table), 4, 2, 4)
     expected = plain(case)
     for outcome in together(case):

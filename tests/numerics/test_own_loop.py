@@ -249,7 +249,7 @@ def test_a_refused_evaluation_leaves_the_job_as_it_was(tmp_path):
 
 async def own_order(worker):
     for op in (worker.forward, worker.backward):
-        for _ in worker.layout.microbatches[0]:
+        for _ in worker.stage_map.microbatches[0]:
             await op(0, worker.index)
 
 

@@ -27,7 +27,7 @@ def taken(name, depth):
 
 @every_schedule
 def test_it_says_what_it_is_and_where_it_comes_from(name):
-    assert "Source:" in find(name).__doc__ and find(name).layout.__doc__ and find(name).schedule.__doc__
+    assert "Source:" in find(name).__doc__ and find(name).stage_map.__doc__ and find(name).schedule.__doc__
 
 
 @every_schedule
@@ -40,9 +40,9 @@ def test_a_shape_is_refused_with_a_remedy_or_gives_a_right_program(name, shape):
         assert "; " in str(error) or "must be at least" in str(error)
         return
     check(program)
-    layout = program.layout
-    assert layout.depth == shape.depth
-    assert sum(map(len, layout.microbatches)) == shape.microbatches * layout.parts
+    stage_map = program.stage_map
+    assert stage_map.depth == shape.depth
+    assert sum(map(len, stage_map.microbatches)) == shape.microbatches * stage_map.parts
 
 
 @every_schedule
@@ -51,13 +51,13 @@ def test_it_takes_any_number_of_microbatches_at_an_even_depth(name, depth):
     for microbatches in taken(name, depth):
         program = record(find(name), Shape(depth, microbatches))
         check(program)
-        assert sorted(sum(program.layout.microbatches, ())) == list(range(microbatches))
+        assert sorted(sum(program.stage_map.microbatches, ())) == list(range(microbatches))
 
 
 @every_schedule
 def test_microbatches_enter_a_pipe_in_the_order_of_their_numbers(name):
     for microbatches in taken(name, 4):
-        for pipe in find(name).layout(Shape(4, microbatches)).microbatches:
+        for pipe in find(name).stage_map(Shape(4, microbatches)).microbatches:
             assert list(pipe) == sorted(pipe)
 
 
@@ -66,7 +66,7 @@ def test_microbatches_enter_a_pipe_in_the_order_of_their_numbers(name):
 def test_nothing_to_do_is_refused(name, field):
     with pytest.raises(ScheduleError, match=rf"{field} must be at least 1 \(it is 0\)"):
         sizes = {"depth": 4, "microbatches": 4, "chunks": 1, field: 0}
-        find(name).layout(Shape(sizes["depth"], sizes["microbatches"], {"chunks": sizes["chunks"]}))
+        find(name).stage_map(Shape(sizes["depth"], sizes["microbatches"], {"chunks": sizes["chunks"]}))
 
 
 @every_schedule
@@ -96,7 +96,7 @@ def test_what_others_say_leads_to_schedules_that_there_are():
 
 MINE = """
 from dataclasses import dataclass
-from pipelined.schedules.gpipe import layout
+from pipelined.schedules.gpipe import stage_map
 
 @dataclass
 class Note:
@@ -125,7 +125,7 @@ def test_a_schedule_may_be_a_module_of_the_user_s(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "text, fact",
     [
-        ("def schedule(worker): ...", "lacks layout"),
+        ("def schedule(worker): ...", "lacks stage_map"),
         ("1 / 0", "ZeroDivisionError"),
         ("import nowhere_at_all", "nowhere"),
     ],

@@ -43,7 +43,7 @@ def modules_that_define(tree, *functions):
     [
         (["open_url"], [*TRANSPORTS.values(), *ENDPOINTS.values()]),
         (["build"], CODECS.values()),
-        (["layout", "schedule"], SCHEDULES.values()),
+        (["stage_map", "schedule"], SCHEDULES.values()),
         (["add_arguments", "run"], COMMANDS.values()),
     ],
     ids=["transports", "codecs", "schedules", "commands"],

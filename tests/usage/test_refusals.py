@@ -117,10 +117,10 @@ MISTAKES = [
 STUCK = """
 from pipelined.schedules import gpipe
 
-layout = gpipe.layout
+stage_map = gpipe.stage_map
 
 async def schedule(worker):
-    for _ in worker.layout.microbatches[0]:
+    for _ in worker.stage_map.microbatches[0]:
         await worker.backward(0)
         await worker.forward(0)
 """
@@ -150,7 +150,7 @@ def files(tmp_path_factory):
     (folder / "short").write_text("to be\n")
     (folder / "stuck.py").write_text(STUCK)
     (folder / "forgets.py").write_text(STUCK.replace("await worker.backward(0)", "pass"))
-    (folder / "broken.py").write_text("def layout(shape)\n")
+    (folder / "broken.py").write_text("def stage_map(shape)\n")
     (folder / "repeats.csv").write_text("0F0,0B0\n1F0,1B0,1B0\n")
     for name, size in (("tokens", 100), ("tokens-cut", 99)):
         write_tokens(folder / name, size)

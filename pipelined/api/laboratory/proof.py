@@ -113,7 +113,7 @@ class Proof:
 
         size = f"D = {self.shape.depth}, N = {self.shape.microbatches}"
         title = f"{self.schedule}, {size}: makespan {self.makespan:g}, {self.bubble_ratio:.1%} idle"
-        rows = [f"worker {worker}" for worker in range(self.timeline.layout.workers)]
+        rows = [f"worker {worker}" for worker in range(self.timeline.stage_map.workers)]
         return Picture(spans_of(self.timeline), rows, title, "time")
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ def prove(
     check(program, mailbox=mailbox, blocking_sums=blocking_sums, budget=budget)
     timeline = price(with_sums(program, costs=priced), priced)
     return Proof(
-        name, shape, program, timeline, None if timeline.layout.updates.flushes else steady(found, shape, priced)
+        name, shape, program, timeline, None if timeline.stage_map.updates.flushes else steady(found, shape, priced)
     )
 
 

@@ -100,27 +100,27 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
         ScheduleError: the schedule refuses the shape, or a coroutine calls for an instruction that does not exist.
         clock.Deadlock: the coroutines wait for one another.
     """
-    layout = schedule.layout(shape)
+    stage_map = schedule.stage_map(shape)
 
     async def everyone() -> Timeline:
-        messages, platform, demands = GroupMessages(), _FreeLinks(costs.p2p), _demands(layout, costs)
-        workers = [VirtualWorker(index, layout, demands, messages, platform) for index in range(layout.workers)]
+        messages, platform, demands = GroupMessages(), _FreeLinks(costs.p2p), _demands(stage_map, costs)
+        workers = [VirtualWorker(index, stage_map, demands, messages, platform) for index in range(stage_map.workers)]
         running = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
         await asyncio.gather(*running)  # if one fails, the loop, which runs only these tasks, cancels the others
-        return Timeline(layout, tuple(tuple(worker.done) for worker in workers))
+        return Timeline(stage_map, tuple(tuple(worker.done) for worker in workers))
 
     return run_virtual(everyone())
 
 
-def _demands(layout: StageMap, costs: Costs) -> Demands:
-    return Demands(layout, lambda i: costs.of(i.op, i.stage) / layout.parts)
+def _demands(stage_map: StageMap, costs: Costs) -> Demands:
+    return Demands(stage_map, lambda i: costs.of(i.op, i.stage) / stage_map.parts)
 
 
 class _Pass:
     """The longest paths through a program: a worker proceeds until a message is missing, then again once it is made."""
 
     def __init__(self, program: Program, costs: Costs):
-        self._program, self._p2p, self._demands = program, costs.p2p, _demands(program.layout, costs)
+        self._program, self._p2p, self._demands = program, costs.p2p, _demands(program.stage_map, costs)
         self._done: list[list[Timed]] = [[] for _ in program.workers]
         self._arrivals: dict[Token, float] = {}
         self._waiting: dict[Token, list[int]] = defaultdict(list)
@@ -131,7 +131,7 @@ class _Pass:
             self._go_on(self._ready.popleft())
         for token, workers in self._waiting.items():
             raise Deadlock(f"deadlock: worker {workers[0]} waits for {token}, which never comes; check the program")
-        return Timeline(self._program.layout, tuple(map(tuple, self._done)))
+        return Timeline(self._program.stage_map, tuple(map(tuple, self._done)))
 
     def _go_on(self, worker: int) -> None:
         done, arrivals = self._done[worker], self._arrivals

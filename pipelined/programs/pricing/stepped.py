@@ -42,12 +42,14 @@ def steady_step(schedule: Schedule, shape: Shape, costs: PipeCosts) -> float:
     Cost: 10 to 25 µs for each instruction of 2 (K/N + 3) steps, with K microbatches alive in the first stage.
     """
     full = steps_to_fill(shape)
-    layouts = (schedule.layout(Shape(shape.depth, shape.microbatches, shape.knobs, n)) for n in (full, full + FURTHER))
-    short, long = (makespan(schedule, layout, costs) for layout in layouts)
+    stage_maps = (
+        schedule.stage_map(Shape(shape.depth, shape.microbatches, shape.knobs, n)) for n in (full, full + FURTHER)
+    )
+    short, long = (makespan(schedule, stage_map, costs) for stage_map in stage_maps)
     return (long - short) / FURTHER
 
 
-def makespan(schedule: Schedule, layout: StageMap, costs: PipeCosts) -> float:
+def makespan(schedule: Schedule, stage_map: StageMap, costs: PipeCosts) -> float:
     """Seconds from the first start to the last end of a schedule with stage s of its one pipe on worker s.
 
     A message that arrives at this moment, within a relative error of 1e-9, has arrived.
@@ -55,7 +57,7 @@ def makespan(schedule: Schedule, layout: StageMap, costs: PipeCosts) -> float:
     Raises:
         Deadlock: the coroutines wait for one another.
     """
-    return _Stepping(schedule, layout, costs).run()
+    return _Stepping(schedule, stage_map, costs).run()
 
 
 @coroutine
@@ -64,15 +66,15 @@ def _pause(until: Pause) -> Generator[Pause, None, None]:
 
 
 class _Stepping:
-    def __init__(self, schedule: Schedule, layout: StageMap, costs: PipeCosts):
-        self.now, self.layout = 0.0, layout
+    def __init__(self, schedule: Schedule, stage_map: StageMap, costs: PipeCosts):
+        self.now, self.stage_map = 0.0, stage_map
         self.seconds, self._lines = {"F": costs.forward, "B": costs.backward}, costs.lines
         self._arrivals: dict[MessageKey, float] = {}
         self._waiting: dict[MessageKey, list[int]] = defaultdict(list)
-        workers = (_SteppedWorker(index, self) for index in range(layout.workers))
+        workers = (_SteppedWorker(index, self) for index in range(stage_map.workers))
         self._running: list[Coroutine[Any, Any, None]] = [schedule.schedule(worker) for worker in workers]
-        self._due = [0.0] * layout.workers
-        self._moments = [(0.0, index) for index in range(layout.workers)]
+        self._due = [0.0] * stage_map.workers
+        self._moments = [(0.0, index) for index in range(stage_map.workers)]
 
     def run(self) -> float:
         while self._moments:
@@ -92,7 +94,7 @@ class _Stepping:
     def begin(self, op: str, stage: int, microbatch: int) -> float:
         """Let a computation start now, and its message arrive; returns its end."""
         end = self.now + self.seconds[op][stage]
-        if op == "F" and stage < self.layout.depth - 1:
+        if op == "F" and stage < self.stage_map.depth - 1:
             self._send(("F", stage + 1, microbatch), end + self._lines[stage])
         elif op == "F":
             self._send(("B", stage, microbatch), end)
@@ -130,7 +132,7 @@ class _Stepping:
 
 class _SteppedWorker(Worker):
     def __init__(self, index: int, stepping: _Stepping):
-        super().__init__(index, stepping.layout)
+        super().__init__(index, stepping.stage_map)
         self._stepping = stepping
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:

@@ -20,13 +20,13 @@ class Timed:
 class Timeline:
     """The timed instructions of every worker."""
 
-    layout: StageMap
+    stage_map: StageMap
     workers: tuple[tuple[Timed, ...], ...]
 
     @property
     def program(self) -> Program:
         """The instructions of every worker, in order."""
-        return Program(self.layout, tuple(tuple(timed.instruction for timed in worker) for worker in self.workers))
+        return Program(self.stage_map, tuple(tuple(timed.instruction for timed in worker) for worker in self.workers))
 
     @property
     def computations(self) -> list[list[Timed]]:
@@ -52,13 +52,13 @@ class Timeline:
     @property
     def peak_activations(self) -> list[float]:
         """The most microbatches alive at once on each worker: forward begun, last backward (half) not ended."""
-        parts = self.layout.parts
+        parts = self.stage_map.parts
         return [most / parts if parts > 1 else most for most in map(most_alive, self.program.workers)]
 
     @property
     def weight_copies(self) -> list[int]:
         """Copies of weights on each worker: for each of its stages the versions that it holds."""
         return [
-            len(self.layout.stages_of(worker)) * versions_held(self.layout.updates, most_alive(instructions))
+            len(self.stage_map.stages_of(worker)) * versions_held(self.stage_map.updates, most_alive(instructions))
             for worker, instructions in enumerate(self.program.workers)
         ]

@@ -63,19 +63,19 @@ class Demand(NamedTuple):
 
 
 class Demands(dict[tuple[str, int, int, int], Demand]):
-    """The demand of each instruction, calculated once for all groups with the same layout.
+    """The demand of each instruction, calculated once for all groups with the same stage map.
 
     Args:
         seconds: the seconds of a computation on a core of its own; the start of a gradient sum takes none.
     """
 
-    def __init__(self, layout: StageMap, seconds: Callable[[Instruction], float]):
+    def __init__(self, stage_map: StageMap, seconds: Callable[[Instruction], float]):
         super().__init__()
-        self._layout, self._seconds = layout, seconds
+        self._stage_map, self._seconds = stage_map, seconds
 
     def __missing__(self, key: tuple[str, int, int, int]) -> Demand:
-        instruction, depth = Instruction(*key), self._layout.depth
-        gives = [(token, self._layout.placement[token[1], token[2]]) for token in instruction.gives(depth)]
+        instruction, depth = Instruction(*key), self._stage_map.depth
+        gives = [(token, self._stage_map.placement[token[1], token[2]]) for token in instruction.gives(depth)]
         seconds = self._seconds(instruction) if instruction.computes else 0.0
         self[key] = Demand(instruction, instruction.takes(depth), gives, seconds)
         return self[key]
@@ -139,7 +139,7 @@ class VirtualWorker(Worker):
     def __init__(
         self,
         index: int,
-        layout: StageMap,
+        stage_map: StageMap,
         demands: Demands,
         messages: GroupMessages,
         platform: Platform,
@@ -147,7 +147,7 @@ class VirtualWorker(Worker):
         on_done: Callable[[Instruction], None] = lambda instruction: None,
         due: DueMessages | None = None,
     ):
-        super().__init__(index, layout)
+        super().__init__(index, stage_map)
         self.done: list[Timed] = []
         self._demands, self._messages, self._platform, self._on_done = demands, messages, platform, on_done
         self._due = due or DueMessages()

@@ -28,18 +28,18 @@ def check(
             without a sum in the program is summed after its last gradient. False: sums block no worker.
         budget: microbatches that a worker may have alive: forward begun, last backward (half) not ended.
     Raises:
-        ScheduleError: the layout is inconsistent; an instruction is unknown, misplaced, missing or repeated; more
+        ScheduleError: the stage map is inconsistent; an instruction is unknown, misplaced, missing or repeated; more
             microbatches are alive than the budget; a gradient is summed before it is complete; or the order deadlocks.
             The message shows the workers concerned, with an arrow at each fault.
     Cost: one pass over the instructions.
     """
     if mailbox is not None and mailbox < 0:
         raise ScheduleError(f"a mailbox holds no negative number of messages (mailbox: {mailbox}); use 0 or more")
-    check_layout(program.layout)
+    check_stage_map(program.stage_map)
     _check_places(program)
     _check_sums(program)
     _check_complete(program)
-    if not program.layout.updates.flushes:
+    if not program.stage_map.updates.flushes:
         _check_updates(program)
     deadlock = find_deadlock(
         with_sums(program, "eager") if blocking_sums else program, ProofLimits(mailbox, blocking_sums)
@@ -50,18 +50,20 @@ def check(
         _check_budget(program, budget)
 
 
-def check_layout(layout: StageMap) -> None:
-    """Refuse a layout unless each stage is on exactly one worker of the group and each microbatch in one pipe."""
-    places = {(pipe, stage) for pipe in range(layout.pipes) for stage in range(layout.depth)}
-    if set(layout.placement) != places:
-        odd = sorted(set(layout.placement) ^ places)[0]
-        fact = f"the layout places {len(layout.placement)} (pipe, stage) pairs of {len(places)}"
+def check_stage_map(stage_map: StageMap) -> None:
+    """Refuse a stage map unless each stage is on exactly one worker of the group and each microbatch in one pipe."""
+    places = {(pipe, stage) for pipe in range(stage_map.pipes) for stage in range(stage_map.depth)}
+    if set(stage_map.placement) != places:
+        odd = sorted(set(stage_map.placement) ^ places)[0]
+        fact = f"the stage map places {len(stage_map.placement)} (pipe, stage) pairs of {len(places)}"
         raise ScheduleError(f"{fact} (first to differ: pipe {odd[0]}, stage {odd[1]}); place every stage of every pipe")
-    for (pipe, stage), worker in layout.placement.items():
-        if worker not in range(layout.workers):
+    for (pipe, stage), worker in stage_map.placement.items():
+        if worker not in range(stage_map.workers):
             fact = f"stage {stage} of pipe {pipe} is on worker {worker!r}"
-            raise ScheduleError(f"{fact} (workers: {layout.workers}); give one number from 0 to {layout.workers - 1}")
-    numbers = Counter(microbatch for pipe in layout.microbatches for microbatch in pipe)
+            raise ScheduleError(
+                f"{fact} (workers: {stage_map.workers}); give one number from 0 to {stage_map.workers - 1}"
+            )
+    numbers = Counter(microbatch for pipe in stage_map.microbatches for microbatch in pipe)
     if numbers != Counter(range(len(numbers))):
         wrong = sorted(m for m in {*numbers, *range(len(numbers))} if numbers[m] != 1 or m not in range(len(numbers)))
         fact = f"microbatch {wrong[0]} is in {numbers[wrong[0]]} places (microbatches: {len(numbers)})"
@@ -69,20 +71,20 @@ def check_layout(layout: StageMap) -> None:
 
 
 def _check_places(program: Program) -> None:
-    layout = program.layout
-    entering = [frozenset(pipe) for pipe in layout.microbatches]
+    stage_map = program.stage_map
+    entering = [frozenset(pipe) for pipe in stage_map.microbatches]
     for (worker, position), instruction in program.everything():
         pipe, stage = instruction.pipe, instruction.stage
         if not instruction.computes:
             continue
         if instruction.op not in OPS:
             problem = f"unknown op {instruction.op!r}; known: {', '.join([*OPS, SUM])}"
-        elif (pipe, stage) not in layout.placement:
-            problem = f"no such stage (pipes: {layout.pipes}, depth: {layout.depth}); keep to 0 … one less"
-        elif worker != layout.placement[pipe, stage]:
-            problem = f"not held here; stage {stage} of pipe {pipe} is on worker {layout.placement[pipe, stage]}"
+        elif (pipe, stage) not in stage_map.placement:
+            problem = f"no such stage (pipes: {stage_map.pipes}, depth: {stage_map.depth}); keep to 0 … one less"
+        elif worker != stage_map.placement[pipe, stage]:
+            problem = f"not held here; stage {stage} of pipe {pipe} is on worker {stage_map.placement[pipe, stage]}"
         elif instruction.microbatch not in entering[pipe]:
-            problem = f"not a microbatch of pipe {pipe}; its own are {list(layout.microbatches[pipe])}"
+            problem = f"not a microbatch of pipe {pipe}; its own are {list(stage_map.microbatches[pipe])}"
         else:
             continue
         raise _misplaced(program, (worker, position), problem)
@@ -91,12 +93,12 @@ def _check_places(program: Program) -> None:
 def _check_sums(program: Program) -> None:
     """Require that a worker sums a stage's gradient at most once, and not before its last gradient of that stage."""
     for worker, instructions in enumerate(program.workers):
-        last, held, summed = last_gradients(instructions), program.layout.stages_of(worker), set[int]()
+        last, held, summed = last_gradients(instructions), program.stage_map.stages_of(worker), set[int]()
         for position, instruction in enumerate(instructions):
             if instruction.computes:
                 continue
             stage = instruction.stage
-            if not program.layout.updates.flushes:
+            if not program.stage_map.updates.flushes:
                 problem = f"without a flush each update sums the gradients of stage {stage}; leave the sum out"
             elif stage not in held:
                 problem = f"not held here; the stages of worker {worker} are {held}"
@@ -122,8 +124,8 @@ def _check_complete(program: Program) -> None:
     found = defaultdict(list)
     for (worker, position), i in program.everything():
         found[worker, i.pipe, i.stage, i.microbatch].append((i.op, position))
-    for (pipe, stage), worker in program.layout.placement.items():
-        for microbatch in program.layout.microbatches[pipe]:
+    for (pipe, stage), worker in program.stage_map.placement.items():
+        for microbatch in program.stage_map.microbatches[pipe]:
             _check_one(program, worker, Instruction("F", pipe, stage, microbatch), found)
 
 
@@ -154,18 +156,18 @@ def _check_updates(program: Program) -> None:
             microbatches alive than its stage may have, or uses a version of the weights before its update.
     """
     for worker, instructions in enumerate(program.workers):
-        held = program.layout.held_by(worker)
+        held = program.stage_map.held_by(worker)
         if len(held) != 1:
             fact = f"worker {worker} of an asynchronous schedule holds {len(held)} stages"
             raise ScheduleError(f"{fact}; put one stage on each worker, in one pipe")
-        most = program.layout.most_alive(held[0][1])
+        most = program.stage_map.most_alive(held[0][1])
         for position, problem in _update_faults(program, instructions, most):
             raise _misplaced(program, (worker, position), f"{problem}; move it")
 
 
 def _update_faults(program: Program, instructions: Sequence[Instruction], most: int) -> Iterator[tuple[int, str]]:
     """(position, the fault there)."""
-    updates = program.layout.updates
+    updates = program.stage_map.updates
     done = begun = 0
     for position, instruction in enumerate(instructions):
         newest = done // updates.every
@@ -189,8 +191,8 @@ def _check_budget(program: Program, budget: float) -> None:
         alive = 0
         for position, instruction in enumerate(instructions):
             alive += {"F": 1, "B": -1, "W": -1}.get(instruction.op, 0)
-            if not alive / program.layout.parts <= budget:
-                count = f"{alive / program.layout.parts:g}"
+            if not alive / program.stage_map.parts <= budget:
+                count = f"{alive / program.stage_map.parts:g}"
                 fact = f"worker {worker} has more alive than the budget (microbatches: {count}, budget: {budget:g})"
                 grid = fault_grid(program, {(worker, position): f"{count} alive from here"})
                 raise ScheduleError(f"{fact}; raise `budget=`, or choose a schedule that keeps fewer\n{grid}")

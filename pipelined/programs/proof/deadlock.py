@@ -115,7 +115,7 @@ class _DryRun:
 
     def _begin(self, worker: int) -> bool:
         """Take the tokens of the next instruction and leave those that it makes; False if a token is missing."""
-        instruction, depth = self._next(worker), self.program.layout.depth
+        instruction, depth = self._next(worker), self.program.stage_map.depth
         lacking = self._lacking(instruction)
         if lacking is not None:
             self.waiting[lacking] = worker
@@ -155,11 +155,13 @@ class _DryRun:
         return self.program.workers[worker][self.heads[worker]]
 
     def _lacking(self, instruction: Instruction) -> Token | None:
-        return next((token for token in instruction.takes(self.program.layout.depth) if token not in self.left), None)
+        return next(
+            (token for token in instruction.takes(self.program.stage_map.depth) if token not in self.left), None
+        )
 
     def _holder(self, token: Token) -> int:
         _, pipe, stage, _ = token
-        return self.program.layout.placement[pipe, stage]
+        return self.program.stage_map.placement[pipe, stage]
 
     def cycle(self) -> tuple[list[int], dict[Position, str]]:
         """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""
@@ -173,7 +175,7 @@ class _DryRun:
 
     def _awaited(self, worker: int) -> tuple[int, str]:
         """A worker that the blocked `worker` waits for, and the reason in words."""
-        instruction, depth = self._next(worker), self.program.layout.depth
+        instruction, depth = self._next(worker), self.program.stage_map.depth
         if not self.begun[worker]:
             lacking = self._lacking(instruction)
             return self._first(lambda _, i: lacking in i.gives(depth), "waits for")

@@ -44,7 +44,7 @@ SomeSchedule = str | os.PathLike[str] | ModuleType | type[Any] | Callable[[Worke
 
 @dataclass(frozen=True)
 class OwnSchedule:
-    """A user's schedule, with checks around its `layout`.
+    """A user's schedule, with checks around its `stage_map`.
 
     Args:
         name: the name under which every rank finds it.
@@ -69,23 +69,23 @@ class OwnSchedule:
         """The functions that it lacks."""
         if inspect.isfunction(self.source):
             return []
-        return [part for part in ("layout", "schedule") if not callable(getattr(self.source, part, None))]
+        return [part for part in ("stage_map", "schedule") if not callable(getattr(self.source, part, None))]
 
-    def layout(self, shape: Shape) -> StageMap:
-        """The layout that the module returns.
+    def stage_map(self, shape: Shape) -> StageMap:
+        """The stage map that the module returns.
 
         Raises:
             ScheduleError: the module raised (any exception), does not stop, or did not return a StageMap of numbers.
         """
         if inspect.isfunction(self.source):
             return one_pipe(self.name, shape)
-        with bounded(f"the layout of {self.__name__}", shape.depth * shape.microbatches * shape.steps):
-            answer = run_user_code(f"cannot lay out {self.__name__}", lambda: self._functions().layout(shape))
+        with bounded(f"the stage map of {self.__name__}", shape.depth * shape.microbatches * shape.steps):
+            answer = run_user_code(f"cannot lay out {self.__name__}", lambda: self._functions().stage_map(shape))
         if not isinstance(answer, StageMap):
-            raise ScheduleError(f"the layout of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
+            raise ScheduleError(f"the stage map of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
         for (pipe, stage), worker in answer.placement.items():
             if isinstance(worker, tuple):  # as earlier versions wanted it
-                fact = f"the layout of {self.__name__} places stage {stage} of pipe {pipe} on {worker}"
+                fact = f"the stage map of {self.__name__} places stage {stage} of pipe {pipe} on {worker}"
                 raise ScheduleError(f"{fact}; give the number of one worker")
         return answer
 
@@ -135,7 +135,7 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
         source = run_user_code(f"cannot import the schedule {name!r}", lambda: _imported(name), remedy)
     schedule = OwnSchedule(name, source)
     if schedule.missing:
-        need = "layout(shape) and async schedule(worker)"
+        need = "stage_map(shape) and async schedule(worker)"
         raise ScheduleError(f"{name} is no schedule (it lacks {', '.join(schedule.missing)}); it must define {need}")
     for knob in schedule.KNOBS:
         if not isinstance(knob, Knob) or not knob.name.isidentifier() or knob.name in TAKEN:

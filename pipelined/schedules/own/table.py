@@ -69,7 +69,7 @@ class TableSchedule:
         knobs = {PIPES.name: pipes, CHUNKS.name: max(held.values())}
         return Shape(depth, len({(c[1], c[3]) for c in self._cells}), knobs)
 
-    def layout(self, shape: Shape) -> StageMap:
+    def stage_map(self, shape: Shape) -> StageMap:
         """Each stage on the worker that has most of its instructions.
 
         Raises:
@@ -149,7 +149,7 @@ class Recorded(Protocol):
     """The part of a program that `write_table` reads."""
 
     @property
-    def layout(self) -> StageMap: ...
+    def stage_map(self) -> StageMap: ...
     @property
     def workers(self) -> Sequence[Sequence[Instructed]]: ...
 
@@ -182,10 +182,10 @@ def write_table(program: Recorded) -> str:
     Raises:
         ScheduleError: microbatches are cut into parts, which a table cannot express.
     """
-    if program.layout.parts != 1:
-        fact = f"a table cannot say that microbatches are cut (parts: {program.layout.parts})"
+    if program.stage_map.parts != 1:
+        fact = f"a table cannot say that microbatches are cut (parts: {program.stage_map.parts})"
         raise ScheduleError(f"{fact}; use `scale=direct` or forward-doubling")
-    several, updates = program.layout.pipes > 1, program.layout.updates
+    several, updates = program.stage_map.pipes > 1, program.stage_map.updates
     text = io.StringIO()
     if not updates.flushes:
         text.write(f"updates every {updates.every}{'' if updates.delay is None else f' delay {updates.delay}'}\n")

@@ -1,4 +1,4 @@
-"""Knobs: settings of a schedule beyond depth and microbatches. A schedule names its own in `KNOBS` beside its `layout`.
+"""Knobs: settings of a schedule beyond depth and microbatches. A schedule names its own in `KNOBS`.
 
 A knob is declared once. It becomes a flag of every program, a key of plan files and of JSON output, and a choice that
 the planner tries and names in its tables (see `registry.knobs_of`). The knobs here belong to several schedules.

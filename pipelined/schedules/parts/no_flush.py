@@ -1,4 +1,4 @@
-"""The layout and the order that asynchronous schedules share: one pipe, filled once per segment, not once per step.
+"""The stage map and the order that asynchronous schedules share: one pipe, filled once per segment, not once per step.
 
 The microbatches alive on a stage have a limit: D - s on stage s unless the stage map says otherwise. Without one the
 age of the weights that a microbatch uses would depend on the length of the segment.
@@ -23,7 +23,7 @@ def segment(name: str, shape: Shape, updates: Updates) -> StageMap:
 
 async def one_f_one_b(worker: Worker) -> None:
     """Run one segment on one worker: warm-up, then a forward and a backward in turn, and one cool-down at the end."""
-    alive, most = 0, worker.layout.most_alive(worker.index)
+    alive, most = 0, worker.stage_map.most_alive(worker.index)
     while await worker.wait(("F", 0)):
         await worker.forward(0)
         alive += 1

@@ -69,7 +69,7 @@ async def follow(worker: Worker, order: Iterable[tuple[str, PipeStage]]) -> None
     issued: Counter[tuple[str, PipeStage]] = Counter()
     for op, (pipe, stage) in order:
         issued[op, (pipe, stage)] += 1
-        if issued[op, (pipe, stage)] <= len(worker.layout.microbatches[pipe]):
+        if issued[op, (pipe, stage)] <= len(worker.stage_map.microbatches[pipe]):
             await worker.do(op, pipe, stage)
 
 

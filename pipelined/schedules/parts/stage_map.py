@@ -58,7 +58,7 @@ FLUSH = Updates(every=0, delay=0, flushes=True)
 
 @dataclass(frozen=True)
 class StageMap:
-    """The layout for one shape: which worker holds which stage of which pipe, and which microbatches enter each pipe.
+    """The map of one shape: which worker holds which stage of which pipe, and which microbatches enter each pipe.
 
     Args:
         depth: the number of stages, D.

@@ -1,8 +1,8 @@
 """The worker that a schedule's coroutine commands: forward, backward, its two halves, and queries for arrived messages.
 
-A schedule is a module with two functions: `layout(shape)`, which refuses an impossible shape and returns the stage map,
-and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next microbatch of its pipe
-unless the caller names one, waits for its message, computes and sends; it never waits for a send.
+A schedule is a module with two functions: `stage_map(shape)`, which refuses an impossible shape or returns its stage
+map, and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next microbatch of its
+pipe unless the caller names one, waits for its message, computes and sends; it never waits for a send.
 
 A *dynamic* schedule also calls `here`, or `wait` with a patience; both return whether the message of an instruction has
 arrived. The result may only change when weight halves run: the order of F, B and I must be the same for all results.
@@ -30,13 +30,13 @@ class Worker(ABC):
 
     Args:
         index: the worker's number in its group, 0 … workers-1.
-        layout: the stage map of the whole group.
+        stage_map: the stage map of the whole group.
     """
 
-    def __init__(self, index: int, layout: StageMap):
-        self.index, self.layout = index, layout
+    def __init__(self, index: int, stage_map: StageMap):
+        self.index, self.stage_map = index, stage_map
         self._taken: Counter[tuple[str, int, int]] = Counter()
-        self._first = {pipe: stage for pipe, stage in reversed(layout.held_by(index))}
+        self._first = {pipe: stage for pipe, stage in reversed(stage_map.held_by(index))}
 
     async def forward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Forward of the next (or the given) microbatch of a pipe through this worker's stage of that pipe."""
@@ -121,18 +121,18 @@ class Worker(ABC):
         """
         if patience == math.inf:
             fact = f"worker {self.index} cannot wait for one of several messages"
-            raise ScheduleError(f"{fact}; let the layout of an asynchronous schedule say its `updates`")
+            raise ScheduleError(f"{fact}; let the stage map of an asynchronous schedule say its `updates`")
 
     async def remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
         """Whether an op of a pipe has a further microbatch here; waits until this is decided."""
         stage = self._stage(pipe) if stage is None else stage
-        return self._taken[op, pipe, stage] < len(self.layout.microbatches[pipe])
+        return self._taken[op, pipe, stage] < len(self.stage_map.microbatches[pipe])
 
     def _next(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> tuple[int, int]:
         if stage is None:
             stage = self._stage(pipe)
         if microbatch is None:
-            entering, taken = self.layout.microbatches[pipe], self._taken[op, pipe, stage]
+            entering, taken = self.stage_map.microbatches[pipe], self._taken[op, pipe, stage]
             if taken == len(entering):
                 fact = f"worker {self.index} asks for one {op} more than there are (pipe: {pipe}, stage: {stage}"
                 raise ScheduleError(f"{fact}, microbatches: {taken}); let the schedule stop there")

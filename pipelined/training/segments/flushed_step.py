@@ -56,7 +56,7 @@ class FlushedStep(Segment):
         self._context, self._local, self._optimizer, self._step = context, local, optimizer, step
         self._sums, self._prepared, self._order, self._drained = sums, prepared, order, asyncio.Event()
         self._buckets = {bucket.stages: bucket for bucket in local.buckets}
-        self._rule = UpdateRule(context.plan.layout, self._buckets)
+        self._rule = UpdateRule(context.plan.stage_map, self._buckets)
 
     async def run(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):  # the step's norm tells all ranks of such gradients

@@ -58,16 +58,16 @@ class OverlappingSteps(Worker, Segment):
         after_update: AfterUpdate = do_nothing,
     ):
         shape = replace(context.plan.shape, steps=len(steps))
-        super().__init__(context.worker, layout := prepared.schedule.layout(shape))
+        super().__init__(context.worker, stage_map := prepared.schedule.stage_map(shape))
         self._context, self._held, self._steps, self._each = context, held, steps, shape.microbatches
         self._schedule, self._orders = prepared.schedule, orders
         self._admission = StepAdmission(len(steps), steps_to_fill(shape))
 
         def rate(update: int) -> float | None:
-            return optimizer_config.rate(steps.start + update * layout.updates.every // shape.microbatches)
+            return optimizer_config.rate(steps.start + update * stage_map.updates.every // shape.microbatches)
 
         self._updates = StageUpdates(
-            context=context, held=held, layout=layout, rate=rate, sums=sums, after_update=after_update
+            context=context, held=held, stage_map=stage_map, rate=rate, sums=sums, after_update=after_update
         )
         self._messages = MessageQueues(context.actor, context.messages.receive)
         self._open: dict[int, TrainWorker] = {}
@@ -137,6 +137,6 @@ class OverlappingSteps(Worker, Segment):
             context = replace(self._context, stages=stages)
             self._left[number] = self._each
             self._open[number] = worker = TrainWorker(context, self._steps[number], messages=self._messages)
-            ((pipe, stage),) = worker.layout.held_by(worker.index)
-            each = [Instruction(op, pipe, stage, m) for op in "FB" for m in worker.layout.microbatches[pipe]]
+            ((pipe, stage),) = worker.stage_map.held_by(worker.index)
+            each = [Instruction(op, pipe, stage, m) for op in "FB" for m in worker.stage_map.microbatches[pipe]]
             self._messages.expect(origin for at in each for origin in worker.origins(at).values())

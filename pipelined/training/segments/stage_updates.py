@@ -50,7 +50,7 @@ class StageUpdates:
     Args:
         context: the context of the rank.
         held: the stage.
-        layout: the layout of the segment.
+        stage_map: the stage map of the segment.
         rate: the learning rate of an update, by its number.
         sums: sums a bucket's gradient over its holders.
         after_update: the parameters may be changed in it.
@@ -61,7 +61,7 @@ class StageUpdates:
         *,
         context: RankContext,
         held: VersionedStage,
-        layout: StageMap,
+        stage_map: StageMap,
         rate: Callable[[int], float | None],
         sums: GradientSums,
         after_update: AfterUpdate = do_nothing,
@@ -70,7 +70,7 @@ class StageUpdates:
         self._after_update = after_update
         for versions in held.versions.values():
             versions.begin()
-        self._rule = UpdateRule(layout, held.versions, {stages: v.oldest for stages, v in held.versions.items()})
+        self._rule = UpdateRule(stage_map, held.versions, {stages: v.oldest for stages, v in held.versions.items()})
         self._gradients: dict[tuple[Stages, int], asyncio.Task[torch.Tensor]] = {}
 
     async def before_forward(self, microbatch: int, account: StepAccount) -> None:

@@ -153,7 +153,7 @@ def test_a_flag_that_cannot_be_read_gets_one_message_and_exit_code_2(capsys, arg
 
 
 def test_a_wrong_schedule_of_the_user_s_is_shown_as_a_grid(capsys, tmp_path):
-    text = "from pipelined.schedules.gpipe import layout\nasync def schedule(worker):\n    await worker.forward(0)\n"
+    text = "from pipelined.schedules.gpipe import stage_map\nasync def schedule(worker):\n    await worker.forward(0)\n"
     (tmp_path / "mine.py").write_text(text)
     assert main(["schedule", str(tmp_path / "mine.py"), "--depth", "2", "--microbatches", "1"]) == 2
     assert capsys.readouterr().err.endswith("worker 0 | 0F0p0\n                 ^ missing: 0B0p0\n")

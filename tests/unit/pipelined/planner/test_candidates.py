@@ -61,7 +61,7 @@ def test_what_is_fixed_is_not_chosen(fixed):
     found = list(candidates(4, 16, 8, fixed))
     assert found
     for name, value in fixed.items():
-        seen = {"recompute": lambda c: c.recompute, "pipes": lambda c: c.plan.layout.pipes}
+        seen = {"recompute": lambda c: c.recompute, "pipes": lambda c: c.plan.stage_map.pipes}
         assert {seen.get(name, lambda c, name=name: getattr(c.plan, name))(c) for c in found} == {value}
 
 

@@ -27,7 +27,7 @@ def recorded(name, shape):
         program = record(find(name), shape)
     except ScheduleError:
         return []
-    return [replace(program, layout=replace(program.layout, updates=FLUSH))]
+    return [replace(program, stage_map=replace(program.stage_map, updates=FLUSH))]
 
 
 def with_worker(program, worker, instructions):
@@ -42,39 +42,44 @@ def damaged(random, programs, damages):
     for _ in range(random.randint(1, 2)):
         worker = random.choice([worker for worker, mine in enumerate(program.workers) if mine])
         mine = list(program.workers[worker])
-        random.choice(damages)(random, program.layout, mine)
+        random.choice(damages)(random, program.stage_map, mine)
         program = with_worker(program, worker, mine)
         if not any(program.workers):
             break
     return program
 
 
-def drop(random, layout, mine):
+def drop(random, stage_map, mine):
     del mine[random.randrange(len(mine))]
 
 
-def swap(random, layout, mine):
+def swap(random, stage_map, mine):
     first, second = random.randrange(len(mine)), random.randrange(len(mine))
     mine[first], mine[second] = mine[second], mine[first]
 
 
-def swap_neighbours(random, layout, mine):
+def swap_neighbours(random, stage_map, mine):
     first = random.randrange(len(mine))
     mine[first - 1], mine[first] = mine[first], mine[first - 1]
 
 
-def duplicate(random, layout, mine):
+def duplicate(random, stage_map, mine):
     mine.insert(random.randint(0, len(mine)), random.choice(mine))
 
 
-def retarget(random, layout, mine):
-    changes = {"op": "FBIW", "pipe": range(layout.pipes + 1), "stage": range(layout.depth + 1), "microbatch": range(7)}
+def retarget(random, stage_map, mine):
+    changes = {
+        "op": "FBIW",
+        "pipe": range(stage_map.pipes + 1),
+        "stage": range(stage_map.depth + 1),
+        "microbatch": range(7),
+    }
     field = random.choice(sorted(changes))
     position = random.randrange(len(mine))
     mine[position] = replace(mine[position], **{field: random.choice(changes[field])})
 
 
-def split(random, layout, mine):
+def split(random, stage_map, mine):
     """Make halves of one backward, the weight half anywhere."""
     whole = [position for position, instruction in enumerate(mine) if instruction.op == "B"]
     if whole:
@@ -84,7 +89,7 @@ def split(random, layout, mine):
         mine.insert(random.randint(0, len(mine)), Instruction("W", i.pipe, i.stage, i.microbatch))
 
 
-def sum_somewhere(random, layout, mine):
+def sum_somewhere(random, stage_map, mine):
     """Sum the gradient of some stage, more likely late than early."""
     late = random.randint(random.randint(0, len(mine)), len(mine))
     mine.insert(late, gradient_sum(random.choice([i.stage for i in mine] or [0])))

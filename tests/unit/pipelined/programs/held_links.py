@@ -54,9 +54,9 @@ class Execution:
     """
 
     def __init__(self, program, delay, mailbox=None, blocking_sums=False):
-        self.program, self.layout, self.delay = program, program.layout, delay
-        self.outboxes = [Outbox(mailbox) for _ in range(self.layout.workers)]
-        self.own = [Outbox(None) for _ in range(self.layout.workers)]
+        self.program, self.stage_map, self.delay = program, program.stage_map, delay
+        self.outboxes = [Outbox(mailbox) for _ in range(self.stage_map.workers)]
+        self.own = [Outbox(None) for _ in range(self.stage_map.workers)]
         self.stash, self.pending, self.summed = set(), set(), Counter()
         self.said = {(worker, i.stage) for worker, mine in enumerate(program.workers) for i in mine if i.op == "S"}
         self.gradients = [Counter(i.stage for i in mine if i.op in "BW") for mine in program.workers]
@@ -68,8 +68,8 @@ class Execution:
     def run(self):
         """Raises WentWrong or Deadlock unless every stage sums the gradient of each of its microbatches once."""
         run_virtual(self.everyone())
-        layout = self.layout
-        everything = Counter((p, s, m) for p, s in layout.placement for m in layout.microbatches[p])
+        stage_map = self.stage_map
+        everything = Counter((p, s, m) for p, s in stage_map.placement for m in stage_map.microbatches[p])
         left = [outbox.kept for outbox in self.outboxes + self.own if outbox.kept]
         if self.summed != everything or self.stash or self.pending or left:
             raise WentWrong("something was left over or left out")
@@ -82,9 +82,9 @@ class Execution:
             if i.op == "S":
                 await self.do_S(worker, i.stage)
                 continue
-            if (i.pipe, i.stage) not in self.layout.placement or worker != self.holder(i.pipe, i.stage):
+            if (i.pipe, i.stage) not in self.stage_map.placement or worker != self.holder(i.pipe, i.stage):
                 raise WentWrong("no such stage here")
-            if i.microbatch not in self.layout.microbatches[i.pipe]:
+            if i.microbatch not in self.stage_map.microbatches[i.pipe]:
                 raise WentWrong("no such microbatch in this pipe")
             await getattr(self, f"do_{i.op}")(worker, (i.pipe, i.stage, i.microbatch))
 
@@ -94,7 +94,7 @@ class Execution:
             await self.receive(worker, self.holder(pipe, stage - 1), ("activation", place))
         await self.compute()
         self.keep(self.stash, place)
-        if stage < self.layout.depth - 1:
+        if stage < self.stage_map.depth - 1:
             await self.send(worker, self.holder(pipe, stage + 1), ("activation", (pipe, stage + 1, microbatch)))
 
     async def do_B(self, worker, place):
@@ -112,7 +112,7 @@ class Execution:
 
     async def do_input(self, worker, place, whole):
         pipe, stage, microbatch = place
-        if stage < self.layout.depth - 1:
+        if stage < self.stage_map.depth - 1:
             await self.receive(worker, self.holder(pipe, stage + 1), ("gradient", place))
         await self.compute()
         self.use(self.stash, place)
@@ -134,7 +134,7 @@ class Execution:
             await self.do_S(worker, stage)
 
     async def do_S(self, worker, stage):
-        if stage not in self.layout.stages_of(worker) or (worker, stage) in self.joined:
+        if stage not in self.stage_map.stages_of(worker) or (worker, stage) in self.joined:
             raise WentWrong("no such stage here, or it is summed already")
         if self.gradients[worker][stage]:
             raise WentWrong("a gradient is missing")
@@ -157,7 +157,7 @@ class Execution:
         await VirtualClock().sleep(self.delay())
 
     def holder(self, pipe, stage):
-        return self.layout.placement[pipe, stage]
+        return self.stage_map.placement[pipe, stage]
 
     def keep(self, where, place):
         if place in where:

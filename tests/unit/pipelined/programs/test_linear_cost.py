@@ -31,8 +31,8 @@ class Counted(tuple):
 
 def looks_an_instruction(work, name, microbatches):
     program = record(find(name), Shape(4, microbatches))
-    layout = replace(program.layout, microbatches=tuple(map(Counted, program.layout.microbatches)))
-    counted = Program(layout, tuple(map(Counted, program.workers)))
+    stage_map = replace(program.stage_map, microbatches=tuple(map(Counted, program.stage_map.microbatches)))
+    counted = Program(stage_map, tuple(map(Counted, program.workers)))
     Counted.looks = 0
     work(counted)
     return Counted.looks / sum(map(len, program.workers))

@@ -36,7 +36,7 @@ def without_sums(program):
 def test_with_two_pipes_and_longer_backwards_they_are_the_stages_above_half_the_depth(depth, units, costs):
     """Chimera, section 3.2: no gap follows the last backward of the middle stages."""
     whole = program(depth, units * depth)
-    expected = {(w, s) for w in range(depth) for s in whole.layout.stages_of(w) if s > depth / 2}
+    expected = {(w, s) for w in range(depth) for s in whole.stage_map.stages_of(w) if s > depth / 2}
     assert early(with_sums(whole, "gap", Costs(*costs))) == expected
 
 
@@ -92,7 +92,7 @@ def test_every_worker_sums_each_of_its_stages_once_and_computes_as_before(name, 
     assert without_sums(summed) == whole
     for worker, instructions in enumerate(summed.workers):
         stages = sorted(i.stage for i in instructions if not i.computes)
-        assert stages == (whole.layout.stages_of(worker) if whole.layout.updates.flushes else [])
+        assert stages == (whole.stage_map.stages_of(worker) if whole.stage_map.updates.flushes else [])
 
 
 def test_a_sum_stands_after_the_last_gradient_or_at_the_end():
@@ -110,7 +110,7 @@ def test_sums_that_the_schedule_placed_stay():
     whole = program(4, 4)
     mine = list(whole.workers[0])
     mine.insert(7, gradient_sum(3))  # after the first of two backwards that follow stage 3's last
-    placed = Program(whole.layout, (tuple(mine), *whole.workers[1:]))
+    placed = Program(whole.stage_map, (tuple(mine), *whole.workers[1:]))
     for sync in SYNCS:
         assert with_sums(placed, sync).workers[0] == (*mine, Instruction("S", -1, 0, -1))
         assert with_sums(placed, sync).workers[1:] == with_sums(whole, sync).workers[1:]
@@ -132,4 +132,4 @@ def test_a_plan_s_own_costs_decide_where_its_sums_stand():
         (Costs(1, [9, 1, 1, 1]), set()),
     ]:
         prepared = prepare_group(replace(plan, costs=costs))
-        assert early(Program(plan.layout, tuple(one.instructions for one in prepared))) == expected
+        assert early(Program(plan.stage_map, tuple(one.instructions for one in prepared))) == expected

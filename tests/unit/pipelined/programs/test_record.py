@@ -9,11 +9,11 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
-from pipelined.schedules.gpipe import layout
+from pipelined.schedules.gpipe import stage_map
 
 
 def recorded(coroutine, depth=1, microbatches=1, costs=DEFAULT_COSTS):
-    schedule = SimpleNamespace(__name__="test", layout=layout, schedule=coroutine)
+    schedule = SimpleNamespace(__name__="test", stage_map=stage_map, schedule=coroutine)
     return record(schedule, Shape(depth, microbatches), costs)
 
 

@@ -41,14 +41,14 @@ def test_what_takes_no_time_has_no_cell():
 
 
 def test_the_stage_is_named_where_a_worker_holds_two_of_a_pipe():
-    layout = StageMap(2, 1, {(0, 0): 0, (0, 1): 0}, ((0,),))
+    stage_map = StageMap(2, 1, {(0, 0): 0, (0, 1): 0}, ((0,),))
     done = (Timed(Instruction("F", 0, 0, 0), 0, 1), Timed(Instruction("F", 0, 1, 0), 1, 2))
-    assert timeline_grid(Timeline(layout, (done,))) == "worker 0 (0 1)  |0F0|1F0|"
+    assert timeline_grid(Timeline(stage_map, (done,))) == "worker 0 (0 1)  |0F0|1F0|"
 
 
 def test_an_arrow_stands_under_the_instruction_it_means():
-    layout = StageMap(1, 1, {(0, 0): 0}, ((0,),))
-    program = Program(layout, ((Instruction("F", 0, 0, 0), Instruction("B", 0, 0, 0)),))
+    stage_map = StageMap(1, 1, {(0, 0): 0}, ((0,),))
+    program = Program(stage_map, ((Instruction("F", 0, 0, 0), Instruction("B", 0, 0, 0)),))
     assert fault_grid(program, {(0, 1): "here", (0, 2): "behind"}) == (
         "worker 0 | 0F0p0 0B0p0\n                 ^ here\n                       ^ behind"
     )
@@ -65,8 +65,8 @@ def test_rows_go_on_below_where_a_terminal_is_narrow():
 
 
 def test_of_a_long_program_only_what_is_around_the_arrows_is_shown():
-    layout = StageMap(1, 1, {(0, 0): 0}, (tuple(range(50)),))
-    program = Program(layout, (tuple(Instruction("F", 0, 0, number) for number in range(50)),))
+    stage_map = StageMap(1, 1, {(0, 0): 0}, (tuple(range(50)),))
+    program = Program(stage_map, (tuple(Instruction("F", 0, 0, number) for number in range(50)),))
     line, *notes = fault_grid(program, {(0, 0): "first", (0, 30): "amid", (0, 50): "behind"}).splitlines()
     shown = [0, 1, 2, 3, 4, 5, 6, 7, 8, *range(22, 39), *range(42, 50)]
     assert [int(cell[2:-2]) for cell in line.split() if cell.startswith("0F")] == shown

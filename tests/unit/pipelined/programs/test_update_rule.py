@@ -17,7 +17,7 @@ from pipelined.schedules.parts.shapes import one_pipe
 depths, seeds = st.integers(1, 6), st.integers(0, 2**32)
 
 
-def layout(depth, microbatches, updates):
+def stage_map(depth, microbatches, updates):
     return replace(one_pipe("a test", Shape(depth, microbatches)), updates=updates)
 
 
@@ -72,7 +72,7 @@ def test_without_a_delay_a_forward_uses_every_complete_update(depth, data, every
     """Ravnest, equation 2: the delay is the number of updates since the microbatch's forward."""
     stage = data.draw(st.integers(0, depth - 1))
     order, number = any_order(seed, every * updates, depth - stage), every * updates
-    walk = Walk(UpdateRule(layout(depth, number, Updates(every)), [(stage,)]), [(stage,)], order, every)
+    walk = Walk(UpdateRule(stage_map(depth, number, Updates(every)), [(stage,)]), [(stage,)], order, every)
     assert [used[stage,] for used in walk.used] == walk.fresh
     assert walk.staleness == [m // every - fresh for m, fresh in enumerate(walk.fresh)]
 
@@ -83,7 +83,7 @@ def test_pipedream_s_versions_are_those_of_its_recurrence(depth):
     program = record(find("pipedream"), Shape(depth, 4, steps=5))
     for stage, worker in enumerate(program.workers):
         order = [(i.op, i.microbatch) for i in worker]
-        walk = Walk(UpdateRule(program.layout, [(stage,)]), [(stage,)], order, 1)
+        walk = Walk(UpdateRule(program.stage_map, [(stage,)]), [(stage,)], order, 1)
         assert [used[stage,] for used in walk.used] == [max(0, m - (depth - 1 - stage)) for m in range(20)]
         assert walk.staleness == [min(m, depth - 1 - stage) for m in range(20)]
 
@@ -94,7 +94,7 @@ def test_2bw_uses_the_version_before_the_newest_in_any_order(depth, data, more, 
     stage, each = data.draw(st.integers(0, depth - 1)), depth + more
     buckets = [(stage,), (0, depth - 1)] if depth > 1 else [(0,)]
     kept = dict.fromkeys(buckets, -1) if resumed else {}
-    rule = UpdateRule(layout(depth, each * steps, Updates(each, delay=1)), buckets, kept)
+    rule = UpdateRule(stage_map(depth, each * steps, Updates(each, delay=1)), buckets, kept)
     walk = Walk(rule, buckets, any_order(seed, each * steps, depth - stage), each)
     expected = [max(m // each - 1, -1 if resumed else 0) for m in range(each * steps)]
     assert walk.used == [dict.fromkeys(buckets, version) for version in expected]
@@ -105,7 +105,7 @@ def test_2bw_uses_the_version_before_the_newest_in_any_order(depth, data, more, 
 def test_a_tied_weight_has_the_same_version_at_both_ends_for_every_timing(depth, microbatches, seed):
     tied, expected = (0, depth - 1), [max(m - (depth - 1), 0) for m in range(microbatches)]
     for stage in tied:
-        rule = UpdateRule(layout(depth, microbatches, Updates(1)), [tied, (stage,)])
+        rule = UpdateRule(stage_map(depth, microbatches, Updates(1)), [tied, (stage,)])
         walk = Walk(rule, [tied, (stage,)], any_order(seed, microbatches, depth - stage), 1)
         assert [used[tied] for used in walk.used] == expected
         assert [used[stage,] for used in walk.used] == walk.fresh
@@ -117,7 +117,9 @@ def test_the_rule_and_the_program_s_closed_form_agree(depth, microbatches, steps
     for name in ("pipedream", "async_1f1b"):
         program = record(find(name), shape, costs)
         for stage, worker in enumerate(program.workers):
-            walk = Walk(UpdateRule(program.layout, [(stage,)]), [(stage,)], [(i.op, i.microbatch) for i in worker], 1)
+            walk = Walk(
+                UpdateRule(program.stage_map, [(stage,)]), [(stage,)], [(i.op, i.microbatch) for i in worker], 1
+            )
             expected = list(uses(program, stage))
             assert [used[stage,] for used in walk.used] == [use.version for use in expected]
             assert walk.staleness == [use.staleness for use in expected]
@@ -126,10 +128,10 @@ def test_the_rule_and_the_program_s_closed_form_agree(depth, microbatches, steps
 @pytest.mark.parametrize("name, knobs", [("gpipe", {}), ("chimera", {"scale": "backward-halving"}), ("zb_v", {})])
 def test_a_flush_is_one_update_after_all(name, knobs):
     program = record(find(name), Shape(4, 4, knobs))
-    assert program.layout.updates.every == 4 * program.layout.parts
+    assert program.stage_map.updates.every == 4 * program.stage_map.parts
     for worker, instructions in enumerate(program.workers):
-        buckets = [(stage,) for stage in program.layout.stages_of(worker)] + [(0, 3)]
-        rule = UpdateRule(program.layout, buckets)
+        buckets = [(stage,) for stage in program.stage_map.stages_of(worker)] + [(0, 3)]
+        rule = UpdateRule(program.stage_map, buckets)
         for i in instructions:
             if i.op == "F":
                 use = rule.before_forward(i.microbatch)
@@ -140,7 +142,7 @@ def test_a_flush_is_one_update_after_all(name, knobs):
 
 
 def test_a_stage_with_nothing_to_train_has_no_updates():
-    rule = UpdateRule(layout(2, 2, Updates(1)), [])
+    rule = UpdateRule(stage_map(2, 2, Updates(1)), [])
     use = rule.before_forward(1)
     assert (use.applies, use.versions, use.staleness) == ((), {}, 0)
     assert rule.after_backward() == rule.drain() == []

@@ -31,8 +31,8 @@ def test_the_orders_of_all_stages_together_train_every_step(alive):
     clusters, many, mb = clusters_of(*alive), 12, 2
     orders = [NodeOrder(fixed_order(clusters, (0, stage), many), {}).of_stage(stage)[0] for stage in range(3)]
     knobs = {"ahead": ",".join(map(str, alive))}
-    layout = find("async_1f1b").layout(replace(Shape(3, mb), knobs=knobs, steps=many // mb))
-    check(Program(layout, tuple(orders)))
+    stage_map = find("async_1f1b").stage_map(replace(Shape(3, mb), knobs=knobs, steps=many // mb))
+    check(Program(stage_map, tuple(orders)))
     assert all(isinstance(each, Instruction) for order in orders for each in order)
 
 

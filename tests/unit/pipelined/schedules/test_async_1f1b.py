@@ -98,13 +98,13 @@ def test_one_number_is_that_of_the_first_stage_and_in_proportion_on_later_ones()
 @pytest.mark.parametrize("ahead", ["0", "7,4", "7,4,0", "x", "-1", "1.5", "7,4,1,1", ",", "4097"])
 def test_a_wrong_limit_is_refused(ahead):
     with pytest.raises(ScheduleError, match="no number of microbatches alive"):
-        ASYNC.layout(Shape(3, 4, {"ahead": ahead}))
+        ASYNC.stage_map(Shape(3, 4, {"ahead": ahead}))
 
 
 def test_a_schedule_with_an_order_of_its_own_takes_no_limit():
     for name in ("gpipe", "pipedream", "chimera"):
         with pytest.raises(ScheduleError, match=r"only async_1f1b takes a limit .*\(ahead: 7\)"):
-            find(name).layout(Shape(4, 4, {"ahead": "7"}))
+            find(name).stage_map(Shape(4, 4, {"ahead": "7"}))
 
 
 def test_the_command_prices_it(capsys):

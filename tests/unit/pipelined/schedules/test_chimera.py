@@ -54,14 +54,14 @@ class Standing(Worker):
 @pytest.mark.parametrize("depth", range(2, 18, 2))
 def test_no_two_instructions_of_a_worker_share_a_slot(depth):
     for each_way in (f for f in range(1, depth // 2 + 1) if depth // 2 % f == 0):
-        layout = chimera.layout(Shape(depth, 2 * depth, {"pipes": 2 * each_way}))
+        stage_map = chimera.stage_map(Shape(depth, 2 * depth, {"pipes": 2 * each_way}))
         for index in range(depth):
-            taken = [slot for slot, _, _ in chimera.slots(Standing(index, layout))]
+            taken = [slot for slot, _, _ in chimera.slots(Standing(index, stage_map))]
             assert len(set(taken)) == len(taken) == 4 * depth
 
 
 def test_pipes_start_where_the_paper_starts_them():
-    placement = chimera.layout(Shape(8, 8, {"pipes": 4})).placement
+    placement = chimera.stage_map(Shape(8, 8, {"pipes": 4})).placement
     assert [placement[1, stage] for stage in range(8)] == [4, 5, 6, 7, 0, 1, 2, 3]
     assert [placement[2, stage] for stage in range(8)] == [7, 6, 5, 4, 3, 2, 1, 0]
     assert [placement[3, stage] for stage in range(8)] == [3, 2, 1, 0, 7, 6, 5, 4]
@@ -81,17 +81,17 @@ def test_pipes_start_where_the_paper_starts_them():
     ],
 )
 def test_microbatches_are_numbered_unit_by_unit_and_pipe_by_pipe(shape, microbatches):
-    assert chimera.layout(shape).microbatches == microbatches
+    assert chimera.stage_map(shape).microbatches == microbatches
     check(record(chimera, shape))
 
 
 def test_halved_microbatches_are_twice_as_many_parts():
-    assert chimera.layout(Shape(4, 4, {"scale": "backward-halving"})).parts == 2
-    assert chimera.layout(Shape(4, 8, {"scale": "forward-doubling"})).parts == 1
+    assert chimera.stage_map(Shape(4, 4, {"scale": "backward-halving"})).parts == 2
+    assert chimera.stage_map(Shape(4, 8, {"scale": "forward-doubling"})).parts == 1
 
 
 def test_the_schedules_named_for_odd_depths_take_them():
     with pytest.raises(ScheduleError) as caught:
-        chimera.layout(Shape(5, 4))
+        chimera.stage_map(Shape(5, 4))
     for name in str(caught.value).partition("any depth: ")[2].split(", "):
         check(record(find(name), Shape(5, 4)))

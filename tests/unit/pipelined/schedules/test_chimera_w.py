@@ -80,8 +80,8 @@ def test_any_number_of_microbatches_stays_below_the_cap_and_as_many_pipes_as_sta
 class Mocked(Worker):
     """A worker that has the messages that the test gives it."""
 
-    def __init__(self, index, layout, answers):
-        super().__init__(index, layout)
+    def __init__(self, index, stage_map, answers):
+        super().__init__(index, stage_map)
         self.answers, self.done = answers, []
 
     async def execute(self, op, pipe, stage, microbatch):
@@ -92,13 +92,13 @@ class Mocked(Worker):
 
 
 def told(shape, answers):
-    layout, done = chimera_w.layout(shape), []
-    for index in range(layout.workers):
-        worker = Mocked(index, layout, answers)
+    stage_map, done = chimera_w.stage_map(shape), []
+    for index in range(stage_map.workers):
+        worker = Mocked(index, stage_map, answers)
         with pytest.raises(StopIteration):
             chimera_w.schedule(worker).send(None)
         done.append(tuple(worker.done))
-    return Program(layout, tuple(done))
+    return Program(stage_map, tuple(done))
 
 
 @settings(max_examples=60, deadline=None)

@@ -70,7 +70,7 @@ def test_2bw_subtracts_gradients_of_one_update_ago_on_every_stage(depth):
 @pytest.mark.parametrize("depth, microbatches", [(4, 3), (2, 1)])
 def test_2bw_refuses_fewer_microbatches_than_stages(depth, microbatches):
     with pytest.raises(ScheduleError, match=rf"microbatches: {microbatches}, depth: {depth}\); use `microbatches="):
-        find("pipedream_2bw").layout(Shape(depth, microbatches))
+        find("pipedream_2bw").stage_map(Shape(depth, microbatches))
 
 
 def versions_at_once(program, worker, updates):
@@ -92,7 +92,7 @@ def versions_at_once(program, worker, updates):
 @pytest.mark.parametrize("times", [1, 2])
 def test_the_versions_held_are_those_counted_in_a_long_segment(name, depth, times):
     program = recorded(name, depth, times * depth, 6)
-    updates = program.layout.updates
+    updates = program.stage_map.updates
     for worker in range(depth):
         assert versions_held(updates, alive(program, worker)) == versions_at_once(program, worker, updates)
 
@@ -102,7 +102,7 @@ def test_versions_held_counts_any_number_of_gradients_an_update(every):
     """With D - s alive under updates of `every` microbatches, by counting in PipeDream's order."""
     program = recorded("pipedream", 6, 5, 6)
     updates = Updates(every)
-    program = replace(program, layout=replace(program.layout, updates=updates))
+    program = replace(program, stage_map=replace(program.stage_map, updates=updates))
     for worker in range(6):
         assert versions_held(updates, 6 - worker) == versions_at_once(program, worker, updates)
 
@@ -156,13 +156,13 @@ def test_an_order_that_breaks_the_delays_is_refused_with_an_arrow(change, proble
     program = recorded("pipedream", 2, 3, 1)
     last = change([Instruction(op, 0, 1, m) for m in range(3) for op in "FB"])
     with pytest.raises(ScheduleError, match=problem) as refused:
-        check(Program(program.layout, (program.workers[0], tuple(last))))
+        check(Program(program.stage_map, (program.workers[0], tuple(last))))
     assert "^" in str(refused.value)
 
 
 def test_weights_that_are_not_made_yet_are_refused():
     program = recorded("pipedream", 2, 2, 2)
-    early = replace(program, layout=replace(program.layout, updates=Updates(every=2, delay=0)))
+    early = replace(program, stage_map=replace(program.stage_map, updates=Updates(every=2, delay=0)))
     with pytest.raises(ScheduleError, match="version 1 is not made yet, the newest is 0"):
         check(early)
 
@@ -170,7 +170,7 @@ def test_weights_that_are_not_made_yet_are_refused():
 def test_two_stages_on_a_worker_are_refused():
     program = record(find("interleaved"), Shape(4, 2, {"chunks": 2}))
     with pytest.raises(ScheduleError, match="holds 2 stages; put one stage on each worker"):
-        check(replace(program, layout=replace(program.layout, updates=Updates(1))))
+        check(replace(program, stage_map=replace(program.stage_map, updates=Updates(1))))
 
 
 def test_a_schedule_that_flushes_takes_one_step_at_a_time():
@@ -220,5 +220,5 @@ def test_memory_counts_weights_in_versions_and_a_gradient_more(name):
     program = recorded(name, 4, 4, 3)
     each = Workload([StageCosts()] * 4, [Parameters((stage,), 25) for stage in range(4)])
     for worker, copies in enumerate(price(program, Costs()).weight_copies):
-        held = rank_memory(each, program.layout, worker, program.workers[worker])
+        held = rank_memory(each, program.stage_map, worker, program.workers[worker])
         assert held == RankMemory(100 * copies, 200, 204, 0.0)

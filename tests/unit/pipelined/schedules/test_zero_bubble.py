@@ -45,6 +45,6 @@ def test_fewer_microbatches_keep_zb_v_s_order_and_take_no_more_memory(workers):
 
 @pytest.mark.parametrize("name", ["zb_v", "dualpipe_v"])
 def test_a_fold_takes_two_chunks_and_they_need_not_be_requested(name):
-    layout = find(name).layout(Shape(6, 4, {"chunks": 2}))
-    assert layout == find(name).layout(Shape(6, 4))
-    assert [layout.stages_of(worker) for worker in range(layout.workers)] == [[0, 5], [1, 4], [2, 3]]
+    stage_map = find(name).stage_map(Shape(6, 4, {"chunks": 2}))
+    assert stage_map == find(name).stage_map(Shape(6, 4))
+    assert [stage_map.stages_of(worker) for worker in range(stage_map.workers)] == [[0, 5], [1, 4], [2, 3]]

@@ -27,8 +27,8 @@ COSTS = StageCosts(activation_bytes=100, pending_bytes=60, boundary_bytes=10)
 class Timed(Worker):
     """Notes what it is told; messages have come or not as an answer says."""
 
-    def __init__(self, index, layout, answer):
-        super().__init__(index, layout)
+    def __init__(self, index, stage_map, answer):
+        super().__init__(index, stage_map)
         self.told, self.answer = [], answer
 
     async def execute(self, op, pipe, stage, microbatch):
@@ -71,7 +71,7 @@ def test_a_half_may_leave_more_than_it_took():
 
 def test_what_two_stages_share_is_held_once():
     tied = Workload([COSTS] * 2, [Parameters((0,), 10, 2), Parameters((0, 1), 5), Parameters((1,), 1000)])
-    both, first = (rank_memory(tied, layout("a test", Shape(2, 1)), 0, []) for layout in (folded, one_pipe))
+    both, first = (rank_memory(tied, stage_map("a test", Shape(2, 1)), 0, []) for stage_map in (folded, one_pipe))
     assert (both.weights, both.gradients, both.optimizer) == (4060, 4060, 2 * 4060 + 4 * 4)
     assert (first.weights, first.gradients, first.optimizer) == (60, 60, 2 * 60 + 4 * 3)
     assert both.total == 4 * 4060 + 16
@@ -144,9 +144,9 @@ def test_a_dynamic_schedule_holds_no_more_than_was_predicted_whatever_the_timing
 
 @given(st.sampled_from([4, 6, 8]), st.integers(1, 20), st.integers(0, 300), st.booleans(), st.randoms())
 def test_no_timing_of_chimera_w_holds_more_than_with_every_message_in_time(depth, microbatches, pending, again, chance):
-    layout = chimera_w.layout(Shape(depth, microbatches))
+    stage_map = chimera_w.stage_map(Shape(depth, microbatches))
     stages = [StageCosts(activation_bytes=100 + s, pending_bytes=pending, boundary_bytes=10) for s in range(depth)]
-    for worker, instructions in enumerate(in_time(chimera_w, layout).workers):
-        other = Timed(worker, layout, lambda: chance.random() < 0.5)
+    for worker, instructions in enumerate(in_time(chimera_w, stage_map).workers):
+        other = Timed(worker, stage_map, lambda: chance.random() < 0.5)
         asyncio.run(chimera_w.schedule(other))
         assert peak_bytes(stages, other.told, again) <= peak_bytes(stages, instructions, again)

@@ -61,9 +61,11 @@ class EveryRank(Job):
 
 async def of_every_rank(job, prepared):
     """(seconds of the step, instructions with their times of each rank), with a coroutine for each rank."""
-    plan, machine, layout = job.plan, job.machine, job.plan.layout
+    plan, machine, stage_map = job.plan, job.machine, job.plan.stage_map
     cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
-    hardware = Hardware(layout, Demands(layout, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums()))
+    hardware = Hardware(
+        stage_map, Demands(stage_map, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums())
+    )
     ranks = {}
     async with Nursery() as tasks:
         for group in range(plan.width):

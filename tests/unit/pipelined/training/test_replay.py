@@ -18,7 +18,7 @@ PROGRAM = record(find(PLAN.schedule), PLAN.shape)
 
 def traced(path, programs, worlds=2):
     """A trace in which each group runs each of these programs, one a step."""
-    workers = PLAN.layout.workers
+    workers = PLAN.stage_map.workers
     return written(path, [[program[rank % workers] for program in programs] for rank in range(worlds * workers)])
 
 
@@ -41,8 +41,8 @@ def written(path, ranks):
 class Followed(Worker):
     """Notes what it is told."""
 
-    def __init__(self, index, layout):
-        super().__init__(index, layout)
+    def __init__(self, index, stage_map):
+        super().__init__(index, stage_map)
         self.told = []
 
     async def execute(self, op, pipe, stage, microbatch):
@@ -68,7 +68,7 @@ def test_members_of_a_team_may_order_weight_halves_apart_unless_these_move_tenso
 
 
 def test_a_worker_is_reported_the_order_and_nothing_else():
-    worker = Followed(1, PLAN.layout)
+    worker = Followed(1, PLAN.stage_map)
     asyncio.run(follow_order(worker, PROGRAM.workers[1]))
     assert worker.told == [(i.op, i.pipe, i.stage, i.microbatch) for i in PROGRAM.workers[1]]
 
@@ -109,8 +109,8 @@ def test_without_a_flush_the_order_is_that_of_all_steps_together(tmp_path):
 @pytest.mark.parametrize("steps", [range(4), range(2, 4), range(3)])
 def test_without_a_flush_a_worker_is_reported_what_belongs_to_its_steps(tmp_path, steps):
     orders = packed(read_orders(traced_segment(tmp_path / "trace.json"), ASYNCHRONOUS))
-    layout = find(ASYNCHRONOUS.schedule).layout(replace(ASYNCHRONOUS.shape, steps=len(steps)))
-    worker = Followed(0, layout)
+    stage_map = find(ASYNCHRONOUS.schedule).stage_map(replace(ASYNCHRONOUS.shape, steps=len(steps)))
+    worker = Followed(0, stage_map)
     asyncio.run(follow_steps(worker, of_rank(orders, 0), steps, 2))
     numbers = range(2 * steps.start, 2 * steps.stop)
     mine = [(i.op, 0, 0, i.microbatch - numbers[0]) for i in SEGMENT.workers[0] if i.microbatch in numbers]

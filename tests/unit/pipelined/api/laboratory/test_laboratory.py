@@ -13,7 +13,7 @@ from pipelined.schedules.parts.shapes import one_pipe
 
 async def one_after_the_other(worker):
     """A schedule as a function alone: each microbatch forward and backward before the next."""
-    for _ in worker.layout.microbatches[0]:
+    for _ in worker.stage_map.microbatches[0]:
         await worker.forward(0)
         await worker.backward(0)
 
@@ -23,17 +23,17 @@ class AllForwards:
 
     KNOBS = (pp.Knob("rounds", 1, "how often", least=1),)
 
-    def layout(self, shape):
+    def stage_map(self, shape):
         return one_pipe("AllForwards", shape)
 
     async def schedule(self, worker):
         for verb in (worker.forward, worker.backward):
-            for _ in worker.layout.microbatches[0]:
+            for _ in worker.stage_map.microbatches[0]:
                 await verb(0)
 
 
 class WithoutSchedule:
-    def layout(self, shape):
+    def stage_map(self, shape):
         return one_pipe("WithoutSchedule", shape)
 
 

@@ -97,7 +97,7 @@ def test_frozen_parameters_and_buffers_are_held_and_not_summed():
     (stage,) = (workload := planned_layers(row).workload(pp.Plan("gpipe", 1, 1, 3, 4))).stages
     assert stage.frozen_bytes == (IN * OUT + OUT) * F + 2 * OUT * F + 8
     assert workload.parameters[0].elements == 2 * OUT
-    held = rank_memory(workload, pp.Plan("gpipe", 1, 1, 3, 4).layout, 0, ())
+    held = rank_memory(workload, pp.Plan("gpipe", 1, 1, 3, 4).stage_map, 0, ())
     assert (held.weights, held.gradients) == (stage.frozen_bytes + 2 * OUT * F, 2 * OUT * F)
 
 

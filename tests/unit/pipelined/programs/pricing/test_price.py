@@ -13,7 +13,7 @@ from pipelined.programs.pricing.price import Costs, price, price_schedule
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find, known
-from pipelined.schedules.gpipe import layout as one_pipe
+from pipelined.schedules.gpipe import stage_map as one_pipe
 
 EVEN = range(2, 18, 2)
 
@@ -93,7 +93,7 @@ async def halves(worker):
 
 
 def test_a_split_backward_passes_the_gradient_on_before_its_weight_half():
-    schedule = SimpleNamespace(__name__="halves", layout=one_pipe, schedule=halves)
+    schedule = SimpleNamespace(__name__="halves", stage_map=one_pipe, schedule=halves)
     check(record(schedule, Shape(2, 1)))
     priced = price_schedule(schedule, Shape(2, 1), Costs(1, 9, 2, 3))
     assert [(t.instruction.op, t.start, t.end) for t in priced.workers[0]] == [("F", 0, 1), ("I", 4, 6), ("W", 6, 9)]
@@ -123,7 +123,7 @@ def test_a_program_that_was_not_checked_and_deadlocks_is_no_timeline():
     right = record(find("gpipe"), Shape(2, 1))
     first, second = right.workers
     with pytest.raises(Deadlock, match=r"worker 0 waits for \('gradient', 0, 0, 0\), which never comes"):
-        price(Program(right.layout, (first, second[:1])), Costs())
+        price(Program(right.stage_map, (first, second[:1])), Costs())
 
 
 def answers(asking, costs, p2p=0.0):
@@ -140,7 +140,9 @@ def answers(asking, costs, p2p=0.0):
                 await worker.execute("W", 0, 0, 0)
         await worker.backward_input(0)
 
-    timeline = price_schedule(SimpleNamespace(__name__="asks", layout=one_pipe, schedule=schedule), Shape(2, 2), costs)
+    timeline = price_schedule(
+        SimpleNamespace(__name__="asks", stage_map=one_pipe, schedule=schedule), Shape(2, 2), costs
+    )
     assert heard, timeline
     return heard
 
@@ -167,7 +169,7 @@ def test_asking_takes_nothing_and_asks_for_no_more_than_there_is():
         worker.here("F", 0)
 
     with pytest.raises(ScheduleError, match="one F more than there are"):
-        price_schedule(SimpleNamespace(__name__="asks", layout=one_pipe, schedule=schedule), Shape(1, 1), Costs())
+        price_schedule(SimpleNamespace(__name__="asks", stage_map=one_pipe, schedule=schedule), Shape(1, 1), Costs())
 
 
 @pytest.mark.parametrize("seconds", [-1, math.nan, math.inf])

@@ -5,7 +5,7 @@ import pytest
 from pipelined.programs.instructions import Instruction, Program, gradient_sum
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.proof.check import check, check_layout
+from pipelined.programs.proof.check import check, check_stage_map
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, StageMap, find
 from tests.unit.pipelined.programs.damage import with_worker
@@ -104,7 +104,7 @@ def test_an_instruction_in_the_wrong_place_is_refused_with_the_reason(instructio
 
 
 @pytest.mark.parametrize(
-    "layout, fact",
+    "stage_map, fact",
     [
         (StageMap(2, 2, {(0, 0): 0}, ((0,),)), "places 1 .* pairs of 2 .*pipe 0, stage 1"),
         (StageMap(1, 1, {(0, 0): 3}, ((0,),)), r"on worker 3 \(workers: 1\)"),
@@ -113,13 +113,13 @@ def test_an_instruction_in_the_wrong_place_is_refused_with_the_reason(instructio
         (StageMap(1, 1, {(0, 0): 0}, ((0, 2),)), "microbatch 1 is in 0 places"),
     ],
 )
-def test_a_layout_that_does_not_add_up_is_refused(layout, fact):
+def test_a_layout_that_does_not_add_up_is_refused(stage_map, fact):
     with pytest.raises(ScheduleError, match=fact):
-        check_layout(layout)
+        check_stage_map(stage_map)
 
 
 def test_an_empty_program_lacks_everything():
-    assert "lacks 0F0p0" in refusal(Program(GPIPE.layout, ((), ())))
+    assert "lacks 0F0p0" in refusal(Program(GPIPE.stage_map, ((), ())))
 
 
 def test_more_alive_than_the_budget_is_pointed_at_where_it_begins():

@@ -11,9 +11,9 @@ from apps.gpt2.__main__ import main as gpt2
 from pipelined.__main__ import main
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
-from pipelined.schedules.gpipe import layout
+from pipelined.schedules.gpipe import stage_map
 
-LAYOUT = "from pipelined.schedules.gpipe import layout\nasync def schedule(worker):\n"
+LAYOUT = "from pipelined.schedules.gpipe import stage_map\nasync def schedule(worker):\n"
 ENDLESS = {
     "does nothing": LAYOUT + "    while True: pass",
     "asks for what has come": LAYOUT + "    while worker.here('F', 0): pass",
@@ -21,7 +21,7 @@ ENDLESS = {
     "catches its errors": LAYOUT + "    for n in range(2): await worker.forward(0)\n    while 1:\n        n += 1",
     "catches every exception": LAYOUT
     + "    n = 0\n    while 1:\n        try: n = (n + 1) * (n + 1) % 7 + n - n\n        except Exception: pass",
-    "in its layout": "def layout(shape):\n    while True: pass\nasync def schedule(worker): pass",
+    "in its stage map": "def stage_map(shape):\n    while True: pass\nasync def schedule(worker): pass",
     "in a function": "n = 0\ndef spin():\n    global n\n    n += 1\n" + LAYOUT + "    while True: spin()",
 }
 
@@ -78,7 +78,7 @@ def test_a_loop_that_is_endless_only_where_messages_come_late_is_refused():
     with pytest.raises(
         ScheduleError, match=r"the schedule does not stop \(bytecodes run: \d+, at line \d+ of .*test_bounded"
     ):
-        record(SimpleNamespace(__name__="test", layout=layout, schedule=schedule), Shape(2, 2))
+        record(SimpleNamespace(__name__="test", stage_map=stage_map, schedule=schedule), Shape(2, 2))
 
 
 def test_a_schedule_of_ones_own_has_bytecodes_to_spare():
@@ -92,7 +92,7 @@ def test_a_schedule_of_ones_own_has_bytecodes_to_spare():
         for microbatch in order:
             await worker.backward(0, microbatch=microbatch)
 
-    (one,) = record(SimpleNamespace(__name__="test", layout=layout, schedule=schedule), Shape(1, 500)).workers
+    (one,) = record(SimpleNamespace(__name__="test", stage_map=stage_map, schedule=schedule), Shape(1, 500)).workers
     assert len(one) == 1000
 
 

@@ -10,13 +10,13 @@ from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
 
 RIGHT = """
-from pipelined.schedules.gpipe import layout
+from pipelined.schedules.gpipe import stage_map
 
 async def schedule(worker):
     await worker.forward(0)
     await worker.backward(0)
 """
-LAYOUT = "from pipelined.schedules.gpipe import layout\n"
+LAYOUT = "from pipelined.schedules.gpipe import stage_map\n"
 
 
 @pytest.fixture
@@ -46,24 +46,24 @@ from pipelined.schedules import gpipe
 class OwnStageMap(StageMap):
     pass
 
-def layout(shape):
-    return OwnStageMap(**vars(gpipe.layout(shape)))
+def stage_map(shape):
+    return OwnStageMap(**vars(gpipe.stage_map(shape)))
 
 async def schedule(worker):
-    assert isinstance(worker.layout, OwnStageMap)
+    assert isinstance(worker.stage_map, OwnStageMap)
     await gpipe.schedule(worker)
 """
 
 
 def test_a_file_s_classes_are_the_same_however_often_it_is_named(own):
     path = own(CLASSES)
-    layout = find(path).layout(Shape(2, 2))
-    assert isinstance(layout, find(path).source.OwnStageMap)
+    stage_map = find(path).stage_map(Shape(2, 2))
+    assert isinstance(stage_map, find(path).source.OwnStageMap)
     check(record(find(path), Shape(2, 2)))
 
 
 def test_a_file_that_was_changed_is_read_again(own):
-    path = own("def layout(shape)\n")
+    path = own("def stage_map(shape)\n")
     with pytest.raises(ScheduleError, match="SyntaxError"):
         find(path)
     own(RIGHT)
@@ -84,18 +84,21 @@ def test_a_name_that_is_no_schedule_is_refused(name):
 
 TUPLE = """
 from pipelined.schedules import StageMap
-def layout(shape): return StageMap(1, 1, {(0, 0): (0,)}, ((0,),))
+def stage_map(shape): return StageMap(1, 1, {(0, 0): (0,)}, ((0,),))
 def schedule(w): ...
 """
 WRONG = {
-    "syntax": ("def layout(shape)\n", r"cannot import .*SyntaxError: expected ':' \(mine_alone.py, line 1\)"),
+    "syntax": ("def stage_map(shape)\n", r"cannot import .*SyntaxError: expected ':' \(mine_alone.py, line 1\)"),
     "leaves": ("raise SystemExit(0)\n", r"SystemExit: 0 at .*mine_alone.py:1\); correct it"),
-    "no layout": ("async def schedule(worker): ...\n", r"is no schedule \(it lacks layout\); it must define"),
-    "layout fails": ("def layout(shape): return 1 // 0\ndef schedule(w): ...\n", r"cannot lay out .*division.*:1\)"),
-    "no answer": ("def layout(shape): ...\ndef schedule(w): ...\n", r"is no StageMap \(but None\); return StageMap"),
+    "no stage_map": ("async def schedule(worker): ...\n", r"is no schedule \(it lacks stage_map\); it must define"),
+    "stage map fails": (
+        "def stage_map(shape): return 1 // 0\ndef schedule(w): ...\n",
+        r"cannot lay out .*division.*:1\)",
+    ),
+    "no answer": ("def stage_map(shape): ...\ndef schedule(w): ...\n", r"is no StageMap \(but None\); return StageMap"),
     "a tuple of workers": (TUPLE, r"places stage 0 of pipe 0 on \(0,\); give the number of one worker"),
     "a setting that is a knob now": (
-        "def layout(shape): return shape.pipes\ndef schedule(w): ...\n",
+        "def stage_map(shape): return shape.pipes\ndef schedule(w): ...\n",
         r"alone.py:1\); write PIPES.of\(shape\), with PIPES from pipelined.schedules",
     ),
     "no coroutine": (LAYOUT + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),

@@ -46,10 +46,10 @@ def read_back(path):
 
 
 def as_a_table_says_it(program):
-    """A program without what only its schedule's file knows of its layout."""
-    whole = program.layout
-    layout = StageMap(whole.depth, whole.workers, whole.placement, whole.microbatches, updates=whole.updates)
-    return Program(layout, program.workers)
+    """A program without what only its schedule's file knows of its stage map."""
+    whole = program.stage_map
+    stage_map = StageMap(whole.depth, whole.workers, whole.placement, whole.microbatches, updates=whole.updates)
+    return Program(stage_map, program.workers)
 
 
 @given(st.sampled_from(known()), st.integers(1, 8), st.integers(2, 12), st.integers(1, 2))
@@ -142,11 +142,11 @@ def test_a_faulty_table_without_a_flush_is_refused(table, text, fact):
 def runtime(program):
     """torch's own runtime for a program's shape, without its processes."""
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    layout = program.layout
+    stage_map = program.stage_map
     stage = SimpleNamespace(
-        num_stages=layout.depth, group_size=layout.workers, group_rank=0, is_first=True, is_last=False
+        num_stages=stage_map.depth, group_size=stage_map.workers, group_rank=0, is_first=True, is_last=False
     )
-    return schedules._PipelineScheduleRuntime([stage], len(layout.microbatches[0]))
+    return schedules._PipelineScheduleRuntime([stage], len(stage_map.microbatches[0]))
 
 
 @pytest.mark.parametrize("name", ONE_PIPE)
@@ -156,7 +156,7 @@ def test_torch_loads_our_tables_and_writes_them_out_the_same(tmp_path, name):
     ours.write_text(write_table(program))
     loaded = runtime(program)
     loaded._load_csv(str(ours))
-    assert loaded.stage_index_to_group_rank == {s: w for (_, s), w in program.layout.placement.items()}
+    assert loaded.stage_index_to_group_rank == {s: w for (_, s), w in program.stage_map.placement.items()}
     loaded._dump_csv(str(theirs), format="compute_only")
     assert read_back(str(theirs)) == as_a_table_says_it(program)
 
@@ -198,7 +198,7 @@ def test_its_shape_is_the_table_s(table):
     assert schedule.shape == Shape(2, 2, {"pipes": 1, "chunks": 1})
     for other in (Shape(4, 2), Shape(2, 4), Shape(2, 2, {"pipes": 2}), Shape(2, 2, {"chunks": 2})):
         with pytest.raises(ScheduleError, match=r"is a table of one shape .*; use `depth=2` and `microbatches=2`"):
-            schedule.layout(other)
+            schedule.stage_map(other)
 
 
 @pytest.mark.parametrize(

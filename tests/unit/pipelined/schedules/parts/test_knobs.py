@@ -15,12 +15,12 @@ from pipelined.schedules import CHUNKS, Knob, ScheduleError, Shape, knobs_of
 
 TOY = """
 from pipelined.schedules import Knob, ScheduleError
-from pipelined.schedules.gpipe import layout as gpipe, schedule
+from pipelined.schedules.gpipe import stage_map as gpipe, schedule
 
 GROUP = Knob("in_group", 1, "microbatches that enter together", least=1, tries=lambda depth, microbatches: (2,))
 KNOBS = (GROUP,)
 
-def layout(shape):
+def stage_map(shape):
     if shape.microbatches % GROUP.of(shape):
         raise ScheduleError(f"not whole groups (in_group: {GROUP.of(shape)}); use `microbatches={GROUP.of(shape)}`")
     return gpipe(shape)

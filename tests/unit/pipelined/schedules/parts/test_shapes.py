@@ -52,12 +52,12 @@ from pipelined.schedules import ScheduleError, Shape, default_depth, find
 )
 def test_an_impossible_shape_is_refused_with_the_remedy(name, shape, message):
     with pytest.raises(ScheduleError) as caught:
-        find(name).layout(shape)
+        find(name).stage_map(shape)
     assert message in str(caught.value)
 
 
 def test_microbatches_of_gems_take_turns():
-    assert find("gems").layout(Shape(4, 5)).microbatches == ((0, 2, 4), (1, 3))
+    assert find("gems").stage_map(Shape(4, 5)).microbatches == ((0, 2, 4), (1, 3))
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_microbatches_of_gems_take_turns():
 )
 def test_the_default_depth_fills_the_workers(name, knobs, depth):
     found, knobs = default_depth(name, 4, knobs)
-    assert found == depth and find(name).layout(Shape(depth, 2 * depth, knobs)).workers == 4
+    assert found == depth and find(name).stage_map(Shape(depth, 2 * depth, knobs)).workers == 4

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pipelined.schedules import ScheduleError, Shape, Worker
-from pipelined.schedules.gpipe import layout
+from pipelined.schedules.gpipe import stage_map
 
 
 class Scripted(Worker):
@@ -17,7 +17,7 @@ class Scripted(Worker):
     """
 
     def __init__(self, arrived="", later=""):
-        super().__init__(0, layout(Shape(2, 2)))
+        super().__init__(0, stage_map(Shape(2, 2)))
         self.ops, self.later, self.waits = arrived, later, []
 
     async def execute(self, op, pipe, stage, microbatch):
@@ -76,5 +76,5 @@ async def test_a_worker_that_knows_no_arrivals_refuses_to_choose_by_them():
     worker = Scripted()
     worker.arrival = super(Scripted, worker).arrival
     assert await worker.wait(("B", 0), ("F", 0), patience=1.0) is None
-    with pytest.raises(ScheduleError, match="let the layout of an asynchronous schedule say its `updates`"):
+    with pytest.raises(ScheduleError, match="let the stage map of an asynchronous schedule say its `updates`"):
         await worker.wait(("B", 0), ("F", 0))
