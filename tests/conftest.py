@@ -11,7 +11,6 @@ import logging
 import os
 import reprlib
 import signal
-from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -19,7 +18,7 @@ from hypothesis import settings
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
 from tests.alone import runs_alone
-from tests.slices import Slice
+from tests.slices import Choice, Slice
 
 MAX_S = 60.0
 
@@ -62,16 +61,8 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: (runs_alone(item.nodeid), item.nodeid.startswith("tests/unit/")))
     ranks, full, part = (config.getoption(name) for name in ("--with-mpi", "--full", "--slice"))
 
-    positions = Counter()
-
-    def beyond(item):
-        if full or not item.get_closest_marker("full"):
-            return False
-        test = item.nodeid.partition("[")[0]
-        positions[test] += 1
-        return not (part and part.takes(test, positions[test] - 1))
-
-    out = {item for item in items if beyond(item) or (item.get_closest_marker("mpi") and not ranks)}
+    choice = Choice(full, part)
+    out = {item for item in items if choice.leaves_out(item) or (item.get_closest_marker("mpi") and not ranks)}
     if out:
         config.hook.pytest_deselected(items=list(out))
         items[:] = [item for item in items if item not in out]

@@ -1,7 +1,11 @@
-"""Which of the cases marked `full` a run takes: all, none, or one slice of them."""
+"""Which cases a run takes: of those marked `full` all, none, or one slice; of those marked `in_turns(N)` all, or a Nth.
+
+CI has one slice a commit. Hundreds of commits in a row take all that is `full`, and N all that is `in_turns(N)`.
+"""
 
 import argparse
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 
 
@@ -37,5 +41,33 @@ class Slice:
         """
         return (zlib.crc32(test.encode()) + position) % self.count == self.number
 
+    def every(self, turns):
+        """The slice of `turns`, at most `count`, that this one stands for: as many runs in a row take all of them."""
+        return Slice(self.number % turns, turns)
+
     def __str__(self):
         return f"{self.number}/{self.count}"
+
+
+class Choice:
+    """Which cases a run leaves out, as it comes to them one after another.
+
+    Args:
+        full: leave out none.
+        part: the slice of the run; None: it has none.
+    """
+
+    def __init__(self, full, part):
+        self._full, self._part = full, part
+        self._seen = Counter()
+
+    def leaves_out(self, item):
+        """Whether the run leaves out a case, an item of pytest's."""
+        dear, turns = (item.get_closest_marker(name) for name in ("full", "in_turns"))
+        if self._full or not (dear or (turns and self._part)):
+            return False
+        test = item.nodeid.partition("[")[0]
+        position = self._seen[test, bool(dear)]
+        self._seen[test, bool(dear)] += 1
+        part = self._part if dear else self._part.every(*turns.args)
+        return not (part and part.takes(test, position))

@@ -1,10 +1,11 @@
 """Slices of the large grids: together they are the whole, none overlaps another, and all are equally large."""
 
 import argparse
+from dataclasses import dataclass
 
 import pytest
 
-from tests.slices import Slice
+from tests.slices import Choice, Slice
 
 CASES = range(2000)
 
@@ -20,6 +21,38 @@ def test_the_only_cases_of_many_tests_are_spread_over_the_slices():
     parts = [Slice(number, 10) for number in range(10)]
     sizes = [sum(part.takes(f"tests/unit/test_grid.py::test_{case}", 0) for case in CASES) for part in parts]
     assert 150 < min(sizes) <= max(sizes) < 250, sizes
+
+
+@pytest.mark.parametrize("turns", [2, 3, 4])
+def test_as_many_runs_in_a_row_as_there_are_turns_take_every_case_once(turns):
+    runs = [Slice(number, 400).every(turns) for number in range(17, 17 + turns)]
+    assert all(sum(run.takes("tests/unit/test_grid.py::test_a_case", case) for run in runs) == 1 for case in CASES)
+
+
+class Case:
+    """A case as pytest has it, with one marker or none."""
+
+    def __init__(self, number, marker=None, *args):
+        self.nodeid, self._marker, self._mark = f"tests/unit/test_grid.py::test_a_case[{number}]", marker, Mark(args)
+
+    def get_closest_marker(self, name):
+        return self._mark if name == self._marker else None
+
+
+@dataclass
+class Mark:
+    args: tuple
+
+
+@pytest.mark.parametrize(
+    ("full", "part", "taken"),
+    [(False, None, (12, 0, 12)), (True, None, (12, 12, 12)), (False, Slice(7, 12), (12, 1, 3))],
+)
+def test_a_run_takes_what_is_not_marked_and_its_part_of_what_is(full, part, taken):
+    markers = ((), ("full",), ("in_turns", 4))
+    for marker, number in zip(markers, taken, strict=True):
+        choice = Choice(full, part)
+        assert sum(not choice.leaves_out(Case(case, *marker)) for case in range(12)) == number
 
 
 def test_a_slice_reads_what_it_prints():
