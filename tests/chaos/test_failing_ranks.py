@@ -40,6 +40,7 @@ def told_by_ranks(text):
     return [line for line in text.splitlines() if re.match(r"rank \d+: lost", line)]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     "launcher", ["alone", "mpich", *(pytest.param(name, marks=pytest.mark.full) for name in ("torchrun", "openmpi"))]
 )
@@ -54,6 +55,7 @@ def test_a_rank_that_raises_names_itself_its_stage_and_microbatch_once(launcher,
     assert told_by_ranks(done.stderr) == []
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("launcher", "fault"),
     [

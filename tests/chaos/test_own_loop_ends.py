@@ -7,6 +7,7 @@ import pytest
 from tests.launching import launched, mpirun
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [

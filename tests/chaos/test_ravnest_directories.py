@@ -41,6 +41,7 @@ def coordinator(stack, path, listen="tcp://127.0.0.1:0"):
     return process, address
 
 
+@pytest.mark.in_turns(2)
 def test_a_coordinator_that_is_killed_and_started_again_costs_no_step(tmp_path):
     with ExitStack() as outer:
         first, address = coordinator(outer, tmp_path)
@@ -53,6 +54,7 @@ def test_a_coordinator_that_is_killed_and_started_again_costs_no_step(tmp_path):
         trained(tmp_path, address, befall)
 
 
+@pytest.mark.in_turns(2)
 def test_a_member_of_etcd_that_dies_costs_no_step(tmp_path):
     needs_etcd()
     with EtcdCluster(tmp_path) as cluster:

@@ -87,17 +87,20 @@ def check(said, replay):
     assert replay.stdout.endswith(f"average {average}\n"), said
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("fault", ["chunk sent:2:SIGKILL", "chunk received:3:SIGSTOP"])
 def test_either_node_may_be_struck_while_a_new_backup_gets_its_state(tmp_path, fault):
     said = struck(tmp_path, fault, *NEW_BACKUP)
     assert "SIGKILL" not in fault or AGAIN in said, said
 
 
+@pytest.mark.in_turns(2)
 def test_a_neighbour_may_be_struck_while_a_backup_takes_over(tmp_path):
     """Each of both places loses one of its two nodes, the second one because the first is seen to be lost."""
     struck(tmp_path, "backward:3:SIGKILL+take-over:1:SIGKILL", *ALL_BACKED)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.full
 @pytest.mark.parametrize("second", STRIKES)
 @pytest.mark.parametrize("first", STRIKES)

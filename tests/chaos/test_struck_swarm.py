@@ -79,6 +79,7 @@ def test_a_trainer_struck_amid_its_backwards_changes_no_bit(times, name):
     struck({"t0": f"returning:{times}:{name}"})
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.full
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("seed", range(30))

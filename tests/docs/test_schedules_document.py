@@ -95,6 +95,7 @@ def test_tables_are_shown_and_written(in_root, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.stem)
 def test_a_table_trains_under_mpirun(in_root, table):
     *_, job = block_with(f"schedule docs/examples/{table.name}").splitlines()

@@ -46,6 +46,7 @@ def alone(tmp_path_factory):
     return losses(metrics)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("launcher", ["mpich", "openmpi", "torchrun", "srun"])
 def test_the_losses_do_not_depend_on_the_launcher(launcher, alone, tmp_path):
@@ -96,6 +97,7 @@ FILES_OF_A_FRAME = {"mpich": 13, "torchrun": 12}
 """At most so many source files run while a frame is sent and received. Over MPI a rank that naps may add one."""
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("launcher", FILES_OF_A_FRAME)
 def test_a_frame_runs_through_few_files(launcher):
     done = run(launcher, "benchmarks.frame_files", "--json")

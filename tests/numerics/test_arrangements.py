@@ -35,6 +35,7 @@ def together(case, world=local.world):
 SAMPLE = sampled(every=14)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("case", SAMPLE)
 def test_an_arrangement_gives_the_numbers_of_one_process(case):
     expected = plain(case)
@@ -42,6 +43,7 @@ def test_an_arrangement_gives_the_numbers_of_one_process(case):
         assert_same(expected, outcome)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("case", sampled(every=86, ranks=range(1, 9)))
 def test_an_arrangement_gives_the_numbers_of_one_process_over_tcp(case):
     expected = plain(case)

@@ -54,6 +54,7 @@ def name(case):
     return f"{case.schedule}-D{case.depth}-W{case.width}-N{case.microbatches}"
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_a_segment_gives_the_numbers_of_the_delayed_recurrence(case):
     version = double_buffered(case.microbatches) if "2bw" in case.schedule else pipedream(case.depth)
@@ -93,6 +94,7 @@ def versions_met(case, events):
     return met
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("width", [1, 2])
 def test_async_1f1b_applies_the_very_delays_that_it_measures(width):
     """But for the tied embedding: its delay depends on the microbatch's number alone."""

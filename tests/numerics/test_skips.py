@@ -87,6 +87,7 @@ CASES = [
 ]
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(("schedule", "more"), CASES)
 def test_it_changes_no_bit_and_sends_the_tensor_once_each_way(trained, schedule, more):
     losses, state, sent = trained(OVER_TWO, True, schedule=schedule, depth=4, **more)

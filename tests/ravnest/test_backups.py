@@ -44,6 +44,7 @@ def test_backups_train_beside_their_places_and_change_no_bit():
     assert len(clusters.backups) == 3
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.FREEZE, Fault.CUT_OFF])
 @pytest.mark.parametrize("phase", Phase)
 def test_nothing_is_lost_with_a_node_that_has_a_backup(fault, phase):
@@ -99,6 +100,7 @@ def test_a_restart_of_train_forgets_no_loss_and_counts_none_twice():
     assert {name: times for name, (times, _) in story.view.losses.names.items()} == {died[0]: 1}
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("overlapped", [True, False])
 def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_all_clusters(tmp_path, overlapped):
     """The other one had, and began to train; it waited for its backup, which trained nothing, for ever."""
@@ -138,6 +140,7 @@ def tell_and_replay(path, seed):
     assert told.ends[-1] == f"average {replayed(training, read_orders(path))[0]}", told.told
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_after_random_faults_the_replay_has_the_same_bits(tmp_path, seed):
     tell_and_replay(tmp_path, seed)
@@ -151,6 +154,7 @@ def test_after_more_random_faults_the_replay_has_the_same_bits(tmp_path, first):
         tell_and_replay(tmp_path / str(seed), seed)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("moment", [0.31, 0.57, 0.83, 1.19, 1.47])
 def test_a_node_that_dies_beside_its_backup_changes_no_bit_at_any_moment(tmp_path, moment):
     """The replay follows the orders of the nodes that are left; each place of both clusters has a backup."""
@@ -197,6 +201,7 @@ def first_of(clusters, new):
     return clusters.rows[new.cluster][new.stage].name
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("kind", ["overlapped", "blocking"])
 @pytest.mark.parametrize("clusters", [1, 2])
 def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_first_node(tmp_path, kind, clusters):
@@ -216,6 +221,7 @@ def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_f
     assert told.ends == [f"average {replayed(training, orders)[0]}"]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("room", [2, 3])
 def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slow_line(monkeypatch, room):
     """The state comes in many small messages, each after the reply to the one before; the place waits meanwhile."""
@@ -241,6 +247,7 @@ def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slo
     assert new.stage == 0 and new.room == STEPS_APART + beside == max(apart), (new, beside, max(apart), story.told)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dies", ["first", "late"])
 @pytest.mark.parametrize("message", [1, 2, 9])
 def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(monkeypatch, tmp_path, dies, message):

@@ -181,6 +181,7 @@ def test_overlapped_rounds_have_the_losses_and_the_average_of_a_plain_loop(tmp_p
     assert late >= {2, 3}, "updates ran beside rounds; one waited, as its next snapshot was due"
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("kind", TRAININGS)
 def test_the_replay_of_recorded_orders_has_the_same_bits(tmp_path, kind):
     training = TRAININGS[kind]

@@ -35,6 +35,7 @@ def test_two_clusters_hold_the_copies_of_a_round_and_the_first_one_what_it_saves
     assert is_low(story.ratios(clusters, 1)), "a round"
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("blocking", [False, True])
 def test_a_cluster_that_becomes_the_first_holds_what_it_saves(tmp_path, blocking):
     """So every cluster is planned with room for it: the second one saves when the first is lost."""

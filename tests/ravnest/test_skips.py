@@ -83,6 +83,7 @@ def test_losses_and_parameters_are_those_of_a_loop_to_the_bit(dtype):
     assert_plain(story)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.FREEZE, Fault.CUT_OFF])
 @pytest.mark.parametrize("moment", [0.1, 0.5])
 def test_a_node_between_that_leaves_beside_its_backup_changes_no_bit(fault, moment):
@@ -100,6 +101,7 @@ def test_a_cluster_that_loses_a_node_between_trains_again_with_the_same_bits(fau
     assert_plain(story)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("ahead", [2, 4])
 def test_with_several_microbatches_alive_the_replay_has_the_same_bits(tmp_path, ahead):
     job = training(microbatches=2)

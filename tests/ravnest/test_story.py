@@ -21,6 +21,7 @@ def happens(fault, phase, seconds):
     return story
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("fault", Fault)
 def test_the_average_has_the_bits_of_clusters_that_nothing_befell(fault, phase):

@@ -135,6 +135,7 @@ def test_a_name_that_is_kept_away_comes_at_once_where_its_stage_is_lost(monkeypa
     run_virtual(train())
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     "accused",
     [[("x", "a"), ("x", "b"), ("x", "c")], [("a", "b"), ("b", "c"), ("c", "a")], [("a", "x"), ("b", "c"), ("x", "c")]],

@@ -4,6 +4,8 @@ import re
 import sys
 from contextlib import ExitStack
 
+import pytest
+
 from tests.launching import launched, started
 
 RAVNEST = [sys.executable, "-m", "apps.ravnest"]
@@ -28,6 +30,7 @@ def trained(directories, *words):
     return said
 
 
+@pytest.mark.in_turns(2)
 def test_another_run_goes_on_with_the_nodes_in_other_places(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     said = trained([first, second], "--steps", 3)

@@ -63,6 +63,7 @@ def children(parent):
     return {Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(): pid for pid in pids}
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("way", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_a_node_with_a_backup_dies_and_no_step_is_lost(tmp_path, way):
     words = f"--nodes 4 --clusters 1 --backups 2 --steps 12 --orders {tmp_path} {FLAGS}".split()

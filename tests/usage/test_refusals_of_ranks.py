@@ -33,6 +33,7 @@ def messages(text):
     return [line for line in text.splitlines() if line.startswith("python -m apps.gpt2: error: ")]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("ranks", "flags", "fact"),
     [
@@ -86,6 +87,7 @@ runpy.run_module("apps.gpt2", run_name="__main__")
 """
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("ranks", "compiler", "fact"),
     [

@@ -16,6 +16,7 @@ def test_the_grid_shown_is_what_the_command_prints(capsys):
     assert capsys.readouterr().out in re.findall(r"^```text\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("costs", [(20, 22, 18), (4, 1, 2)])
 def test_the_published_row_is_what_is_found(costs):
     options = Options()

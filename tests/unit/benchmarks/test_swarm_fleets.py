@@ -23,6 +23,7 @@ from benchmarks.swarm_fleets import (
 from benchmarks.swarm_latency import Latency
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("speeds, trainers", [*((each, 1) for each in SPEEDS), (SPEEDS[-1], 2)])
 def test_shares_are_proportional_to_speeds(speeds, trainers):
     found = shares(speeds, trainers, rounds=30)

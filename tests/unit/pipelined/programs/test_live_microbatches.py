@@ -37,6 +37,7 @@ def priced(case):
     return [peak * case.parts for peak in timeline.peak_activations] * case.width
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.full) for case in REST)], ids=name)
 def test_as_many_microbatches_are_alive_as_the_price_says(case):
     assert peaks(case) == priced(case)

@@ -100,6 +100,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "chain",
     [pytest.param(name, marks=[pytest.mark.full] if "Transformer" in name else []) for name in CHAINS],

@@ -61,6 +61,7 @@ def test_the_proof_agrees_with_the_execution_of_tens_of_thousands_of_damaged_pro
     agreement(f"2 {part}", PROGRAMS // 2, DAMAGES)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("limits", LIMITS[1:], ids=str)
 def test_within_limits_the_proof_agrees_with_the_execution(limits):
     verdicts = agreement(3, PROGRAMS // 6, REORDERINGS, **limits)

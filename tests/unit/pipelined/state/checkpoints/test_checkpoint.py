@@ -142,6 +142,7 @@ def killed_at(moment, work):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("ending", ["", ".old"], ids=["after a good save", "after a crashed one"])
 @pytest.mark.parametrize("step", [2, 1], ids=["next step", "same step"])
 def test_a_kill_at_any_touch_of_the_disk_leaves_a_whole_checkpoint(tmp_path, step, ending):
