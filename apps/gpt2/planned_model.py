@@ -140,6 +140,7 @@ class PlannedGPT2:
                 machine,
                 itemsize=self._itemsize,
                 states=states,
+                product=self.config.product_itemsize,
             )
         return self._teams[key]
 

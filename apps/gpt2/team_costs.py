@@ -42,12 +42,21 @@ def team_chain(
     *,
     itemsize: int,
     states: Sequence[str] = (),
+    product: int = 0,
 ) -> TeamChain:
-    """The multiplications of a microbatch on a team. Embedding and head have one layout, tied or not."""
-    whole = chain(replace(config, tied=True), rows, sequence, 1, itemsize)
-    network = Network(machine.sum_links, itemsize)
+    """The multiplications of a microbatch on a team. Embedding and head have one layout, tied or not.
+
+    Args:
+        product: bytes of a number as autocast has it in products; 0: there is no autocast.
+    """
     return TeamChain(
-        chain=whole, ranks=ranks, network=network, node=machine.node, kinds=(*[BLOCK] * 4, HEAD), states=states
+        chain=chain(replace(config, tied=True), rows, sequence, 1, itemsize),
+        ranks=ranks,
+        network=Network(machine.sum_links, itemsize),
+        node=machine.node,
+        kinds=(*[BLOCK] * 4, HEAD),
+        states=states,
+        cast=product / itemsize,
     )
 
 
@@ -71,7 +80,10 @@ def sizes(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT,
     if plan.tensor == 1:
         return workload(config, plan, sequence, itemsize, **held)
     states = tuple(states_of(plan.split).values())
-    team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize, states=states)
+    product = held.get("product", 0)
+    team = team_chain(
+        config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize, states=states, product=product
+    )
     costs = costs_of(team, plan)
     return team_workload(config, plan, sequence, costs, itemsize=itemsize, **held)
 
@@ -111,6 +123,7 @@ def sizes_of_front(
     *,
     itemsize: int,
     again: bool = False,
+    product: int = 0,
     **_: Any,
 ) -> LayoutSizes:
     """What a member holds in each layout of the front, as `team_workload` has it for one.
@@ -124,7 +137,8 @@ def sizes_of_front(
         np.stack([team.numbers_of_front(kind, name) for kind in KINDS], axis=1)
         for name in ("gathered", "kept", "numbers")
     )
-    tape = np.array([_kept_by_tape(config, kinds, again) * tokens * itemsize / plan.tensor for kinds in every])
+    share = tokens * itemsize / plan.tensor
+    tape = np.array([_kept_by_tape(config, kinds, again, product / itemsize) * share for kinds in every])
     own, matrix = counts.copy(), KINDS.index(MATRIX)
     own[matrix] *= not config.tied
     elements: dict[Stages, NDArray[np.float64]] = {(at,): column for at, column in enumerate((numbers @ own).T)}
@@ -156,7 +170,7 @@ def team_workload(
 
     Args:
         costs: of its layout; `EVEN` divides everything evenly.
-        product: is ignored: under autocast, too, a member is planned to hold what it holds without.
+        product: as of `team_chain`.
 
     A weight or a panel that is gathered for a use (zero3) is not counted.
     """
@@ -168,13 +182,14 @@ def team_workload(
     for stage, kinds in zip(alone.stages, every, strict=True):
         gathered = ceil(sum(costs[kind].gathered * number for kind, number in kinds.items()))
         besides = sum(costs[kind].kept * number for kind, number in kinds.items()) * itemsize * plan.stage_map.parts
+        tape = _kept_by_tape(config, kinds, again, product / itemsize)
         stages.append(
             replace(
                 stage,
                 forward=stage.forward / members,
                 backward=stage.backward / members,
                 message_bytes=ceil(stage.message_bytes / members),
-                activation_bytes=ceil(_kept_by_tape(config, kinds, again) * tokens * itemsize / members + besides),
+                activation_bytes=ceil(tape * tokens * itemsize / members + besides),
                 pending_bytes=None,
                 boundary_bytes=ceil(stage.boundary_bytes / members),
                 frozen_bytes=stage.frozen_bytes + gathered * itemsize,
@@ -199,14 +214,17 @@ def _numbers(config: ModelConfig, every: Sequence[Counter[str]], costs: Costs) -
     return found
 
 
-def _kept_by_tape(config: ModelConfig, kinds: Counter[str], again: bool) -> float:
+def _kept_by_tape(config: ModelConfig, kinds: Counter[str], again: bool, cast: float) -> float:
     """Numbers a token that the tapes of all members keep of a stage, besides what moves copy; without dropout.
 
-    Of a block each result that a computation leaves to the next, and what autograd saves of the norms and of GELU. A
-    test holds it to the record.
+    Of a block each result that a computation leaves to the next, and what autograd saves of the norms and of GELU; with
+    autocast also query, key, value and result of the attention's core as it has them. A test holds it to the record.
+
+    Args:
+        cast: as of a `TeamChain`.
     """
     width = config.d_model
-    core = 0 if again else config.heads
+    core = 0 if again else config.heads + 4 * width * cast
     each = {BLOCK: 33 * width + 14 + core, EMBEDDING: 2 * width + 2, HEAD: 2 * width + 3 * config.vocab + 14}
     return sum(numbers * kinds[kind] for kind, numbers in each.items())
 

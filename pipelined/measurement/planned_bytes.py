@@ -6,9 +6,10 @@ whose grids do not fit sends its part twice.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -106,25 +107,36 @@ def team_records(
     member: int,
     held: Container[int],
 ) -> Iterator[TeamRecord]:
-    """What a member does for each stage; what it gathers for a step serves all stages that it holds."""
+    """What a member does for each stage; what it gathers for a step serves all stages that it holds.
+
+    Cost: with autocast a second of CPU for what torch imports.
+    """
     (inputs,), (targets,) = map(tensors_of, example)
-    x, came, gathered = _piece(model, inputs, member), 0, dict[str, torch.Tensor]()
+    device, mode = _without_values(numerics.autocast)
+    came, gathered, given, lies = 0, dict[str, torch.Tensor](), inputs.dtype, model.ids(tuple(inputs.shape))
+    laid = partial(_piece, member=member, device=device)
     for stage, layers in enumerate(cut):
         last, results = model.layers - 1 in layers, list[Value]()
         module, layouts = model.of_member(member).build(layers, dtype, "meta", None), model.parameters()
-        pieces = {name: each.view(layouts[name].shape(member)) for name, each in module.named_parameters()}
-        pieces |= dict(module.named_buffers())
-        work = partial(
-            _recorded,
-            model=model,
-            layers=layers,
-            x=x,
-            targets=_piece(model, targets, member) if last else None,
-            pieces=pieces,
-            results=results,
-        )
-        shared = gathered if stage in held else {}
-        first, found = (record(member, work, gathered=shared) for _ in range(2))
+        with mode:
+            x = laid(lies, given, trained=stage > 0)
+            named = chain(module.named_parameters(), module.named_buffers())
+            pieces = {
+                name: torch.empty_like(each, device=device, requires_grad=each.requires_grad) for name, each in named
+            }
+            pieces |= {name: pieces[name].view(layouts[name].shape(member)) for name, _ in module.named_parameters()}
+            work = partial(
+                _recorded,
+                model=model,
+                layers=layers,
+                x=x,
+                targets=laid(model.ids(tuple(targets.shape)), targets.dtype) if last else None,
+                pieces=pieces,
+                results=results,
+            )
+            shared = gathered if stage in held else {}
+            recorded = partial(record, member, work, gathered=shared, autocast=numerics.autocast, given=[x.array])
+            first, found = recorded(), recorded()
         output, backward = results[-1], list(found.backward.moves)
         if last:
             told = path_between(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
@@ -134,7 +146,7 @@ def team_records(
         messages |= {} if last else {stage + 1: came}
         boundary = x.array.nbytes + output.array.nbytes
         yield TeamRecord(messages, first.forward.moves, found.forward.moves, backward, found.kept, boundary)
-        x = Value(piece(member, output.shards, dtype, trained=False), output.shards)
+        given, lies = dtype, output.shards
 
 
 async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompute: bool) -> StageBytes:
@@ -255,6 +267,14 @@ async def _recorded(
     return output
 
 
-def _piece(model: TeamModel, whole: torch.Tensor, member: int) -> Value:
-    shards = model.ids(tuple(whole.shape))
-    return Value(piece(member, shards, whole.dtype, trained=False), shards, False)
+def _piece(shards: Shards, dtype: torch.dtype, *, member: int, device: str, trained: bool = False) -> Value:
+    return Value(piece(member, shards, dtype, trained=False, device=device), shards, trained)
+
+
+def _without_values(autocast: torch.dtype | None) -> tuple[str, AbstractContextManager[Any]]:
+    """A device for tensors without values, and what is entered to make them and to compute with them."""
+    if autocast is None:
+        return "meta", nullcontext()
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return "cpu", FakeTensorMode(allow_non_fake_inputs=True)  # autocast leaves the meta device alone

@@ -4,7 +4,7 @@ The tape that trains also records: here its device counts operations, and its ne
 priced is what runs, in the same order, backward included, with a computation for each hand-over to the device.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -100,20 +100,25 @@ def record(
     stage: Callable[[Tape], Coroutine[Any, Any, Value]],
     back: Back | None = None,
     gathered: dict[str, torch.Tensor] | None = None,
+    autocast: torch.dtype | None = None,
+    given: Iterable[torch.Tensor] = (),
 ) -> StageRecord:
     """Read a stage forward and back for one rank; no tensor has memory.
 
     Args:
-        stage: its inputs and parameters are on the meta device (`piece` makes them).
-        gathered: as of a `Tape`.
+        stage: its inputs and parameters have no values (`piece` makes them).
+        gathered, autocast: as of a `Tape`.
+        given: what is kept besides: the stage's input.
         back: as of its `backward`.
     """
     recorder = _Recorder(rank)
-    tape, kept = Tape(recorder, recorder, gathered=gathered), _Kept()
+    tape, kept = Tape(recorder, recorder, autocast=autocast, gathered=gathered), _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
         result = finished(tape.run(stage(tape)))
     steps, recorder.steps = recorder.steps, []
     forward = PhaseRecord(rank, steps)
+    for tensor in given:
+        kept.add(tensor)
     held = kept.nbytes(tape)
     finished(tape.run(tape.backward(result, torch.empty_like(result.array), back)))
     backward, recorder.steps = PhaseRecord(rank, recorder.steps), []
@@ -121,9 +126,9 @@ def record(
     return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), held)
 
 
-def piece(rank: int, shards: Shards, dtype: torch.dtype, trained: bool = True) -> torch.Tensor:
-    """A rank's piece of a parameter, on the meta device."""
-    return torch.empty(shards.shape(rank), dtype=dtype, device="meta").requires_grad_(trained)
+def piece(rank: int, shards: Shards, dtype: torch.dtype, trained: bool = True, *, device: str = "meta") -> torch.Tensor:
+    """A rank's piece of a parameter; on the meta device, or on one that stands without values for this."""
+    return torch.empty(shards.shape(rank), dtype=dtype, device=device).requires_grad_(trained)
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -45,6 +45,7 @@ class TeamOperator:
         factors: of the operator.
         before, after: the parts into which the streams before and behind it are cut by tokens.
         state: of its weight, one of `matmul.STATES`.
+        cast: bytes of a number as autocast keeps it beside the original, over those of the original; 0: it does not.
     """
 
     ranks: int
@@ -55,6 +56,7 @@ class TeamOperator:
     before: int
     after: int
     state: str
+    cast: float = 0.0
 
     def costs(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
         """Costs with the kind of layer to which they belong; of each kind they add up.
@@ -66,7 +68,7 @@ class TeamOperator:
         yield from self._streams(kind)
         yield from self._weight(MATRIX if self.op.matmul.embeds else kind)
         yield from self._others(kind)
-        yield kind, LayerCosts(kept=sum(self._kept()))
+        yield kind, LayerCosts(kept=sum(self._kept()) + self.cast * self._taken)
         if self.op.matmul.embeds:
             yield EMBEDDING, LayerCosts(kept=sum(self._kept_of_input()))
 
@@ -121,6 +123,12 @@ class TeamOperator:
         if op.normed and columns > 1:  # a norm's 7 numbers a token, or of each rank statistics and mean's distance
             held = 3 * columns + 6 if columns <= GATHERED else 7
             yield (held - 7 / columns) * op.matmul.tokens / self.before
+
+    @property
+    def _taken(self) -> float:
+        """What the multiplication takes of its input and weight: of each microbatch autocast keeps a copy."""
+        f, matmul = self.factors, self.op.matmul
+        return matmul.inputs * (matmul.tokens / f.rows + matmul.outputs / f.columns) / f.contraction
 
     def _kept_of_input(self, gathered: bool = True) -> Iterator[float]:
         """Of the embedding too, which its sum over the columns leaves where an input is gathered elsewhere."""

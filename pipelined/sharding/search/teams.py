@@ -42,6 +42,7 @@ class TeamChain:
             positions are of kind `EMBEDDING`, and the weight is of kind `MATRIX`.
         states: of each operator's weight, one of `matmul.STATES`; empty: none of all.
         given: the factors of operators that have no others.
+        cast: as of a `TeamOperator`.
     """
 
     chain: Chain
@@ -51,6 +52,7 @@ class TeamChain:
     kinds: Sequence[str]
     states: Sequence[str] = ()
     given: Mapping[str, Factors] = field(default_factory=dict)
+    cast: float = 0.0
     _prices: dict[tuple[Any, ...], Numbers] = field(default_factory=dict, compare=False)
 
     def options(self, op: Operator) -> list[Factors]:
@@ -156,6 +158,7 @@ class TeamChain:
                 before=before,
                 after=after,
                 state=state,
+                cast=self.cast,
             )
             for kind, costs in part.costs(self.kinds[place]):
                 found[kind] += costs
