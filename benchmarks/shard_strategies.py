@@ -25,6 +25,7 @@ from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of
 from benchmarks._results import Reported, tell
 from benchmarks._team_links import fitted_links
 from collectives import Links
+from collectives.group.signature import FINGERPRINT_BYTES
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.sharding.groups import MeshGroups
@@ -32,14 +33,16 @@ from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import Tape, sum_gradients, sum_path
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.search.matmul import factorizations
+from pipelined.sharding.walk import LinkWalk
 from transports import open_local
+from transports.wire.frames import PREAMBLE_BYTES
 
 RANKS = 8
 SEQUENCES, TOKENS = 8, 32
 BLOCK = ModelConfig(layers=1, d_model=128, heads=8, vocab=64, positions=TOKENS, dropout=0.0)
 ITEMSIZE = 4
-AT_ONCE = 1e30
-"""Operations a second of ranks on the virtual clock, where computing takes no time."""
+FRAMING = FINGERPRINT_BYTES + 2 * PREAMBLE_BYTES
+"""Bytes of a message besides its elements, at most: the first to a peer, and in a call, has all of them."""
 KNOWN = ("data", "megatron")
 
 
@@ -115,15 +118,18 @@ def strategies(number: int, seed: int = 0) -> list[dict[str, Factors]]:
 
 
 def predicted(factors: dict[str, Factors], network: Network) -> float:
-    """Seconds of a step, from the record of rank 0: its moves are those of all ranks."""
+    """Seconds of a step, by a walk along its messages; rank 0's record has the moves of all ranks."""
     model = ShardedGPT2(BLOCK, factors)
     layouts, shards = _layouts(model), model.stream((SEQUENCES, TOKENS))
     pieces = {name: piece(0, each, torch.float32) for name, each in layouts.items()}
     x = Value(piece(0, shards, torch.float32, trained=False), shards)
     found = record(0, lambda tape: model.block(tape, 0, x, pieces))
-    sums = sum(sum_path(each).seconds(network.links, ITEMSIZE, network.node) for each in layouts.values())
-    phases = found.forward, found.backward
-    return sums + sum(phase.seconds(network.links, AT_ONCE, network.node) for phase in phases)
+    walk = LinkWalk(RANKS, network.links, network.node, message_bytes=FRAMING)
+    for step in (*found.forward.moves, *found.backward.moves):
+        walk.carry(step.path, step.itemsize)
+    for each in layouts.values():
+        walk.carry(sum_path(each), ITEMSIZE)
+    return walk.seconds
 
 
 async def taken(factors: dict[str, Factors], network: Network, clock: RealClock | VirtualClock) -> float:

@@ -96,7 +96,8 @@ class Move:
         """
         raise NotImplementedError
 
-    def _links(self, links: Links | Mapping[str, Links]) -> Links:
+    def links_of(self, links: Links | Mapping[str, Links]) -> Links:
+        """Those of this move's axes; see `seconds`."""
         if isinstance(links, Links):
             return links
         chosen = [links[axis] for axis in self.axes]
@@ -118,7 +119,7 @@ class CollectiveMove(Move):
 
         Between ranks of one node at the prices of its memory, where the links have any.
         """
-        each, forms, ranks = self._links(links), self.table.forms(self.algorithm), self.group_size
+        each, forms, ranks = self.links_of(links), self.table.forms(self.algorithm), self.group_size
         if ranks == 1:
             return 0.0
         nbytes = round(self.max_elements * itemsize * ranks / (ranks - 1) / self.passes)
@@ -177,7 +178,11 @@ class AllToAll(CollectiveMove):
 
     def elements(self, rank: int) -> int:
         """All that the rank holds and does not keep: each element is of one rank of the group afterwards."""
-        return self.source.size(rank) - _size(_intersection(self.source.pieces(rank), self.target.pieces(rank)))
+        return self.source.size(rank) - self.between(rank, rank)
+
+    def between(self, sender: int, receiver: int) -> int:
+        """The elements that the sender holds before, and the receiver afterwards."""
+        return _size(_intersection(self.source.pieces(sender), self.target.pieces(receiver)))
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
         held, wanted = self.source.pieces(rank), self.target.pieces(rank)

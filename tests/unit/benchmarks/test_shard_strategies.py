@@ -23,12 +23,11 @@ def test_on_one_node_they_take_what_was_predicted_in_the_predicted_order(number)
 
 
 @pytest.mark.parametrize("number", SAMPLES)
-def test_on_two_nodes_none_takes_longer_than_predicted(number):
+def test_on_two_nodes_none_takes_longer_than_predicted_and_little_less(number):
     runs = [run(factors, TWO_NODES) for factors in strategies(number)]
     for each in runs:
-        assert each.taken <= each.predicted * 1.005, each
-    if number == 40:
-        assert tau(runs) >= 0.9
+        assert 0.995 * each.predicted <= each.taken <= each.predicted, each
+    assert tau(runs) >= 0.9
 
 
 def test_tau_is_the_share_of_pairs_in_order_less_that_of_pairs_out_of_order():
