@@ -1,6 +1,7 @@
 """One plan run for a few steps, for real or emulated, to be held to what was predicted of it.
 
-The slowest rank's step is timed; memory is counted in a step of its own, because counting takes time.
+The slowest rank's step is timed; memory is counted in a step of its own, because counting takes time. Where devices
+only let time pass, a plan trains for real in order to be counted.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from pipelined.training.exchange.compression import NONE
+from pipelined.training.trainer import RankTrainer
 
 WORLD = 0
 """The channel of what all ranks agree on."""
@@ -107,10 +109,25 @@ async def train(
     for step in range(first, first + steps + 2):
         await barrier(trainer.world)
         taken.append(await slowest(trainer.world, (await trainer.step(step)).step_s))
+    return taken[2:], await _counted(trainer, first + steps + 2)
+
+
+async def count(actor: Actor, planned: PlannedGPT2, candidate: Candidate, executor: Executor, first: int) -> int:
+    """The bytes that this rank holds in the second step of a plan that trains; the first makes the optimizer's state.
+
+    Steps are numbered from `first`.
+    """
+    trainer = trial_trainer(actor, planned, candidate, executor)
+    await trainer.step(first)
+    return await _counted(trainer, first + 1)
+
+
+async def _counted(trainer: RankTrainer, step: int) -> int:
+    """The bytes that this rank holds at its fullest in a step."""
     kept = count_activations(trainer)
-    await trainer.step(first + steps + 2)
+    await trainer.step(step)
     state = state_bytes(trainer.local.parameters.values(), trainer.optimizer)
-    return taken[2:], sum(state.values()) + kept.peak_bytes
+    return sum(state.values()) + kept.peak_bytes
 
 
 async def slowest(world: Group, seconds: float) -> float:

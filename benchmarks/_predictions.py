@@ -36,6 +36,11 @@ class Row:
         """Predicted over measured, less 1."""
         return self.predicted_s / self.step_s - 1
 
+    @property
+    def memory_ratios(self) -> list[float]:
+        """Of each rank, memory predicted over counted."""
+        return [predicted / counted for predicted, counted in self.memory]
+
 
 def spread_out(outcomes: Iterable[Outcome], count: int) -> list[Outcome]:
     """A third of this number from the best predicted, then others evenly from the rest."""
@@ -58,7 +63,7 @@ def row_of(outcome: Outcome, taken: Sequence[float], counted: Sequence[int]) -> 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """What is promised: the median error, the chosen plan beside the best measured, and memory."""
-    ratios = [predicted / counted for row in rows for predicted, counted in row.memory]
+    ratios = [ratio for row in rows for ratio in row.memory_ratios]
     return {
         "configurations": len(rows),
         "median_error": statistics.median(abs(row.error) for row in rows),
@@ -79,16 +84,24 @@ def as_table(rows: Sequence[Row]) -> str:
     """A line an arrangement, the chosen first, and what came out; then memory by schedule, as the paper's Figure 9."""
     lines = [
         f"{'schedule or layout':<30}{'D':>3}{'W':>3}{'B':>4}{'N':>4}{'again':>6}"
-        f"{'predicted':>11}{'measured':>10}{'error':>8}"
+        f"{'predicted':>11}{'measured':>10}{'error':>8}{'memory':>12}{'predicted over it':>19}"
     ]
     for row in rows:
         sizes = f"{row.depth:>3}{row.width:>3}{row.microbatch:>4}{row.microbatches:>4}"
         times = f"{row.predicted_s * 1e3:>8.1f} ms{row.step_s * 1e3:>7.1f} ms{row.error:>+8.1%}"
-        lines.append(f"{row.label:<30}{sizes}{'yes' if row.recompute else 'no':>6}{times}")
+        lines.append(f"{row.label:<30}{sizes}{'yes' if row.recompute else 'no':>6}{times}{_memory_cells(row)}")
     found = summary(rows)
     error = f"median error {found['median_error']:.1%}, largest {found['largest_error']:.1%} ({len(rows)} arrangements)"
     lines += ["", f"{error}; the chosen takes {found['chosen_over_best']:.3f} x the best measured"]
     return "\n".join([*lines, *memory_lines(rows)])
+
+
+def _memory_cells(row: Row) -> str:
+    """What the fullest rank holds, and over all ranks predicted over counted; nothing where nothing was counted."""
+    if not row.memory:
+        return ""
+    most, ratios = max(nbytes for _, nbytes in row.memory), row.memory_ratios
+    return f"{most / 2**20:>8.1f} MiB{f'{min(ratios):.3f} to {max(ratios):.3f}':>19}"
 
 
 def memory_lines(rows: Sequence[Row]) -> list[str]:

@@ -2,7 +2,8 @@
 
 Stages and links are measured in the run itself, then the planner predicts ways to split a GPT-2 over all ranks, and
 some of them are run: the best predicted, others down to the worst, and data parallelism. Two ranks train for real; with
-more, as `mpirun -n 8`, devices only let time pass, and every move and sum is run over slow links.
+more, as `mpirun -n 8`, devices only let time pass, and every move and sum is run over slow links. Then each layout
+trains two steps, not timed, in which the memory of every rank is counted.
 """
 
 import asyncio
@@ -21,11 +22,15 @@ from apps.gpt2.team import split_text
 from apps.gpt2.team_costs import text_of
 from apps.lm.sharded.layouts import states_of
 from benchmarks._flags import flags
+from benchmarks._planned import count
 from benchmarks._predictions import Row, as_table, row_of, spread_out, summary
 from benchmarks._results import Reported, tell
 from benchmarks._team_links import fitted_links
 from benchmarks._team_replay import replayed
 from benchmarks.planner import REAL, measured_request, measured_steps, shared, tried
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.planner import SearchRequest, Stated
 from pipelined.planner.candidates import ONE_STAGE, Candidate, candidates, data_parallel
@@ -85,7 +90,8 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
         taken = await measured_steps(transport, planned, chosen, options.steps)
     else:
         sizes = {"sequence": planned.sequence, "speed": options.speed, "steps": options.steps}
-        taken = [(seconds, list[int]()) for seconds in await replayed(transport, planned, chosen, **sizes)]
+        seconds = await replayed(transport, planned, chosen, **sizes)
+        taken = list(zip(seconds, await counted(transport, planned, chosen), strict=True))
     if request is not None:
         rows = [row_of(outcome, *measured) for outcome, measured in zip(picked, taken, strict=True)]
         data = rows[picked.index(alone[0])]
@@ -98,6 +104,19 @@ async def _stated(transport: Transport, planned: PlannedGPT2, options: Options) 
     links = await fitted_links(transport, RealClock())
     costs = Stated(planned.layer_costs, planned.sequence, options.speed)
     return links and SearchRequest(planned, costs, Machine(links), transport.world_size)
+
+
+async def counted(transport: Transport, planned: PlannedGPT2, chosen: Sequence[Candidate]) -> list[list[int]]:
+    """Of each candidate the bytes that every rank holds as it trains, on rank 0; elsewhere this rank's alone."""
+    device, found = TorchExecutor("cpu", RealClock(), transport.set_computing), list[list[int]]()
+    try:
+        async with Actor(transport) as actor:
+            for number, candidate in enumerate(chosen):
+                mine = await count(actor, planned, candidate, device, 2 * number)
+                found.append(await gather(transport, f"counted {number}", mine) or [mine])
+    finally:
+        device.close()
+    return found
 
 
 def pick(request: SearchRequest, options: Options) -> list[Outcome]:

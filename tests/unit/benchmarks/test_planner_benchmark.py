@@ -40,4 +40,6 @@ def test_errors_are_counted_both_ways_and_the_chosen_is_beside_the_best():
     assert told["memory_ratios"] == pytest.approx([0.98, 1.15])
     table = as_table(rows)
     assert "median error 10.0%, largest 25.0% (3 arrangements); the chosen takes 1.250 x" in table
+    first, second, third = table.splitlines()[1:4]
+    assert first.endswith("0.980 to 1.000") and second.endswith("1.150 to 1.150") and third.endswith("%")
     assert table.count("rank 0") == 2 and table.count("rank 1") == 1

@@ -1,12 +1,13 @@
 """The benchmark of teams' steps: an emulated team takes what the planner predicts, and data parallelism takes part."""
 
 import asyncio
+import math
 
 import pytest
 
 from benchmarks._team_links import fitted_links
 from benchmarks._team_replay import Member
-from benchmarks.shard_steps import Options, pick
+from benchmarks.shard_steps import Options, counted, pick
 from collectives import Links
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.planner import SearchRequest, Stated
@@ -45,6 +46,26 @@ def test_an_emulated_team_takes_no_longer_than_the_planner_predicts_and_little_l
             return max(await asyncio.gather(*(member.step() for member in members)))
 
         assert 0.9 * outcome.step_s <= run_virtual(step()) <= 1.005 * outcome.step_s, plan.split
+
+
+def test_the_memory_of_every_rank_is_counted_as_it_trains_and_near_what_is_planned(request_):
+    """By data parallelism a rank has weights, gradients and two moments of AdamW whole, 4 bytes each."""
+    picked = pick(request_, OPTIONS)
+
+    async def ranks():
+        ends = open_local("local://", 4)
+        chosen = [outcome.candidate for outcome in picked]
+        found, *_ = await asyncio.gather(*(counted(end, request_.model, chosen) for end in ends))
+        await asyncio.gather(*(end.close() for end in ends))
+        return found
+
+    found = asyncio.run(ranks())
+    for outcome, row in zip(picked, found, strict=True):
+        planned = [rank.total for rank in outcome.simulated.memory]
+        assert len(row) == len(planned) == 4
+        assert all(0.98 * bytes_ <= plan <= 1.15 * bytes_ for plan, bytes_ in zip(planned, row, strict=True)), outcome
+    model = request_.model.build_split(picked[-1].candidate.plan)
+    assert min(found[-1]) > 16 * sum(math.prod(each.lengths) for each in model.parameters().values())
 
 
 @pytest.mark.virtual
