@@ -39,7 +39,7 @@ async def replayed(
     world, taken = Group(transport, tuple(range(transport.world_size)), WORLD), [list[float]() for _ in chosen]
     for place in [*range(len(chosen)), *reversed(range(len(chosen)))]:
         plan = chosen[place].plan
-        network = MeshGroups(transport, MOVES, through_memory=False)  # by what `fitted_links` times
+        network = MeshGroups(transport, MOVES, through_memory=False)  # by what `measure_collectives` times
         member = Member(network, model.build_split(plan), plan, sequence, speed=speed)
         for number in range(1 + steps // 2):
             await barrier(world)

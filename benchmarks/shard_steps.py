@@ -25,13 +25,13 @@ from benchmarks._flags import flags
 from benchmarks._planned import count
 from benchmarks._predictions import Row, as_table, row_of, spread_out, summary
 from benchmarks._results import Reported, tell
-from benchmarks._team_links import fitted_links
 from benchmarks._team_replay import replayed
 from benchmarks.planner import REAL, measured_request, measured_steps, shared, tried
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.measurement.collective_costs import measure_collectives
 from pipelined.planner import SearchRequest, Stated
 from pipelined.planner.candidates import ONE_STAGE, Candidate, candidates, data_parallel
 from pipelined.planner.decide import TRIES
@@ -101,9 +101,10 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
 
 async def _stated(transport: Transport, planned: PlannedGPT2, options: Options) -> SearchRequest | None:
     """With links that are measured here, and devices of the stated speed; on rank 0."""
-    links = await fitted_links(transport, RealClock())
+    ranks = transport.world_size
+    found = await measure_collectives(transport, RealClock(), tuple(range(ranks)))
     costs = Stated(planned.layer_costs, planned.sequence, options.speed)
-    return links and SearchRequest(planned, costs, Machine(links), transport.world_size)
+    return found and SearchRequest(planned, costs, Machine(found.pooled_links), ranks)
 
 
 async def counted(transport: Transport, planned: PlannedGPT2, chosen: Sequence[Candidate]) -> list[list[int]]:

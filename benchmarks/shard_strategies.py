@@ -23,11 +23,11 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of
 from benchmarks._results import Reported, tell
-from benchmarks._team_links import fitted_links
 from collectives import Links
 from collectives.group.signature import FINGERPRINT_BYTES
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
+from pipelined.measurement.collective_costs import measure_collectives
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import Tape, sum_gradients, sum_path
@@ -184,12 +184,13 @@ def _progress(every: Sequence[dict[str, Factors]], name: str) -> Iterator[dict[s
 def found_links(network: Network) -> Links:
     """Alpha and beta by timed collectives of all ranks, in real time."""
 
-    async def fitted() -> Links:
-        found, *_ = await asyncio.gather(*(fitted_links(end, RealClock()) for end in open_local(network.url, RANKS)))
+    async def measured() -> Links:
+        ends, everyone = open_local(network.url, RANKS), tuple(range(RANKS))
+        found, *_ = await asyncio.gather(*(measure_collectives(end, RealClock(), everyone) for end in ends))
         assert found is not None  # rank 0 has it
-        return found
+        return found.pooled_links
 
-    return asyncio.run(fitted())
+    return asyncio.run(measured())
 
 
 def tau(runs: Sequence[Run]) -> float:

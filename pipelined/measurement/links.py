@@ -153,7 +153,7 @@ async def measure_sums(
     everyone = [of_rank for of_rank in await gather(actor.transport, f"sums {ranks}", mine) if of_rank[0]]
     if actor.rank:
         return None
-    gamma, samples = _adding(clock, effort.repeats), []
+    gamma, samples = time_adding(clock, effort.repeats), []
     for number, size in enumerate(effort.sums):
         slowest = [max(rounds) for rounds in zip(*(of_rank[number] for of_rank in everyone), strict=True)]
         alpha, beta, adding = _unit_costs(algorithm, len(ranks), size)
@@ -177,7 +177,7 @@ def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, 
     return ALL_REDUCE.closed_forms_for(modelled, problem, Links()).factors(problem)
 
 
-def _adding(clock: Clock, repeats: int) -> float:
+def time_adding(clock: Clock, repeats: int) -> float:
     """Seconds per byte of adding one array to another."""
     into, array, taken = np.ones(1 << 19, np.float32), np.ones(1 << 19, np.float32), []
     for _ in range(repeats):

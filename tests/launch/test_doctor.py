@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from pipelined.measurement.collective_costs import CALLS
 from tests.launching import OPENMPI, launched, mpirun, python_with
 
 DOCTOR = ["-m", "pipelined", "doctor", "--json"]
@@ -37,13 +38,17 @@ def test_under_mpirun_links_and_sums_are_measured(wheel, without):
     assert node["ranks"] == [0, 1] and wheel in node["libraries"]["packages"]
     assert found["links"]["near"]["alpha"] > 0 and found["links"]["far"] is None
     assert [one["nbytes"] for one in found["links"]["sums"]][-1] == 1 << 24
+    (costs,) = found["collectives"].values()
+    assert costs["ranks"] == [0, 1] and set(costs["each"]) == set(CALLS)
+    assert list(costs["joint"]) == ["alpha", "beta", "gamma"] and costs["pooled"]["alpha"][0] > 0
     assert ["torch cannot be imported" in advice["fact"] for advice in found["advice"] if advice["stops"]] == [True]
 
 
 def test_alone_it_says_how_links_are_measured():
     found = answered([sys.executable, *DOCTOR], {})
     libraries = found["nodes"][0]["libraries"]
-    assert found["links"] is None and libraries["torch"] and libraries["torch_threads"] >= 1
+    assert found["links"] is None and found["collectives"] == {}
+    assert libraries["torch"] and libraries["torch_threads"] >= 1
     assert any("mpirun -n 4 python -m pipelined doctor" in advice["remedy"] for advice in found["advice"])
 
 

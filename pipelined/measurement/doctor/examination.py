@@ -6,13 +6,14 @@ Rank 0 gathers the results. A fault of the machine is part of the result; it rai
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.aio.clock import RealClock
+from pipelined.measurement.collective_costs import CollectiveCosts, groups, measure_collectives
 from pipelined.measurement.doctor.libraries import Libraries, load
 from pipelined.measurement.doctor.machine import Host, examine_machine
 from pipelined.measurement.doctor.speed import Speed, measure
@@ -44,12 +45,14 @@ class Examination:
         nodes: the machines of the job.
         speed: the measured links; None with one rank.
         connection_error: the reason why the ranks could not exchange messages; None if they could.
+        collectives: the measured costs of collectives by messages, by group.
     """
 
     launch: Launch
     nodes: tuple[ExaminedNode, ...]
     speed: Speed | None = None
     connection_error: str | None = None
+    collectives: Mapping[str, CollectiveCosts] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -62,6 +65,7 @@ class Examination:
             "launch": launch,
             "nodes": nodes,
             "links": self.speed and self.speed.plain(),
+            "collectives": {name: costs.plain() for name, costs in self.collectives.items()},
             "trouble": self.connection_error,
         }
 
@@ -81,11 +85,15 @@ async def examine(transport: Transport, launch: Launch, progress: Callable[[str]
     first = transport.nodes[transport.rank] == transport.rank
     libraries = (await asyncio.to_thread(load, os.environ)).plain() if first else None
     seen = await gather(transport, "doctor", [examine_machine(os.environ).plain(), libraries])
-    speed = None
+    speed, collectives = None, dict[str, CollectiveCosts]()
     if transport.world_size > 1:
         async with Actor(transport) as actor:
             speed = await measure(actor, RealClock(), progress)
-    return Examination(launch, _nodes(transport.nodes, seen), speed) if seen else None
+        for name, ranks in groups(transport.nodes).items():
+            progress(f"timing collectives {name}")
+            if costs := await measure_collectives(transport, RealClock(), ranks):
+                collectives[name] = costs
+    return Examination(launch, _nodes(transport.nodes, seen), speed, collectives=collectives) if seen else None
 
 
 def _nodes(nodes: tuple[int, ...], seen: list[Any]) -> tuple[ExaminedNode, ...]:

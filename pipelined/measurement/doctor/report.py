@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from pipelined.measurement.collective_costs import CollectiveCosts
 from pipelined.measurement.doctor.advice import Advice
 from pipelined.measurement.doctor.examination import Examination, ExaminedNode
 from pipelined.measurement.doctor.speed import Hop, Speed
@@ -15,6 +16,8 @@ def as_text(found: Examination, advice: Sequence[Advice]) -> str:
         lines += ["", *_node(node)]
     if found.speed:
         lines += ["", *_speed(found.speed, ranks)]
+    for name, costs in found.collectives.items():
+        lines += ["", *_collectives(name, costs)]
     lines += ["", "to change:" if advice else "nothing to change"]
     lines += [f"  {'! ' if one.blocks_training else '- '}{one}" for one in advice]
     return "\n".join(lines)
@@ -47,6 +50,17 @@ def _speed(speed: Speed, ranks: int) -> Iterator[str]:
     for one in speed.sums:
         speeds = f"{one.algbw / 1e9:>12.3f}{one.busbw / 1e9:>12.3f}"
         yield f"  {one.nbytes:>10}{one.seconds * 1e3:>12.3f}{speeds}  {one.algorithm}"
+
+
+def _collectives(name: str, costs: CollectiveCosts) -> Iterator[str]:
+    ranks, adding = ", ".join(map(str, costs.ranks)), f"{costs.adding * 1e9:.3f} ns/byte"
+    yield f"collectives by messages {name}, ranks {ranks} (adding: {adding})"
+    yield f"  {'':<16}{'alpha (µs)':>18}{'beta (ns/byte)':>18}{'gamma (ns/byte)':>18}"
+    named = [*costs.each.items(), ("together", costs.joint), ("as AutoDDL", costs.pooled)]
+    for label, found in named:
+        cells = zip((1e6, 1e9, 1e9), (1, 3, 3), found.values, found.margins, strict=False)
+        shown = [f"{value * unit:.{digits}f} ± {margin * unit:.{digits}f}" for unit, digits, value, margin in cells]
+        yield f"  {label:<16}" + "".join(f"{cell:>18}" for cell in shown)
 
 
 def _hop(hop: Hop) -> str:

@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from benchmarks._team_links import fitted_links
 from benchmarks._team_replay import Member
 from benchmarks.shard_steps import Options, counted, pick
 from collectives import Links
@@ -66,12 +65,3 @@ def test_the_memory_of_every_rank_is_counted_as_it_trains_and_near_what_is_plann
         assert all(0.98 * bytes_ <= plan <= 1.15 * bytes_ for plan, bytes_ in zip(planned, row, strict=True)), outcome
     model = request_.model.build_split(picked[-1].candidate.plan)
     assert min(found[-1]) > 16 * sum(math.prod(each.lengths) for each in model.parameters().values())
-
-
-@pytest.mark.virtual
-async def test_timed_collectives_give_the_delay_and_the_rate_of_emulated_links():
-    ends, clock = open_local("local://?delay=1ms&rate=1gbit", 4), VirtualClock()
-    found, *others = await asyncio.gather(*(fitted_links(end, clock) for end in ends))
-    assert others == [None] * 3
-    assert (found.alpha, found.beta) == (pytest.approx(LINKS.alpha, rel=0.005), pytest.approx(LINKS.beta, rel=0.005))
-    await asyncio.gather(*(end.close() for end in ends))

@@ -1,7 +1,9 @@
 """The report says what there is, how fast it is, and what to change."""
 
+from pipelined.measurement.collective_costs import CollectiveCosts
 from pipelined.measurement.doctor import advise, as_text
 from pipelined.measurement.doctor.speed import Hop, Speed, SumSpeed
+from pipelined.measurement.fit import Fit
 from tests.unit.pipelined.measurement.doctor.test_advice import FOUND, changed
 
 
@@ -13,6 +15,18 @@ def test_links_and_sums_are_reported_in_the_fields_words():
     assert "between nodes ranks 0 and 2: alpha 500 ± 10 µs, beta 1.000 ± 0.010 ns/byte (1.00 GB/s)" in text
     assert "   1048576       1.000       1.049       1.573" in text and "algbw GB/s" in text
     assert text.endswith("nothing to change")
+
+
+def test_the_costs_of_collectives_stand_one_below_the_other_with_the_papers_fit_last():
+    one, three = Fit((2e-5, 1e-10), (1e-6, 2e-12)), Fit((2e-5, 1e-10, 5e-11), (1e-6, 2e-12, 1e-11))
+    costs = CollectiveCosts((0, 2), {"all_gather": one}, three, one, 5e-11)
+    text = as_text(changed(collectives={"between nodes": costs}), [])
+    head, names, gathered, joint, pooled = text.splitlines()[-7:-2]
+    assert head == "collectives by messages between nodes, ranks 0, 2 (adding: 0.050 ns/byte)"
+    assert names.split() == ["alpha", "(µs)", "beta", "(ns/byte)", "gamma", "(ns/byte)"]
+    assert gathered.split("  ")[1] == "all_gather" and gathered.endswith("20.0 ± 1.0     0.100 ± 0.002")
+    assert joint.endswith("20.0 ± 1.0     0.100 ± 0.002     0.050 ± 0.010") and "together" in joint
+    assert "as AutoDDL" in pooled and pooled.endswith("0.100 ± 0.002")
 
 
 def test_what_is_missing_is_reported_with_its_reason():
