@@ -112,32 +112,50 @@ def test_five_steps_over_ranks_are_those_of_one_process(case):
 PAPER = dict(zip(OPERATORS, [(4, 8, 2), (4, 4, 4), (4, 8, 2), (4, 2, 8), (4, 16, 1)], strict=True))
 
 
-def test_a_block_on_64_ranks_sends_the_known_bytes():
-    """B 8, T 8, C 128, H 16 in float64: the paper's strategy, with the norms' statistics."""
-    model = ShardedGPT2(ModelConfig(1, 128, 16, 64, 8, 0.0), PAPER)
+def plain_block(config, x, wholes, gradient):
+    """A block's result, and the gradients of its input and parameters, in one process."""
+    part = GPT2(config).build(range(1, 2), torch.float64, "cpu", 1)
+    own = {name: wholes[name].reshape(each.shape).requires_grad_() for name, each in part.named_parameters()}
+    x = x.clone().requires_grad_()
+    y = torch.func.functional_call(part, own, (x,))
+    y.backward(gradient)
+    return y.detach(), x.grad, {name: each.grad for name, each in own.items()}
+
+
+def test_a_block_on_64_ranks_computes_as_one_process_and_sends_the_known_bytes():
+    """B 8, T 8, C 128, H 16 in float64: the strategy of which Figure 3 has attention, with the norms' statistics."""
+    config = ModelConfig(1, 128, 16, 64, 8, 0.0)
+    model = ShardedGPT2(config, PAPER)
     shards, layouts = model.stream((8, 8)), model.parameters()
     names = [name for name in layouts if ".h.0." in name]
-    wholes = {name: normal(*layouts[name].lengths) / 10 for name in names}
-    x, sent = normal(8, 8, 128), {}
+    wholes = {name: normal(*layouts[name].lengths, seed=at) / 10 for at, name in enumerate(names)}
+    x, gradient, sent = normal(8, 8, 128), normal(8, 8, 128, seed=99), {}
+    multiplied = [name for name in names if "c_" in name and "weight" in name]
 
     async def work(tape):
         def counted(phase):
             sent.setdefault(phase, []).append(tape.network.transport.traffic.bytes_sent)
 
         pieces = {name: layouts[name].local(each, tape.rank).requires_grad_() for name, each in wholes.items()}
-        y = await tape.run(model.block(tape, 0, Value(shards.local(x, tape.rank), shards), pieces))
+        given = Value(shards.local(x, tape.rank), shards)
+        y = await tape.run(model.block(tape, 0, given, pieces))
         counted("forward")
-        await tape.run(tape.backward(y, y.shards.local(x, tape.rank)))
+        await tape.run(tape.backward(y, y.shards.local(gradient, tape.rank)))
         counted("backward")
-        await sum_gradients(
-            tape.network, [(pieces[name], layouts[name]) for name in names if "c_" in name and "weight" in name]
-        )
-        counted("update")
+        for some in (multiplied, [name for name in names if name not in multiplied]):
+            await sum_gradients(tape.network, [(pieces[name], layouts[name]) for name in some])
+            counted("update" if some is multiplied else "all")
+        return y.array, given.gradient, {name: piece.grad for name, piece in pieces.items()}
 
-    on_ranks(64, work)
+    ranks, _ = on_ranks(64, work)
     assert max(sent["forward"]) == min(sent["forward"]) == 39_872
     assert set(sent["backward"]) == {2 * 39_872}
     assert set(sent["update"]) == {2 * 39_872 + 147_456}
+    y, back, gradients = plain_block(config, x, wholes, gradient)
+    assert worst(together(shards, [found for found, *_ in ranks]), y) < 1e-12
+    assert worst(together(shards, [found for _, found, _ in ranks]), back) < 1e-12
+    for name in names:
+        assert worst(together(layouts[name], [found[name] for *_, found in ranks]), gradients[name]) < 1e-12, name
 
 
 def test_the_steps_of_a_block_send_what_the_document_says():
@@ -149,6 +167,7 @@ def test_the_steps_of_a_block_send_what_the_document_says():
     found = record(rank, lambda tape: model.block(tape, 0, Value(x, shards), pieces))
     sent = [step.path.elements(rank) for step in found.forward.steps if isinstance(step, MoveStep)]
     assert sent == [30, 30, 896, 384, 384, 384, 30, 30, 896, 512, 512, 896]
+    assert sum(sent[2:6]) * 2**20 == 2**31, "attention's, with 2^20 times as many activations: Figure 3 of AutoDDL"
     assert found.forward.nbytes == found.backward.nbytes == 39_872
 
 
