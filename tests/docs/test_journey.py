@@ -87,17 +87,34 @@ def test_every_hop_is_a_function_of_its_file(hop):
     assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+MODEL = "--transport local --layers 4 --d-model 16 --heads 2 --seq 8 --batch 8 --sample 0"
+CHIMERA = "--schedule chimera --depth 4 --width 1 --steps 1"
+RAVNEST = "--schedule ravnest --clusters 2 --microbatch 4 --average-every 2 --steps 4"
+
+
 def test_one_step_in_one_process_calls_every_hop_listed(tmp_path):
+    assert not missing(hops_in_one_process(), called_by(CHIMERA, tmp_path))
+
+
+def test_clusters_in_one_process_call_every_hop_of_a_microbatch_and_of_a_round(tmp_path):
+    _, microbatch, around = TEXT.partition("In [Ravnest](ravnest.md)")[2].split("| hop | function |")
+    hops = [re.findall(r"`([\w/]+\.py:\w+)`", table) for table in (microbatch, around)]
+    assert len(hops[0]) > 20 and len(hops[1]) > 10
+    assert not missing([*hops[0], *hops[1]], called_by(RAVNEST, tmp_path))
+
+
+def called_by(flags, tmp_path):
+    """The functions that a program with these flags calls, with their files."""
     text = tmp_path / "text"
     text.write_text("To be, or not to be, that is the question. " * 100)
-    plan = "--transport local --schedule chimera --depth 4 --width 1 --batch 8 --steps 1 --sample 0"
-    model = "--layers 4 --d-model 16 --heads 2 --seq 8"
-    flags = [*plan.split(), *model.split(), "--data", str(text)]
-    trained = launched([sys.executable, "-c", CALLED, *flags], 60)
+    command = [sys.executable, "-c", CALLED, *MODEL.split(), *flags.split(), "--data", str(text)]
+    trained = launched(command, 120)
     assert trained.returncode == 0, trained.stderr
-    called = trained.stdout.splitlines()
-    missing = [hop for hop in hops_in_one_process() if not any(line.endswith(f"/{hop}") for line in called)]
-    assert not missing
+    return trained.stdout.splitlines()
+
+
+def missing(hops, called):
+    return [hop for hop in hops if not any(line.endswith(f"/{hop}") for line in called)]
 
 
 def hops_in_one_process():
