@@ -30,12 +30,13 @@ class LinkWalk:
         message_bytes: what every message carries beside its elements.
 
     Attributes:
-        ready: seconds from the start at which each rank has ended its moves.
+        ready: seconds from the start at which each rank has ended its moves. Its last messages may not have left yet.
     """
 
     def __init__(self, ranks: int, links: Links | Mapping[str, Links], node: int = 0, message_bytes: int = 0):
         self.ready = [0.0] * ranks
         self._links, self._node, self._message_bytes = links, node, message_bytes
+        self._left = dict[tuple[int, int], float]()
 
     @property
     def seconds(self) -> float:
@@ -64,21 +65,19 @@ class LinkWalk:
             for rank in group:
                 self.ready[rank] = ended
             return
-        free = dict[tuple[int, int], float]()
         for step, messages in enumerate(_steps(move, group)):
             adds = move.op is not None and step < len(group) - 1
-            self._exchange([(group[one], group[to], itemsize * n) for one, to, n in messages], links, free, adds)
+            self._exchange([(group[one], group[to], itemsize * n) for one, to, n in messages], links, adds)
 
-    def _exchange(
-        self, messages: Sequence[Sending], near: Links, free: dict[tuple[int, int], float], adds: bool
-    ) -> None:
+    def _exchange(self, messages: Sequence[Sending], near: Links, adds: bool) -> None:
         """The messages of one step, each from a rank as it is ready before the step."""
         ready = list(self.ready)
         for sender, receiver, nbytes in messages:
             is_far = near.far is not None and self._node_of(sender) != self._node_of(receiver)
             link = near.far if is_far and near.far else near
-            left = max(ready[sender], free.get((sender, receiver), 0.0)) + (nbytes + self._message_bytes) * link.beta
-            free[sender, receiver] = left
+            is_free = self._left.get((sender, receiver), 0.0)
+            left = max(ready[sender], is_free) + (nbytes + self._message_bytes) * link.beta
+            self._left[sender, receiver] = left
             adding = nbytes * near.gamma if adds else 0.0
             self.ready[receiver] = max(ready[receiver], left + link.alpha) + adding
 

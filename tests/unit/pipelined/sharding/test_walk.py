@@ -57,9 +57,12 @@ def test_a_long_message_delays_the_ranks_that_wait_for_it():
 
 
 def test_a_rank_that_ends_a_move_early_begins_the_next_early():
-    """Ranks 0 and 1 exchange 8 elements from 10 s on, 2 has what 3 sends from 11 s on, 3 what 2 sends from 15 s on."""
+    """Ranks 0 and 1 exchange 8 elements from 10 s on, and do not wait for rank 2, which sends its 8 from 15 s on.
+
+    Rank 3 is ready at 11 s, but its last message to rank 2 leaves until 14 s.
+    """
     second = path(Mesh("rows=2 b=2"), (4, 8), "S0:rows S0:b", "S0:rows")
-    assert walked(FIRST, second, ranks=4, links=UNIT) == [19, 19, 20, 24]
+    assert walked(FIRST, second, ranks=4, links=UNIT) == [19, 19, 14 + 9, 15 + 9]
 
 
 def test_messages_to_one_rank_leave_one_after_another():
@@ -70,6 +73,18 @@ def test_messages_to_one_rank_leave_one_after_another():
     """
     gathered = path(Mesh("a=3"), (5,), "S0:a", "")
     assert walked(gathered, ranks=3, links=Links(0.5, 0.25, 0.0)) == [5.0, 5.0, 3.5]
+
+
+def test_a_message_waits_for_those_of_the_move_before():
+    """Rank 0 sends 2 elements and rank 1 sends 3, so the links are busy for 2 and 3 s, also where ranks are ready."""
+    uneven = path_between(Shards(Mesh("a=2"), (5,), "S0:a"), Shards(Mesh("a=2"), (5,), ""))
+    assert [uneven.source.size(rank) for rank in range(2)] == [2, 3]
+    walk = LinkWalk(2, UNIT)
+    walk.carry(uneven)
+    assert walk.ready == [4, 3], "2 and 3 elements, and a message"
+    walk.ready = [0.0, 0.0]
+    walk.carry(uneven)
+    assert walk.ready == [3 + 4, 2 + 3]
 
 
 def test_computing_delays_every_rank_and_a_message_carries_bytes_of_its_own():
