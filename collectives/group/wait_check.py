@@ -37,6 +37,7 @@ class WaitCheck:
         self._transport, self._ranks, self._key, self._patience = transport, ranks, key, patience
         self._call: Call | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._due, self._cancelling = 0.0, 0
         self._task: asyncio.Task[None] | None = None
         self._latest: dict[int, Any] = {}
@@ -53,10 +54,15 @@ class WaitCheck:
     async def end(self, error: BaseException | None) -> None:
         """End the check. The first rank receives the remaining reports of this call, so that no message is left over.
 
+        After an error no timer is left: it would keep the transport, and with the error what was exchanged.
+
         Raises:
             Mismatch: the call of another rank differs; for that reason the task of this call was cancelled.
         """
         call, self._call = self._call, None
+        if error is not None and self._timer is not None:
+            self._timer.cancel()
+            self._loop = self._timer = None
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -67,8 +73,7 @@ class WaitCheck:
             await self._read()
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        loop.call_at(self._due, self._on_timer)
+        self._loop, self._timer = loop, loop.call_at(self._due, self._on_timer)
 
     def _on_timer(self) -> None:
         loop, self._loop = asyncio.get_running_loop(), None

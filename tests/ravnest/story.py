@@ -7,6 +7,7 @@ work is that of `plain_loops`.
 """
 
 import asyncio
+import math
 import random
 import sys
 from collections import defaultdict
@@ -76,6 +77,7 @@ class Story:
         ram: bytes of each node.
         steps, by_microbatches: where no other training is given.
         delay: seconds of a frame from one party to another.
+        rate: bytes a second from one party to another.
         backups: how many of the nodes, the last ones, are backups.
         newcomers: see `PoolRequest`.
         resume: whether `train` goes on from what another run saved.
@@ -97,6 +99,7 @@ class Story:
         ahead=1,
         clusters=2,
         delay=1e-3,
+        rate=math.inf,
         ram=1 << 20,
         resume=False,
         steps=STEPS,
@@ -106,7 +109,8 @@ class Story:
         **kept,
     ):
         self.invariants = Invariants(self)
-        self.network, self._draw = VirtualNetwork(seed, delay=delay, jitter=delay / 2), random.Random(seed)
+        self.network = VirtualNetwork(seed, delay=delay, jitter=delay / 2, rate=rate)
+        self._draw = random.Random(seed)
         self.names, self.tasks, self.nodes = [f"n{number}" for number in range(nodes)], {}, {}
         self.shown, self.seen, self.ends, self.told, self._dead = defaultdict(list), {}, [], [], []
         self._stack = ExitStack()

@@ -11,6 +11,9 @@ from tests.ravnest.counted import MODEL, TRAINING, SlowSaving, WeighedStory, rep
 from tests.ravnest.story import Fault, Story
 from tests.ravnest.test_backups import first_of, replaced
 
+SLOW_RATE = 2e5
+"""Bytes a second of a link over which the moments of a stage take as long as some updates."""
+
 
 def holds(ratios):
     """Whether the plan is at most 2 % too low and 15 % too high."""
@@ -74,13 +77,32 @@ def test_clusters_that_go_on_hold_no_older_stage_and_the_first_one_the_moments_f
         await story.view.wait_for(lambda: story.view.progress)
         await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][0].name])
 
-    story = WeighedStory(replace(TRAINING, steps=40), nodes=4, delay=0.12)
+    story = WeighedStory(replace(TRAINING, steps=40), nodes=4, delay=0.03, rate=SLOW_RATE)
     run_virtual(story.run(lost(story)))
     clusters = story.every_clusters[-1]
     assert clusters.going.late == 1 and len(clusters.rows) == 2
     first, late = story.ratios(clusters, 0, rounds=True, late=True), story.ratios(clusters, 1, rounds=True)
     assert holds(first) and holds(late), (first, late)
     assert is_low(story.ratios(clusters, 0, rounds=True)), "the moments"
+
+
+@pytest.mark.parametrize("lost_stage", [0, 1])
+@pytest.mark.parametrize("blocking", [False, True])
+def test_clusters_that_go_on_hold_nothing_of_a_round_in_which_another_cluster_was_lost(tmp_path, blocking, lost_stage):
+    """A connection that breaks in a round ends it by an error, which knows what was averaged and saved."""
+
+    async def lost(story):
+        await story.view.wait_for(lambda: story.view.progress)
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][lost_stage].name])
+
+    saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
+    training = replace(TRAINING, overlapped=not blocking, steps=45)
+    story = WeighedStory(training, nodes=4, delay=0.03, saving=saving)
+    run_virtual(story.run(lost(story)))
+    clusters, rules = story.every_clusters[-1], {"rounds": True, "blocking": blocking}
+    assert clusters.going.late == 1 and len(clusters.rows) == 2
+    first, late = story.ratios(clusters, 0, saves=True, late=True, **rules), story.ratios(clusters, 1, **rules)
+    assert holds(first) and holds(late), (first, late)
 
 
 @pytest.mark.parametrize(("ram", "late"), [(5500, 0), (6500, 1)])

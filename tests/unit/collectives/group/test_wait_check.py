@@ -1,7 +1,9 @@
 """A rank that waits long sends its call to the first rank; the first rank compares, and leaves no message behind."""
 
 import asyncio
+import gc
 import inspect
+import weakref
 
 import numpy as np
 import pytest
@@ -215,3 +217,26 @@ def test_no_call_is_reported_before_its_whole_patience():
         return told
 
     assert run_virtual(main()) == [False, False, True]
+
+
+def test_after_a_failed_call_no_timer_keeps_the_transport():
+    """Its error has the frames of the call, and with them what was summed: of a lost cluster, a copy of a stage."""
+
+    async def main():
+        ends = local_world(2)
+        group = Group(ends[0], range(2), 1, patience=60.0)
+        sums = asyncio.ensure_future(all_reduce(group, np.ones(4), "sum", "ring"))
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        await ends[1].abort("it failed")
+        with pytest.raises(PeerAborted):
+            await sums
+        await asyncio.gather(*(end.close() for end in ends), return_exceptions=True)
+        return weakref.ref(ends[0])
+
+    async def kept():
+        end = await main()
+        gc.collect()
+        return end()
+
+    assert run(kept) is None
