@@ -72,19 +72,28 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
         train = ["train", *at, "--listen", listen_url(""), "--name", "train", *_training(flags, len(nodes))]
         trainer, *peers = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *nodes]]
         try:
-            async with Nursery() as tasks:
-                beside = [tasks.create_task(forward_output(child, say, ())) for child in (trainer, *peers)]
-                beside.append(tasks.create_task(fail_when_ended(coordinator)))
-                beside += [tasks.create_task(_refused(child)) for child in peers]
-                code = await trainer.wait()
-                await beside[0]
-                for task in beside:
-                    task.cancel()
-            if code:
-                raise ChildFailed("train", code)
+            await _follow(coordinator, trainer, peers, say)
+            say("local: all steps are trained; the nodes end")
+        except asyncio.CancelledError:
+            say("local: stopped before all steps were trained; the nodes end")
+            raise
         finally:
             for child in (trainer, *peers):  # all at once; each is awaited later
                 terminate(child)
+
+
+async def _follow(coordinator: Child, trainer: Child, peers: Sequence[Child], say: Say) -> None:
+    """Print what `train` and the nodes say until `train` has ended. Raises ChildFailed: as `local`."""
+    async with Nursery() as tasks:
+        beside = [tasks.create_task(forward_output(child, say, ())) for child in (trainer, *peers)]
+        beside.append(tasks.create_task(fail_when_ended(coordinator)))
+        beside += [tasks.create_task(_refused(child)) for child in peers]
+        code = await trainer.wait()
+        await beside[0]
+        for task in beside:
+            task.cancel()
+    if code:
+        raise ChildFailed("train", code)
 
 
 async def _refused(node: Child) -> None:

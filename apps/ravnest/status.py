@@ -60,7 +60,8 @@ def _place(place: dict[str, Any]) -> list[str]:
 
 def _where(seen: RavnestStatus) -> str:
     age = f"the directory does not reply; {seen.age_s:.0f} s ago: " if seen.age_s > MOMENT_S else ""
-    waiting = f"; waiting: {', '.join(seen.waiting)}" if seen.waiting else ""
+    why = f" ({seen.waits})" if seen.waits else ""
+    waiting = f"; waiting: {', '.join(seen.waiting)}{why}" if seen.waiting else ""
     if seen.clusters is None:
         return f"{age}no clusters yet{waiting}"
     last = f"step {seen.last.step}, loss {seen.last.loss:.4f}" if seen.last else "no step yet"
@@ -75,6 +76,8 @@ def _warnings(seen: RavnestStatus) -> Iterator[str]:
 
 
 def _step(cluster: dict[str, object]) -> str:
+    if cluster["step"] is None and cluster["waits_for"]:
+        return f"waits for {cluster['waits_for']}"
     return "no step yet" if cluster["step"] is None else f"{cluster['step']}{', the last' if cluster['done'] else ''}"
 
 

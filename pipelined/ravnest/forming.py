@@ -7,7 +7,7 @@ Started again, it follows the clusters that train. No torch.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,22 +17,21 @@ from pipelined.aio.progress import Say
 from pipelined.directory import Change, Conflict
 from pipelined.errors import UsageError
 from pipelined.membership.node import Node
-from pipelined.ravnest.going_on import Newcomers, following, new_backups
+from pipelined.ravnest.going_on import Joining, Newcomers, following, rules_of
 from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
-from pipelined.ravnest.planning.stage import StageRules, StageSizes
 from pipelined.ravnest.records import (
     CLUSTERS,
     ENDING,
     LOSSES,
     PROGRESS,
-    BackupPlace,
+    WAITS,
     ClusterProgress,
     Clusters,
     ClustersEnding,
     Holder,
     NodeRecord,
-    StagePlace,
+    WaitingNodes,
 )
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.versions import Version, saved_steps
@@ -87,12 +86,13 @@ class ClusterFormer:
             await self._count(view, clusters)
         if len(set(digests.values())) > 1:
             raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests.values())})")
+        await self._note(view, "for another training: all steps of this one are trained")
         self.say(f"average {digests[0]}")
 
     async def _follow(self, view: RavnestView, changes: deque[Change], clusters: Clusters) -> Mapping[int, str] | None:
         """Show the steps of clusters to their end; returns their digests, or None: others follow, or must be formed."""
-        nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, Newcomers()
-        gone, refused = set[Holder](), len(view.refused(clusters))
+        nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, self._not_yet
+        gone, refused, waits = set[Holder](), len(view.refused(clusters)), ""
         while True:
             seen = view.revision
             for holder in view.departed(clusters):
@@ -100,9 +100,12 @@ class ClusterFormer:
                     gone.add(holder)
                     self._describe_left(view, clusters, holder)
             if view.nodes != nodes:
-                nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, Newcomers()
+                nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, self._not_yet
             if not planned and (len(nodes) >= self.nodes or self.node.clock.now() - since >= self.return_s):
-                newcomers, planned = await self._newcomers(view, clusters), True
+                newcomers, planned = await Joining(view, self.request, self.nodes).newcomers(clusters), True
+            if view.free and waits != (waits := self._waiting(view, newcomers.waits)):
+                self.say(waits)
+            await self._note(view, newcomers.waits if view.free else "")
             while changes:
                 self._report(clusters, changes.popleft())
             if len(view.refused(clusters)) > refused:
@@ -123,6 +126,25 @@ class ClusterFormer:
             await self._count(view, clusters)
             with suppress(TimeoutError):
                 await with_timeout(self.node.clock, self.return_s, view.wait_for(partial(self._is_past, view, seen)))
+
+    @property
+    def _not_yet(self) -> Newcomers:
+        return Newcomers(
+            waits=f"until {self.nodes} nodes are there, or no node has come or left for {self.return_s:g} s"
+        )
+
+    @staticmethod
+    def _waiting(view: RavnestView, fact: str) -> str:
+        return f"without a cluster: {', '.join(node.name for node in view.free)}; waiting {fact}"
+
+    @staticmethod
+    async def _note(view: RavnestView, fact: str) -> None:
+        """Write into the directory what the nodes without a cluster wait for."""
+        if fact != view.waits:
+            revision = view.waits_revision
+            with suppress(Conflict):
+                await view.directory.transact({WAITS: revision}, {WAITS: WaitingNodes(fact).pack()})
+            await view.wait_for(lambda: view.waits_revision != revision)
 
     @staticmethod
     def _is_past(view: RavnestView, seen: int) -> bool:
@@ -166,52 +188,6 @@ class ClusterFormer:
             await view.directory.transact(expected, {CLUSTERS: next_.pack()})
             await view.wait_for(lambda: view.clusters_revision != revision)
 
-    async def _newcomers(self, view: RavnestView, clusters: Clusters) -> Newcomers:
-        """What nodes that wait become: clusters where these are too few, else backups if they are to be any."""
-        intact = view.intact(clusters)
-        places = [clusters.place_of(node) for node in view.nodes.values()]
-        if not view.free or view.digests(clusters) or any(place and place[0] not in intact for place in places):
-            return Newcomers()  # also where a node of a lost cluster has not left it yet: then it waits, too
-        first = self.request.newcomers or ("backup" if self.request.backups else "cluster")
-        backups = self._new_backups(view, clusters) if first == "backup" else []
-        is_short = self.request.clusters is not None and len(intact) < self.request.clusters
-        late = await self._late_rows(view, clusters) if is_short or not backups else []
-        return Newcomers(late, [] if late else backups)
-
-    def _new_backups(self, view: RavnestView, clusters: Clusters) -> list[BackupPlace]:
-        """Backups for the places that one node holds alone, of nodes that wait."""
-        intact = view.intact(clusters)
-        held = {(n, s): view.remaining_at(clusters, n, s) for n in intact for s in range(len(clusters.rows[n]))}
-        alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
-        nodes = {at: view.pool_node(view.nodes[name]) for at, name in alone.items()}
-        rules = replace(self._rules(view.nodes.values()), rounds=len(intact) > 1)
-        return new_backups(clusters, nodes, view.free, StageSizes(self.request.layers, rules))
-
-    def _rules(self, nodes: Iterable[NodeRecord]) -> StageRules:
-        """How these nodes hold their stages."""
-        return replace(self.request.rules, saves=any(node.saves for node in nodes))
-
-    async def _late_rows(self, view: RavnestView, clusters: Clusters) -> list[list[StagePlace]]:
-        """The rows of clusters that nodes which wait can form beside these; none: they cannot."""
-        waiting, intact = view.free, view.intact(clusters)
-        wanted = None if self.request.clusters is None else self.request.clusters - len(intact)
-        if wanted is not None and wanted < 1:
-            return []
-        rules = replace(self._rules(view.nodes.values()), rounds=True)
-        for n in intact:  # one alone was planned without the copies of a round, and none with those for a late one
-            sizes = StageSizes(self.request.layers, replace(rules, late=n == intact[0]))
-            for s, (place, most) in enumerate(zip(clusters.rows[n], sizes.of_row(clusters.rows[n]), strict=True)):
-                holders = view.remaining_at(clusters, n, s)
-                most = sizes.backed(place.first, place.end, most) if len(holders) > 1 else most
-                if any(most > view.nodes[holder.name].ram for holder in holders):
-                    return []
-        pool = tuple(map(view.pool_node, waiting))
-        request = replace(self.request, pool=pool, clusters=wanted, rules=rules, backups=0)
-        with suppress(UsageError):
-            plan = await asyncio.to_thread(plan_of_those_left, request, self.nodes)
-            return Clusters.rows_of(plan, waiting)
-        return []
-
     @staticmethod
     def _next_number(view: RavnestView) -> int:
         """Greater than that of all clusters before, also where a resumed run's numbers are far above the revision."""
@@ -228,12 +204,13 @@ class ClusterFormer:
             try:
                 begun = self._begun(view)
                 pool = tuple(map(view.pool_node, waiting))
-                request = replace(self.request, pool=pool, rules=self._rules(waiting))
+                request = replace(self.request, pool=pool, rules=rules_of(self.request, waiting))
                 plan = await asyncio.to_thread(self._plan, request, again=view.clusters is not None)
             except UsageError as error:
                 if view.clusters is None:
                     raise
                 self.say(f"{self.node.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
+                await self._note(view, f"because they cannot form a cluster ({error})")
                 await view.wait_for(partial(self._has_changed, view, nodes))
         for number, cluster in enumerate(plan.clusters):
             if cluster.pace and cluster.pace.shortfall:
@@ -251,6 +228,7 @@ class ClusterFormer:
         if (missing := self.nodes - len(view.free)) > 0:
             again = f", until none has come for {self.return_s:g} s" if view.clusters else ""
             self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes{again}")
+            await self._note(view, f"until {self.nodes} nodes are there{again.replace('until', 'or')}")
         while not view.current and len(view.free) < max(self.nodes, len(view.nodes)):
             change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
             try:

@@ -2,19 +2,26 @@
 
 The steps of a training are dealt by turn (`Clusters.step_of`). When clusters end, the ones that are left have trained
 all steps before the last committed round, and some since (`ClusterStop`). What lost clusters trained since is in no
-parameters any more: the clusters that follow train those steps first. No torch.
+parameters any more: the clusters that follow train those steps first. Nodes that wait become late clusters or new
+backups in them, where all have the room (`Joining`). No torch.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pipelined.ravnest.planning.backups import HeldPlace, assign_backups
+from pipelined.errors import UsageError
+from pipelined.ravnest.planning.backups import HeldPlace, assign_backups, plan_of_those_left
 from pipelined.ravnest.planning.places import MAX_STEP
+from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import StageSizes
+from pipelined.ravnest.planning.stage import StageRules, StageSizes
 from pipelined.ravnest.records import BackupPlace, Clusters, ClusterStop, GoingOn, Holder, NodeRecord, StagePlace
+from pipelined.ravnest.view import RavnestView
 from pipelined.state.versions import Version
+
+STOPPING = "until the clusters that train have stopped, to go on with them"
 
 
 class Newcomers(NamedTuple):
@@ -23,10 +30,12 @@ class Newcomers(NamedTuple):
     Args:
         late: the rows of new clusters.
         backups: of places, by the numbers of the clusters that end.
+        waits: what they wait for meanwhile, or those that become nothing, in words.
     """
 
     late: Sequence[list[StagePlace]] = ()
     backups: Sequence[BackupPlace] = ()
+    waits: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.late or self.backups)
@@ -105,3 +114,81 @@ def following(
     backups = [each._replace(cluster=order.index(each.cluster)) for each in backed if each.cluster in order]
     rows = [*(clusters.rows[each] for each in order), *late]
     return Clusters(number, rows, Version(end - len(missing), ""), going, backups)
+
+
+def rules_of(request: PoolRequest, nodes: Iterable[NodeRecord]) -> StageRules:
+    """How these nodes hold their stages."""
+    return replace(request.rules, saves=any(node.saves for node in nodes))
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What nodes that wait can become beside clusters that train.
+
+    Args:
+        request: as of the clusters that train.
+        nodes: of the whole training.
+    """
+
+    view: RavnestView
+    request: PoolRequest
+    nodes: int
+
+    async def newcomers(self, clusters: Clusters) -> Newcomers:
+        """What they become: clusters where these are too few, else backups if they are to be any."""
+        view, intact = self.view, self.view.intact(clusters)
+        places = [clusters.place_of(node) for node in view.nodes.values()]
+        if view.digests(clusters):
+            return Newcomers(waits="for the end: a cluster has trained its last step")
+        if not view.free or any(place and place[0] not in intact for place in places):
+            return Newcomers(waits="until all nodes of lost clusters have left them")  # such a node then waits, too
+        first = self.request.newcomers or ("backup" if self.request.backups else "cluster")
+        backups = self._new_backups(clusters) if first == "backup" else []
+        is_short = self.request.clusters is not None and len(intact) < self.request.clusters
+        late = await self._late_rows(clusters) if is_short or not backups else []
+        if isinstance(late, str):
+            return Newcomers(backups=backups, waits=STOPPING if backups else late)
+        return Newcomers(late, [] if late else backups, STOPPING)
+
+    def _new_backups(self, clusters: Clusters) -> list[BackupPlace]:
+        """Backups for the places that one node holds alone, of nodes that wait."""
+        view, intact = self.view, self.view.intact(clusters)
+        held = {(n, s): view.remaining_at(clusters, n, s) for n in intact for s in range(len(clusters.rows[n]))}
+        alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
+        nodes = {at: view.pool_node(view.nodes[name]) for at, name in alone.items()}
+        rules = replace(rules_of(self.request, view.nodes.values()), rounds=len(intact) > 1)
+        return new_backups(clusters, nodes, view.free, StageSizes(self.request.layers, rules))
+
+    async def _late_rows(self, clusters: Clusters) -> list[list[StagePlace]] | str:
+        """The rows of clusters that nodes which wait can form beside these; or why there are none."""
+        waiting, intact = self.view.free, self.view.intact(clusters)
+        wanted = None if self.request.clusters is None else self.request.clusters - len(intact)
+        if wanted is not None and wanted < 1:
+            return f"because as many clusters train as --clusters says ({len(intact)})"
+        rules = replace(rules_of(self.request, self.view.nodes.values()), rounds=True)
+        if lack := self._lack(clusters, intact, rules):
+            return lack
+        pool = tuple(map(self.view.pool_node, waiting))
+        request = replace(self.request, pool=pool, clusters=wanted, rules=rules, backups=0)
+        try:
+            plan = await asyncio.to_thread(plan_of_those_left, request, self.nodes)
+        except UsageError as error:
+            return f"because they cannot form a cluster ({error})"
+        return Clusters.rows_of(plan, waiting)
+
+    def _lack(self, clusters: Clusters, intact: Sequence[int], rules: StageRules) -> str:
+        """Which node has no room for a late cluster beside its own; "": each has.
+
+        One cluster alone was planned without the copies of a round, and none with those of the moments to be sent.
+        """
+        for n in intact:
+            sizes = StageSizes(self.request.layers, replace(rules, late=n == intact[0]))
+            what = "a copy of the moments to send" if n == intact[0] else "the copies of a round"
+            for s, (place, most) in enumerate(zip(clusters.rows[n], sizes.of_row(clusters.rows[n]), strict=True)):
+                holders = self.view.remaining_at(clusters, n, s)
+                most = sizes.backed(place.first, place.end, most) if len(holders) > 1 else most
+                for holder in holders:
+                    if most > (ram := self.view.nodes[holder.name].ram):
+                        fact = f"because {holder.name} has no room for {what} (needed: {most} bytes, RAM: {ram})"
+                        return f"{fact}; start it with more --ram; with --checkpoint on each node a plan has this room"
+        return ""

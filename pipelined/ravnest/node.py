@@ -12,6 +12,7 @@ from functools import partial
 from traceback import clear_frames
 
 from pipelined.actors.host_memory import PeakMemory
+from pipelined.aio.events import printable
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory.registration import Registration
@@ -81,7 +82,8 @@ class RavnestNode:
         self._say(f"{name}: waits for a cluster")
         before, done = None, False
         while not done:
-            clusters, cluster, stage = await self.view.wait_for(partial(self._assigned, record))
+            assigned = self.view.wait_for(partial(self._assigned, record))
+            clusters, cluster, stage = await beside(assigned, self._tell_waits())
             try:
                 async with self.view.while_holds(partial(self._is_intact, clusters, cluster)):
                     before = await self._train(registration, clusters, cluster, stage, before)
@@ -98,6 +100,14 @@ class RavnestNode:
         if before is not None and before.state is not None:
             self.saves.keep(clusters, before.state.tensors)
         self._say(f"{name}: cluster {cluster} has trained its last step{self._peak}")
+
+    async def _tell_waits(self) -> None:
+        """Say what this node waits for, as `train` writes it, whenever that changes."""
+        said = ""
+        while True:
+            await self.view.wait_for(lambda before=said: self.view.waits != before)
+            if said := self.view.waits:
+                self._say(f"{self._node.name}: waits {printable(said, but='')}")
 
     @property
     def _peak(self) -> str:
@@ -139,7 +149,8 @@ class RavnestNode:
         self.saves.keep(clusters, {})
         place = clusters.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
-        self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}")
+        late = "; it waits for the average and the moments of cluster 0" if cluster >= clusters.kept else ""
+        self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}{late}")
         log = ClusterLog(self.view, registration, clusters, cluster, self._node.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())

@@ -10,6 +10,7 @@ saved/NAME        SavedStages           what a node can read of what was saved; 
 progress/C        ClusterProgress       the last step that cluster C has completed
 round             RoundRecord           the last committed round of averaging, and the refused ones
 losses            LossCounts            how often each name has left its cluster; `train` writes it
+waits             WaitingNodes          what the nodes without a cluster wait for; `train` writes it
 """
 
 import math
@@ -33,7 +34,7 @@ from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import Version
 
 NODES, CLUSTERS, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
-ENDING, STOPPED, LOSSES = "ending", "stopped/", "losses"
+ENDING, STOPPED, LOSSES, WAITS = "ending", "stopped/", "losses", "waits"
 UPDATES = "updates"
 """The field, in what a node saves, of the number of updates that a parameter has had; a swarm's peers save none."""
 MAX_PLACES = 4096
@@ -267,6 +268,13 @@ class ClustersEnding(Record):
     """
 
     clusters: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingNodes(Record):
+    """What the nodes without a cluster wait for, in words; "": nothing."""
+
+    fact: str
 
 
 @dataclass(frozen=True, slots=True)

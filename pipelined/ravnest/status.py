@@ -15,6 +15,9 @@ from pipelined.ravnest.planning.stage import LayerSize
 from pipelined.ravnest.records import ClusterProgress, Clusters
 from pipelined.ravnest.view import RavnestView
 
+LATE = "the average and the moments of cluster 0"
+"""What a late cluster waits for until the first round of its clusters is committed."""
+
 
 @dataclass(frozen=True)
 class TrainedSizes:
@@ -37,12 +40,13 @@ class RavnestStatus:
         clusters: None: none were formed yet.
         progress: by cluster, of those that have completed a step.
         round: committed rounds of averaging.
-        waiting: nodes without a cluster, in the order in which they joined.
+        waiting: nodes without a cluster, in the order in which they joined; see `waits`.
         missing: nodes that left their cluster before it was done.
         unreadable: why a record of the directory cannot be read, by key.
         sizes: None: what is trained cannot be read.
         age_s: seconds since the directory replied.
         refused: rounds before the last committed one that were refused.
+        waits: what these nodes wait for, in words; "": nothing.
     """
 
     clusters: Clusters | None
@@ -54,18 +58,20 @@ class RavnestStatus:
     sizes: TrainedSizes | None = None
     age_s: float = 0.0
     refused: int = 0
+    waits: str = ""
 
     @classmethod
     def of(cls, view: RavnestView, sizes: TrainedSizes | None) -> "RavnestStatus":
         """What a view shows."""
         clusters, waiting = view.clusters, [node.name for node in view.free]
+        waits = view.waits if waiting else ""
         if clusters is None:
-            return cls(None, {}, 0, waiting, [], view.unreadable, sizes)
+            return cls(None, {}, 0, waiting, [], view.unreadable, sizes, waits=waits)
         found = ((number, view.progress.get(f"{number}")) for number in range(len(clusters.rows)))
         progress = {number: each for number, each in found if each and each.clusters == clusters.number}
         missing, settled, rounds = view.missing(clusters), view.settled(clusters), view.rounds_of(clusters)
         refused = sum(number < rounds for number in view.refused(clusters))
-        return cls(settled, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused)
+        return cls(settled, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused, waits=waits)
 
     @property
     def last(self) -> ClusterProgress | None:
@@ -81,6 +87,7 @@ class RavnestStatus:
             "loss": last.loss if last else None,
             "round": self.round,
             "waiting": list(self.waiting),
+            "waits_for": self.waits or None,
             "missing": list(self.missing),
             "clusters": [self._cluster(number, [next(averaged) for _ in row]) for number, row in enumerate(rows)],
             "unreadable": dict(self.unreadable),
@@ -99,6 +106,7 @@ class RavnestStatus:
             "loss": progress.loss if progress else None,
             "step_s": progress.seconds if progress else None,
             "done": bool(progress and progress.digest),
+            "waits_for": LATE if number >= self.clusters.kept and not self.round else None,
             "places": [
                 {
                     "node": place.name,

@@ -15,6 +15,7 @@ from pipelined.ravnest.records import (
     PROGRESS,
     ROUND,
     STOPPED,
+    WAITS,
     BackupPlace,
     ClusterProgress,
     Clusters,
@@ -24,6 +25,7 @@ from pipelined.ravnest.records import (
     NodeRecord,
     RoundRecord,
     StagePlace,
+    WaitingNodes,
 )
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, whole_steps
 
@@ -41,7 +43,7 @@ class RavnestView(MembershipView):
     def __init__(self, directory: Directory, clock: Clock):
         self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
         self._clusters, self._round, self._ending = Single(Clusters), Single(RoundRecord), Single(ClustersEnding)
-        self.stopped, self._losses = Table(ClusterStop), Single(LossCounts)
+        self.stopped, self._losses, self._waits = Table(ClusterStop), Single(LossCounts), Single(WaitingNodes)
         super().__init__(
             directory,
             clock,
@@ -54,6 +56,7 @@ class RavnestView(MembershipView):
                 ENDING: self._ending.apply,
                 STOPPED: self.stopped.apply,
                 LOSSES: self._losses.apply,
+                WAITS: self._waits.apply,
             },
             members={NodeRecord: self.nodes},
         )
@@ -83,6 +86,16 @@ class RavnestView(MembershipView):
     def losses(self) -> LossCounts:
         """How often each name has left its cluster; none, if the record cannot be read."""
         return self._losses.record or LossCounts()
+
+    @property
+    def waits(self) -> str:
+        """What the nodes without a cluster wait for, in words; "": nothing, or the record cannot be read."""
+        return self._waits.record.fact if self._waits.record else ""
+
+    @property
+    def waits_revision(self) -> int:
+        """Of the key of these words, for transactions; 0: no such key."""
+        return self._waits.revision
 
     def pool_node(self, node: NodeRecord) -> PoolNode:
         """A node as the plan takes it: its declared reliability over 1 + the times that it left a cluster."""

@@ -46,6 +46,7 @@ def test_two_clusters_train_one_model_that_is_replayed_and_exported(tmp_path):
     again = ravnest("replay", "--orders", orders)
     shown = r"^step (\d+): loss (\S+), cluster (\d)"
     assert sorted(re.findall(shown, again, re.M)) == sorted(re.findall(shown, said, re.M))
+    assert said.endswith("\nlocal: all steps are trained; the nodes end\n")
     (average,) = re.findall(r"^average (\w+)$", said, re.M)
     assert again.endswith(f"average {average}\n")
     assert f"digest of all parameters after step 40: {average}" in said and "sample:\n" in said

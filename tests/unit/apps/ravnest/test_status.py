@@ -19,10 +19,12 @@ from pipelined.ravnest.records import (
     BackupPlace,
     ClusterProgress,
     Clusters,
+    GoingOn,
     Holder,
     NodeRecord,
     RoundRecord,
     StagePlace,
+    WaitingNodes,
 )
 from pipelined.ravnest.status import statuses
 from transports.rpc.virtual.network import VirtualNetwork, address_of
@@ -110,6 +112,25 @@ async def test_a_lost_node_is_named_and_an_old_round_is_not_shown():
     left = {key: record for key, record in RECORDS.items() if key != "nodes/b"}
     look, *_ = await seen({**left, "round": RoundRecord(2, 9)})
     assert "b left; `train` lets the other clusters go on" in web.page(RAVNEST, look) and look.round == 0
+
+
+async def test_what_waiting_nodes_and_a_late_cluster_wait_for_is_shown_until_they_have_it():
+    late = replace(
+        CLUSTERS, rows=[*CLUSTERS.rows, [StagePlace("d", "at d", 4, 0, 5, 1)]], going=GoingOn(3, late=1, apart=[[]])
+    )
+    joined = {"nodes/d": NodeRecord("d", "at d", 4, 1, 1.0, 0.0), "waits": WaitingNodes("for more RAM")}
+    for rounds, word in enumerate(["the average and the moments of cluster 0", None]):
+        look, *_ = await seen({**RECORDS, **joined, "clusters": late, "round": RoundRecord(4, rounds)})
+        plain = look.plain()
+        assert [each["waits_for"] for each in [plain, *plain["clusters"]]] == ["for more RAM", None, word]
+        shown = web.page(RAVNEST, look)
+        assert "waiting: c (for more RAM)" in shown and ("waits for the average" in shown) == bool(word)
+
+
+async def test_where_no_node_waits_nothing_is_said_of_it():
+    records = {key: record for key, record in RECORDS.items() if key != "nodes/c"}
+    look, *_ = await seen({**records, "waits": WaitingNodes("for more RAM")})
+    assert look.plain()["waits_for"] is None
 
 
 async def test_before_any_clusters_the_waiting_nodes_are_shown():

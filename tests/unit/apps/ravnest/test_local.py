@@ -1,0 +1,80 @@
+"""`local` says at the end how it ended, whatever its nodes said last."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from apps.common.children import ChildFailed
+from apps.ravnest import local
+from tests.unit.apps.ravnest.test_command import parse
+
+ENDED, STOPPED = (
+    "local: all steps are trained; the nodes end",
+    "local: stopped before all steps were trained; the nodes end",
+)
+
+
+class Said:
+    """A child that says something, and ends at a word of the test."""
+
+    def __init__(self, *lines):
+        self.stdout, self.returncode, self.over = asyncio.StreamReader(), None, asyncio.Event()
+        self.say(*lines)
+
+    def say(self, *lines):
+        self.stdout.feed_data("".join(f"{line}\n" for line in lines).encode())
+
+    def end(self, code=0):
+        self.returncode = code
+        self.stdout.feed_eof()
+        self.over.set()
+
+    async def wait(self):
+        await self.over.wait()
+        return self.returncode
+
+    def terminate(self):
+        self.say("node0: waits for a cluster")
+
+
+async def said_by_local(monkeypatch, act):
+    """What `local` says where this happens to its `train`, and to its task."""
+    told, train, node, enough = [], Said("average 1234"), Said("node0: waits for a cluster"), asyncio.Event()
+
+    def say(line):
+        told.append(line)
+        if len(told) == 3:
+            enough.set()
+
+    @asynccontextmanager
+    async def started(program, words):
+        yield train if words[0] == "train" else node
+
+    @asynccontextmanager
+    async def coordinator(*_):
+        yield Said(), "tcp://here"
+
+    monkeypatch.setattr(local, "started", started)
+    monkeypatch.setattr(local, "started_coordinator", coordinator)
+    running = asyncio.ensure_future(local._local(parse(["local", "--nodes", "1"]), (), say))
+    await enough.wait()
+    act(train, running)
+    await asyncio.wait([running])
+    return running, told
+
+
+@pytest.mark.parametrize(
+    ("act", "last"), [(lambda train, _: train.end(), ENDED), (lambda _, task: task.cancel(), STOPPED)]
+)
+async def test_the_last_line_says_how_the_training_ended(monkeypatch, act, last):
+    _, told = await said_by_local(monkeypatch, act)
+    assert told[1:] in (
+        ["average 1234", "node0: waits for a cluster", last],
+        ["node0: waits for a cluster", "average 1234", last],
+    )
+
+
+async def test_where_train_fails_its_error_is_the_last_word(monkeypatch):
+    running, told = await said_by_local(monkeypatch, lambda train, _: train.end(2))
+    assert isinstance(running.exception(), ChildFailed) and ENDED not in told and STOPPED not in told
