@@ -105,9 +105,12 @@ class RavnestNode:
         """Say what this node waits for, as `train` writes it, whenever that changes."""
         said = ""
         while True:
-            await self.view.wait_for(lambda before=said: self.view.waits != before)
+            await self.view.wait_for(partial(self._waits_for_other, said))
             if said := self.view.waits:
                 self._say(f"{self._node.name}: waits {printable(said, but='')}")
+
+    def _waits_for_other(self, said: str) -> bool:
+        return self.view.waits != said
 
     @property
     def _peak(self) -> str:
