@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from pipelined.api.user_code import user_code
 from pipelined.errors import UsageError, refuse_below
 
 OptimizerBuilder = Callable[[Sequence[nn.Parameter]], Optimizer]
@@ -47,11 +48,14 @@ class UserOptimizer:
         rate is that of the other ranks.
 
         Raises:
-            UsageError: the optimizer updates other tensors than the given parameters, or is no optimizer.
+            UsageError: `make` or `schedule` raises, or the optimizer updates other tensors than the given parameters,
+                or is no optimizer.
         """
-        trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
-        trained = trained or [nn.Parameter(torch.zeros(1))]
-        optimizer = self.make(trained)
+        named = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        trained, names = list(named.values()) or [nn.Parameter(torch.zeros(1))], _listed(list(named))
+        remedy = "correct it: it is called with a list of parameters, and returns an optimizer of torch"
+        with user_code(f"`optimizer` for {names}", remedy):
+            optimizer = self.make(trained)
         if not isinstance(optimizer, Optimizer):
             fact = f"`optimizer` returns a {type(optimizer).__name__}"
             raise UsageError(f"{fact}; let it return a torch optimizer of the parameters that it is given")
@@ -61,7 +65,7 @@ class UserOptimizer:
             fact = f"the optimizer updates a tensor that is not the model's (shape: {tuple(foreign[0].shape)})"
             raise UsageError(f"{fact}; build it from the parameters that `optimizer` is given")
         if self.schedule is not None:
-            self._scheduled.append(_Scheduled(optimizer, self.schedule))
+            self._scheduled.append(_Scheduled(optimizer, self.schedule, names))
         return optimizer
 
     def rate(self, step: int) -> None:
@@ -70,7 +74,7 @@ class UserOptimizer:
     def step(self) -> None:
         """One step of every scheduler, after a step of training."""
         for scheduled in self._scheduled:
-            scheduled.scheduler.step()
+            scheduled.step()
 
     def resume(self, updates: int) -> None:
         """Bring the schedulers to where they were after some updates, whatever steps they have made."""
@@ -85,15 +89,18 @@ class UserOptimizer:
 class _Scheduled:
     """An optimizer with the scheduler of its learning rate, which can begin again.
 
+    Args:
+        names: its parameters, in words.
     Raises:
-        UsageError: the scheduler needs more than the number of steps.
+        UsageError: the scheduler cannot be made, or needs more than the number of steps.
     """
 
-    def __init__(self, optimizer: Optimizer, schedule: Callable[[Optimizer], LRScheduler]):
+    def __init__(self, optimizer: Optimizer, schedule: Callable[[Optimizer], LRScheduler], names: str):
         self._optimizer, self._schedule = optimizer, schedule
+        self._of = f"for the {type(optimizer).__name__} of {names}"
         self._before = [copy.deepcopy(_settings(group)) for group in optimizer.param_groups]
-        self.scheduler = schedule(optimizer)
-        if isinstance(self.scheduler, ReduceLROnPlateau):
+        self._make()
+        if isinstance(self._scheduler, ReduceLROnPlateau):
             fact = "ReduceLROnPlateau follows a metric, and a scheduler here follows the number of steps alone"
             raise UsageError(f"{fact}; give another one, such as CosineAnnealingLR or StepLR")
 
@@ -103,9 +110,29 @@ class _Scheduled:
             parameters = group["params"]
             group.clear()
             group.update(params=parameters, **copy.deepcopy(before))
-        self.scheduler = self._schedule(self._optimizer)
+        self._make()
+
+    def step(self) -> None:
+        """One step of the scheduler. Raises UsageError: it raises."""
+        self._steps += 1
+        what = f"step {self._steps} of `lr_scheduler` ({type(self._scheduler).__name__}) {self._of}"
+        with user_code(what, "correct it, or train fewer steps"):
+            self._scheduler.step()
+
+    def _make(self) -> None:
+        self._steps = 0
+        remedy = "correct it: it is called with an optimizer, and returns a scheduler of torch"
+        with user_code(f"`lr_scheduler` {self._of}", remedy):
+            self._scheduler = self._schedule(self._optimizer)
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a group of parameters, such as its learning rate."""
     return {name: value for name, value in group.items() if name != "params"}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Parameters by their number, and the first and the last one."""
+    if len(names) < 2:
+        return f"1 parameter ({names[0]})" if names else "no trained parameter"
+    return f"{len(names)} parameters ({names[0]} to {names[-1]})"

@@ -11,6 +11,7 @@ from itertools import islice
 import torch
 
 from pipelined.api.data.batch import Batch, BatchError, converted, rows_of_batch, slice_rows
+from pipelined.api.user_code import user_code
 from pipelined.programs.plan import Plan
 from pipelined.training.digests import tree_digest
 from pipelined.training.exchange.stream import Tree
@@ -100,6 +101,7 @@ class BatchFeed(CutBatches):
         self._source = iter(batches)
         self._read: dict[int, Batch] = {}
         self._next, self._first_rows = 0, 0
+        self._failed: BatchError | None = None
         self._lock = threading.Lock()
 
     def rows_each(self, count: int) -> int:
@@ -143,20 +145,31 @@ class BatchFeed(CutBatches):
             BatchError: the batches end, or one is not a pair of tensors with as many rows as the first.
         """
         with self._lock:
-            while self._next <= step:
-                self._read[self._next] = self._checked(self._following())
-                self._read.pop(self._next - self._cached_steps, None)
-                self._next += 1
+            if self._failed:  # a generator that raised ends for the next rank, as if it had no more
+                raise self._failed
+            try:
+                self._read_until(step)
+            except BatchError as error:
+                self._failed = error
+                raise
             return self._read[step]
 
+    def _read_until(self, step: int) -> None:
+        while self._next <= step:
+            self._read[self._next] = self._checked(self._following())
+            self._read.pop(self._next - self._cached_steps, None)
+            self._next += 1
+
     def _following(self) -> Batch:
-        for batch in islice(self._source, 1):
-            return batch
-        again = iter(self._batches)
-        if again is not self._source and self._next:
-            self._source = again
+        remedy = "correct what gives the batches, or train fewer steps"
+        with user_code(f"`batches` at step {self._next}", remedy, BatchError):
             for batch in islice(self._source, 1):
                 return batch
+            again = iter(self._batches)
+            if again is not self._source and self._next:
+                self._source = again
+                for batch in islice(self._source, 1):
+                    return batch
         if not self._next:
             raise BatchError("the batches are empty; give at least one (inputs, targets)")
         fact = f"the batches end after step {self._next}"

@@ -8,8 +8,11 @@ import torch
 
 from pipelined.api.data.batch import Batch, BatchError, converted, rows_of
 from pipelined.api.data.batches import BatchFeed
+from pipelined.api.user_code import user_code
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.stream import Tree
+
+REMEDY = "let it give every microbatch of every step, or train fewer steps"
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class MicrobatchFeed:
 
     def rows_each(self, count: int) -> int:
         """The rows of one microbatch, whatever their number."""
-        return rows_of(self._feed.inputs(0, 0), "the first microbatch")
+        return rows_of(*self._read("inputs", 0, 0))
 
     def with_batch_size(self, plan: Plan) -> Plan:
         """See `JobFeed.with_batch_size`: what the feed gives is one microbatch of the schedule, which cuts none."""
@@ -115,13 +118,19 @@ class MicrobatchFeed:
         return {}
 
     def inputs(self, step: int, microbatch: int) -> Tree:
-        return self._checked(self._feed.inputs(step, microbatch), step, microbatch)
+        return self._checked("inputs", step, microbatch)
 
     def targets(self, step: int, microbatch: int) -> Tree:
-        return self._checked(self._feed.targets(step, microbatch), step, microbatch)
+        return self._checked("targets", step, microbatch)
 
-    def _checked(self, tree: Tree, step: int, microbatch: int) -> Tree:
-        name = f"microbatch {microbatch} of step {step}"
+    def _checked(self, part: str, step: int, microbatch: int) -> Tree:
+        tree, name = self._read(part, step, microbatch)
         if (rows := rows_of(tree, name)) != self._rows:
             raise BatchError(f"{name} has {rows} rows (the first one: {self._rows}); give every microbatch as many")
         return converted(tree, self._dtype)
+
+    def _read(self, part: str, step: int, microbatch: int) -> tuple[Tree, str]:
+        """What a function of the feed gives for a microbatch, and its name in errors."""
+        at = f"for microbatch {microbatch} of step {step}"
+        with user_code(f"`{part}` of the Feed {at}", REMEDY, BatchError):
+            return getattr(self._feed, part)(step, microbatch), f"`{part}` {at}"

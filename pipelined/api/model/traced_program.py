@@ -1,14 +1,12 @@
 """One graph of a module, as `torch.export` traces it: in one dtype, for training or for evaluation."""
 
 import logging
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from functools import cached_property
 from io import StringIO
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.api.model.cut_graph import Boundary, CutGraph
+from pipelined.api.user_code import line_of
 from pipelined.training.check_model import ModelError
 
 MAX_SHARE = 1 / 8
@@ -232,7 +231,7 @@ def _reason(error: BaseException) -> str:
     """What torch says of a module's code, and the line of that code."""
     message = str(error).partition("For more information")[0]
     text = next((line.strip(" .") for line in message.splitlines() if line.strip()), type(error).__name__)
-    place = next((place for one in _chain(error) if (place := _line(one))), "")
+    place = next((f"{place}: " for one in _chain(error) if (place := line_of(one))), "")
     return f"{place}{text}"
 
 
@@ -240,17 +239,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _line(error: BaseException) -> str:
-    """The innermost line of a traceback that is neither Python's, nor torch's, nor this package's; "" if none is."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        is_pythons = path.is_relative_to(Path(traceback.__file__).parent) and "site-packages" not in path.parts
-        others = Path(torch.__file__).parent, Path(__file__).parent
-        if path.exists() and not is_pythons and not any(map(path.is_relative_to, others)):
-            return f"{path.name}, line {frame.lineno} ({frame.line}): "
-    return ""
 
 
 def _shown(x: Any) -> str:

@@ -16,7 +16,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, ran_out_of_memory
+
+
+class UpdateFailed(Exception):
+    """An error inside an optimizer's update; the message names the optimizer."""
 
 
 class OptimizerSettings(Protocol):
@@ -123,11 +127,22 @@ def clip_factor(clip: float, norm: float) -> float:
 
 
 def update(optimizer: Optimizer, rate: float | None, gradient_scale: float) -> None:
-    """One update at this rate (None: at the optimizer's own), with gradients multiplied in place."""
+    """One update at this rate (None: at the optimizer's own), with gradients multiplied in place.
+
+    Raises:
+        UpdateFailed: the optimizer raises. An error of memory, or that the user can correct, stays what it is.
+    """
     for group in optimizer.param_groups:
         if rate is not None:
             group["lr"] = rate
         gradients = [p.grad for p in group["params"] if p.grad is not None]
         if gradient_scale != 1.0 and gradients:
             torch._foreach_mul_(gradients, gradient_scale)
-    optimizer.step()
+    try:
+        optimizer.step()
+    except Exception as error:
+        if isinstance(error, UsageError) or ran_out_of_memory(error):
+            raise
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        what = f"the update of {count} parameters by {type(optimizer).__name__}"
+        raise UpdateFailed(f"{what} failed: {error!r}") from error

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pipelined.training.optimizer import OptimizerConfig, clip_factor, update
+from pipelined.training.optimizer.config import UpdateFailed
 from tests.launching import launched
 
 OPTIMIZER = OptimizerConfig(lr=1.0, steps=110, warmup=10, floor=0.1, clip=2.0)
@@ -109,3 +110,25 @@ def test_frozen_parameters_are_left_out_and_there_may_be_nothing_else():
     update(OPTIMIZER.build({"one": one, "other": other}), 0.1, gradient_scale=0.5)
     update(OPTIMIZER.build({"other": other}), 0.1, gradient_scale=0.5)
     assert not torch.equal(one, torch.ones(2, 2)) and torch.equal(other, torch.ones(2, 2))
+
+
+class Refusing(torch.optim.SGD):
+    def step(self, closure=None):
+        raise ZeroDivisionError("no such update")
+
+
+def test_an_update_that_raises_names_the_optimizer_and_how_many_parameters():
+    optimizer = Refusing([nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(2))], lr=0.1)
+    with pytest.raises(UpdateFailed) as failed:
+        update(optimizer, None, 1.0)
+    assert str(failed.value) == "the update of 2 parameters by Refusing failed: ZeroDivisionError('no such update')"
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
+
+
+def test_an_update_without_memory_is_no_failed_update(monkeypatch):
+    def hungry(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(Refusing, "step", hungry)
+    with pytest.raises(MemoryError):
+        update(Refusing([nn.Parameter(torch.ones(1))], lr=0.1), None, 1.0)
