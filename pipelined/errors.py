@@ -56,6 +56,12 @@ def require_whole(name: str, value: object, least: float = -math.inf) -> None:
         raise UsageError(f"{name} must be at least {least} (it is {value})")
 
 
+def require_switch(name: str, value: object, remedy: str = "give one of these") -> None:
+    """Raises UsageError: the value of a setting, by its name, is neither True nor False."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is {value!r:.40}, which is neither True nor False; {remedy}")
+
+
 def ran_out_of_memory(error: Exception) -> bool:
     """Whether a device or this machine has no memory left: torch has a type for the first and a text for the other.
 

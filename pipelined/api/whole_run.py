@@ -12,7 +12,7 @@ import torch
 from pipelined.actors.agree import require_equal
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.rank import EQUALLY, RankSession, TrainingJob
-from pipelined.errors import UsageError, require_whole
+from pipelined.errors import UsageError, require_switch, require_whole
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.step_report import StepReport
 
@@ -73,6 +73,7 @@ class WholeRun:
     def __post_init__(self) -> None:
         require_whole("save_every", self.save_every, 0)
         require_whole("keep", self.keep)
+        require_switch("async_save", self.async_save)
         if self.save_every and self.checkpoint is None:
             raise UsageError(f"save_every={self.save_every} saves nothing without a directory; give `checkpoint=`")
         checkpoint.require_kept(self.keep)

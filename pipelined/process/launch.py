@@ -7,7 +7,7 @@ precedence over those of mpirun and srun, because mpirun or srun may have starte
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, require_switch
 from transports import read_url, schemes
 
 MPI = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
@@ -53,6 +53,9 @@ class Launch:
     hydra: bool = False
     kills_on_first_exit: bool = False
     share_devices: bool = False
+
+    def __post_init__(self) -> None:
+        require_switch("share_devices", self.share_devices)
 
     @property
     def prints_errors(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from collectives.algorithms import parse_choice
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, require_switch
 from pipelined.programs.masters import require_delayed
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.compression import NONE, check_codec
@@ -18,6 +18,8 @@ from pipelined.training.rank_context import MicrobatchSource
 
 OTHERWISE = ("recompute", "recompute_attention", "newest")
 """Fields of `Numerics` that public calls do not take under this name: from the plan, by marked layers, or never."""
+
+BY_INDUCTOR = "give True, which compiles by torch's default backend, inductor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,7 @@ class Numerics:
         Args:
             arguments: by name. With autocast True products are in bfloat16, with False in `dtype`.
         Raises:
-            UsageError: autocast in another dtype than bfloat16 and float16; `recompute` is no bool; an unknown codec or
+            UsageError: autocast in another dtype than bfloat16 and float16; a switch is no bool; an unknown codec or
                 all-reduce; a `dtype` without gradients.
         """
         if (again := arguments["recompute"]) not in (None, False, True):
@@ -93,7 +95,9 @@ class Numerics:
             parse_choice(arguments["all_reduce"])
         except ValueError as error:
             raise UsageError(f"all_reduce: {error}") from error
-        names = [each.name for each in fields(cls) if each.name not in OTHERWISE]
+        names = {each.name: each.default for each in fields(cls) if each.name not in OTHERWISE}
+        for name in (name for name, default in names.items() if isinstance(default, bool)):
+            require_switch(name, arguments[name], *([BY_INDUCTOR] if name == "compile" else []))
         given = {name: arguments[name] for name in names}
         return cls(**given | {"autocast": _autocast_dtype(given["autocast"])})
 

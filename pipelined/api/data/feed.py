@@ -78,7 +78,12 @@ def job_feed(batches: Iterable[Batch] | Feed, cached_steps: int = 2) -> JobFeed:
 
     Args:
         cached_steps: the steps whose batches stay in memory.
+    Raises:
+        BatchError: it is in neither form.
     """
+    if not (isinstance(batches, Feed | Iterable) or hasattr(batches, "__getitem__")):
+        fact = f"`batches` is a {type(batches).__name__}, which has no batches"
+        raise BatchError(f"{fact}; give an iterable of (inputs, targets), or a pp.Feed")
     return MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches, cached_steps)
 
 

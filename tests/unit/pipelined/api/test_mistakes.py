@@ -141,6 +141,18 @@ REFUSED = {
     "a clip that is a text": (four, {"clip": "x"}, "clip is 'x', which is no number"),
     "steps between saves that are a text": (four, {"save_every": "x"}, "save_every is 'x', which is no whole number"),
     "a checkpoint that is a number": (four, {"checkpoint": 3}, "3 is no path of a file or directory; give a str"),
+    "a backend of the compiler": (
+        four,
+        {"compile": "inductor"},
+        "compile is 'inductor', which is neither True nor False; give True, which compiles by torch's default backend",
+    ),
+    "a background save that is a text": (four, {"async_save": "no"}, "async_save is 'no', which is neither True nor"),
+    "a shared device that is a text": (four, {"share_devices": "no"}, "share_devices is 'no', which is neither True"),
+    "batches that cannot be iterated": (
+        four,
+        {"given": 3, "steps": 1},
+        r"`batches` is a int, which has no batches; give an iterable of .inputs, targets., or a pp.Feed",
+    ),
     "a dtype that is a number": (four, {"dtype": 3}, "dtype is 3, which is no dtype of torch; give one, such as torch"),
     "a layer with a name of the row itself": (
         pp.Sequential({name: linear() for name in ("a", "b", "c", "_row")}),

@@ -42,3 +42,17 @@ def test_a_dtype_without_gradients_is_refused():
 def test_a_dtype_without_products_is_refused():
     with pytest.raises(UsageError, match=r"autocast=torch.int8 is no dtype .* give torch.bfloat16 or torch.float16"):
         Numerics.of_call(PLAIN | {"autocast": torch.int8})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("compile", "inductor", "give True, which compiles by torch's default backend, inductor"),
+        ("compile", 1, "give True, which"),
+        ("exact_sums", "yes", "give one of these"),
+        ("shard_optimizer", None, "give one of these"),
+    ],
+)
+def test_a_switch_that_is_neither_true_nor_false_is_refused(name, value, remedy):
+    with pytest.raises(UsageError, match=rf"^{name} is {value!r}, which is neither True nor False; {remedy}"):
+        Numerics.of_call(PLAIN | {"autocast": False, "recompute": None, name: value})
