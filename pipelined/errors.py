@@ -74,12 +74,12 @@ def ran_out_of_memory(error: Exception) -> bool:
     return type(error) is RuntimeError and "can't allocate memory" in str(error)
 
 
-def refuse_below(least: float, name: str, value: float) -> None:
+def refuse_below(least: float, name: str, value: float, remedy: str = "") -> None:
     """Raises UsageError: the value of a setting or a flag, by its name, is below `least`, not finite, or no number."""
     require_number(name, value)
     if not least <= value < math.inf:
         finite = ", and finite" if value >= least else ""
-        raise UsageError(f"{name} must be at least {least}{finite} (it is {value})")
+        raise UsageError("; ".join(filter(None, [f"{name} must be at least {least}{finite} (it is {value})", remedy])))
 
 
 def refuse_non_positive(name: str, value: float) -> None:

@@ -26,6 +26,12 @@ MINIMUM = {
     **dict.fromkeys(("save_every", "eval_every", "digest"), 0),
 }
 """The smallest value of each number that has one."""
+ZERO = {
+    "save_every": "0 saves only at the end and on a stop request",
+    "eval_every": "0 evaluates only at the end",
+    "eval_windows": "0 scores all windows",
+}
+"""What 0 means, for those of these numbers where it is a word of its own."""
 AUTO_PLAN = Path("auto")
 """Instead of a plan file: measure and plan before the first step."""
 ALIASES = ("stages",)
@@ -142,7 +148,7 @@ class RunFlags:
         for name, least in self.least().items():
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
-                refuse_below(least, flag(name), value)
+                refuse_below(least, flag(name), value, ZERO.get(name, ""))
         for name in ("beta1", "beta2"):
             if getattr(self, name) >= 1:
                 raise UsageError(f"{flag(name)} must be below 1 (it is {getattr(self, name)})")
@@ -195,7 +201,8 @@ class TextDataFlags:
     val_data: tuple[Path, ...] = ()
     """What evaluations score, in any of these forms. Default: the end of each text, or of the tokens."""
     eval_windows: int | None = None
-    """Most sequences that an evaluation scores, evenly spaced; 0: all. Default: all of text, 256 of tokens."""
+    """Most windows of --seq tokens that an evaluation scores, evenly spaced; 0: all, as where there are fewer. Default:
+    all of text, 256 of tokens."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
     Default: the tokenizer in --init or in the index, gpt2 for a .bin, else bytes."""

@@ -137,7 +137,8 @@ async def train(
 def described(job: Job, text: Text, device: str) -> str:
     """The data and the device, in a line."""
     used = f"{device} (threads a rank: {torch.get_num_threads()})" if device == "cpu" else device
-    return f"{text.describe(job.plan.batch * job.sequence * job.config.steps, job.config.steps)}; device: {used}"
+    tokens = job.plan.batch * job.sequence * job.config.steps
+    return f"{text.describe(tokens, job.config.steps, job.sequence)}; device: {used}"
 
 
 async def _orders(transport: Transport, job: Job) -> dict[int, Order]:

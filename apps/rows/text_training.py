@@ -62,7 +62,8 @@ class TextTraining(Training):
     async def read(self, transport: Transport) -> str:
         self.text = await share_text(transport, self._read)
         self.batches = self._batches(self.text)
-        return self.text.describe(self.plan.batch * self.sequence * self.config.steps, self.config.steps)
+        tokens = self.plan.batch * self.sequence * self.config.steps
+        return self.text.describe(tokens, self.config.steps, self.sequence)
 
     def _read(self) -> Text:
         text = self.task.read()

@@ -77,7 +77,7 @@ MISTAKES = [
     mistake("--data ~/tokens/a.bin --tokenizer bytes", "a token: 300, symbols: 256", "give its --tokenizer"),
     mistake("--data ~/tokens ~/short", "holds tokens and", "give --data one of both kinds"),
     mistake("--data LICENSE --val-data ~/absent", "cannot read the text", "absent"),
-    mistake("--eval-windows -1", "--eval-windows must be at least 0 (it is -1)"),
+    mistake("--eval-windows -1", "--eval-windows must be at least 0 (it is -1); 0 scores all windows"),
     mistake("--tokenizer gpt2", "tokenizer: 50257, model: 256", "take --vocab 50257 or another --tokenizer"),
     mistake("--vocab 100", "tokenizer: 256, model: 100", "take --vocab 256 or another --tokenizer"),
     mistake("--tokenizer absent", "no tokenizer is called 'absent'", "take bytes, gpt2, "),

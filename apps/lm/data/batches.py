@@ -114,12 +114,17 @@ def validation_windows(tokens: Tokens, sequence: int, most: int = 0) -> Rows:
     Raises:
         UsageError: there is not one whole window.
     """
-    row = row_of(tokens, sequence)
-    windows = len(tokens) // row if row else (len(tokens) - 1) // sequence
-    if windows < 1:
+    if (windows := count_windows(tokens, sequence)) < 1:
         raise UsageError(
             f"too little validation text for one window (tokens: {len(tokens)}, needed: {sequence + 1}); "
             "give more --data or lower --seq"
         )
     scored = min(windows, most or windows)
-    return windows_at(tokens, np.arange(scored) * windows // scored * (row or sequence), sequence)
+    stride = row_of(tokens, sequence) or sequence
+    return windows_at(tokens, np.arange(scored) * windows // scored * stride, sequence)
+
+
+def count_windows(tokens: Tokens, sequence: int) -> int:
+    """The whole windows that could be scored. Raises UsageError: as `row_of`."""
+    row = row_of(tokens, sequence)
+    return len(tokens) // row if row else max(0, len(tokens) - 1) // sequence

@@ -15,6 +15,7 @@ import numpy as np
 import tokenizers
 
 from apps.lm.data import token_cache
+from apps.lm.data.batches import count_windows
 from apps.lm.data.corpus import VALIDATION_SHARE, Corpus, read_corpus
 from apps.lm.data.ngram import score_ngrams
 from pipelined.actors.agree import agree, broadcast
@@ -59,16 +60,23 @@ class Text:
         """The digests of text and tokenizer, which a resumed run must have, too."""
         return {"data": self.source, "tokenizer": digest_of(self.tokenizer)}
 
-    def describe(self, tokens: int, steps: int) -> str:
-        """What is learnt from, in a line.
+    def describe(self, tokens: int, steps: int, sequence: int) -> str:
+        """What is learnt from, and what is scored, in a line.
 
         Args:
             tokens: that the run takes in all of its steps.
+            sequence: the tokens of a window.
         """
         epochs = f"{len(self.train):,} tokens, {tokens / max(1, len(self.train)):.3g} epochs in {steps} steps"
-        held = f"{len(self.validation):,} to validate"
+        held = f"{len(self.validation):,} to validate, {self._scored(count_windows(self.validation, sequence))}"
         name = f"{self.called} ({self.tokenizer.vocab_size} symbols, digest {self.digests['tokenizer'][:12]})"
         return f"data: {self.name}, digest {self.source[:12]}, {epochs}, {held}; tokenizer: {name}"
+
+    def _scored(self, windows: int) -> str:
+        if 0 < self.windows < windows:
+            return f"{self.windows:,} of {windows:,} windows scored"
+        asked = f" (--eval-windows: {self.windows:,})" if self.windows > windows and self.windows != WINDOWS else ""
+        return f"{windows:,} windows scored{asked}"
 
     @property
     def is_packed(self) -> bool:

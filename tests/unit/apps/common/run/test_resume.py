@@ -139,8 +139,9 @@ def test_a_text_says_what_is_trained_on_and_both_digests_follow_what_they_are_of
     assert a.digests["data"] == other_tokenizer.digests["data"] != other_text.digests["data"]
     assert a.digests["tokenizer"] == other_text.digests["tokenizer"] != other_tokenizer.digests["tokenizer"]
     digest, tokenizer = a.digests["data"][:12], a.digests["tokenizer"][:12]
-    assert a.describe(1083, 3) == (
-        f"data: {tmp_path / 'a'}, digest {digest}, 532 tokens, 2.04 epochs in 3 steps, 38 to validate; "
+    assert a.describe(1083, 3, 8) == (
+        f"data: {tmp_path / 'a'}, digest {digest}, 532 tokens, 2.04 epochs in 3 steps, "
+        "38 to validate, 4 windows scored; "
         f"tokenizer: bytes (256 symbols, digest {tokenizer})"
     )
 

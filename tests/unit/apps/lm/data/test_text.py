@@ -43,7 +43,7 @@ def test_tokens_of_an_index_are_learnt_from_but_for_their_end(index):
     assert len(text.validation) == 90 and text.windows == 256
     assert text.digests["data"] == hashlib.blake2b((index / "index.json").read_bytes(), digest_size=16).hexdigest()
     assert text.tokenizer.decode(all_of(text.train)[:9]) == "the quick" and text.score_ngrams(8) == {}
-    assert f"{index}, digest" in text.describe(0, 0)
+    assert f"{index}, digest" in text.describe(0, 0, 8)
 
 
 def test_bare_tokens_with_text_to_score(tmp_path):
@@ -51,6 +51,23 @@ def test_bare_tokens_with_text_to_score(tmp_path):
     (tmp_path / "val.txt").write_text("jumps")
     text = read_text([tmp_path / "train.bin"], "bytes", [tmp_path / "val.txt"], windows=3)
     assert len(text.train) == len(IDS) and len(text.validation) == 5 and text.windows == 3
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        (None, "4 windows scored"),
+        (0, "4 windows scored"),
+        (3, "3 of 4 windows scored"),
+        (4, "4 windows scored"),
+        (9, "4 windows scored (--eval-windows: 9)"),
+    ],
+)
+def test_the_windows_that_are_scored_are_printed_beside_those_that_there_are(tmp_path, windows, said):
+    (tmp_path / "train.txt").write_text(WORDS)
+    (tmp_path / "val.txt").write_text("x" * 38)
+    text = read_text([tmp_path / "train.txt"], "bytes", [tmp_path / "val.txt"], windows=windows)
+    assert f", 38 to validate, {said}; tokenizer: " in text.describe(0, 0, 9)
 
 
 def test_text_with_something_else_to_score_is_learnt_from_whole(tmp_path, index):
