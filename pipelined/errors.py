@@ -1,9 +1,10 @@
 """Errors that the user can correct: reported in one message, by one rank, with exit code 2."""
 
+import difflib
 import errno
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
@@ -40,6 +41,12 @@ def as_flags(message: str) -> str:
     an error for a command spells it as a flag.
     """
     return re.sub(r"`([a-z_]+)=([^`]*)`", lambda found: f"--{found[1].replace('_', '-')} {found[2]}".rstrip(), message)
+
+
+def guess(name: str, known: Iterable[str]) -> str:
+    """A part of a remedy: `did you mean NAME? `, with the nearest of the known names; "" where none is near."""
+    near = difflib.get_close_matches(name.lower(), sorted(known), 1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def require_number(name: str, value: object) -> None:

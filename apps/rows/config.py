@@ -65,6 +65,19 @@ def parse_row(words: list[str], default: F, program: str) -> F:
     return parse_flags(words, default, program)
 
 
+def parse_planned(words: list[str], default: F, program: str) -> F:
+    """The flags of a program whose model is to be planned, checked before torch is imported.
+
+    Raises:
+        UsageError: as `parse_row` and `require_alone`, or there can be no such model.
+        SystemExit: a flag is unknown or invalid.
+    """
+    config = parse_row(words, default, program)
+    config.require_alone()
+    config.task()
+    return config
+
+
 @dataclass(frozen=True)
 class RowFlags(RunFlags):
     """How a row of layers is trained; a program adds its model and its data."""

@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 
 from apps.common.numerics import DTYPES, numerics
-from apps.rows.config import RowFlags, RowTask, parse_row
+from apps.rows.config import RowFlags, RowTask
 from apps.rows.job import resolve
 from collectives import Links
 from pipelined.api.data.batch import converted
@@ -58,19 +58,6 @@ def planned_row(kind: type[Planned], config: RowFlags, batch: int | None = None)
         {**given, **dict(config.knobs), **({"compile": True} if config.compile else {})},
         task=job.task,
     )
-
-
-def subject(program: str, default: RowFlags, flags: list[str], batch: int | None = None) -> PlannedRow:
-    """The model that `python -m pipelined plan` plans: a program with some flags.
-
-    Args:
-        program: its module.
-        default: its flags, where none is given.
-        batch: rows a step, instead of `--batch`.
-    """
-    config = parse_row(flags, default, f"python -m {program}")
-    config.require_alone()
-    return planned_row(PlannedRow, config, batch)
 
 
 def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> PlanFile:

@@ -6,18 +6,22 @@ only after every check that does not need it.
 
 import sys
 from functools import partial
+from typing import TYPE_CHECKING
 
 from apps.common.flags import AUTO_PLAN
 from apps.common.run.checks import check_run
 from apps.common.run.program import run_program
 from apps.common.run.resume import parse_resumed
-from apps.rows.config import RowFlags, parse_row
+from apps.rows.config import RowFlags, parse_planned, parse_row
 from apps.rows.job import Job, resolve
 from pipelined import __version__
 from pipelined.process.launch import Launch
 from pipelined.process.run import run
 from pipelined.process.stop_request import StopRequest
 from transports import Transport
+
+if TYPE_CHECKING:
+    from apps.rows.planned import PlannedRow
 
 
 def main(program: str, default: RowFlags, arguments: list[str] | None = None) -> int:
@@ -31,6 +35,20 @@ def main(program: str, default: RowFlags, arguments: list[str] | None = None) ->
     words = sys.argv[1:] if arguments is None else arguments
     name = f"python -m {program}"
     return run_program(name, lambda: _flags(words, default, name), partial(_run, program=name))
+
+
+def subject(program: str, default: RowFlags, flags: list[str], batch: int | None = None) -> "PlannedRow":
+    """The model that `python -m pipelined plan` plans: a program with some flags.
+
+    Args:
+        program: its module.
+        default: its flags, where none is given.
+        batch: rows a step, instead of `--batch`.
+    """
+    config = parse_planned(flags, default, f"python -m {program}")
+    from apps.rows.planned import PlannedRow, planned_row
+
+    return planned_row(PlannedRow, config, batch)
 
 
 def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:

@@ -17,8 +17,12 @@ from apps.common.arguments import (
     check_sample,
 )
 from apps.swarm.config import TrainingConfig
+from apps.swarm.families import cut_of
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
+
+ANY_VOCABULARY = 256
+"""The cut of a model does not depend on its vocabulary, which only the trainers know."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Train:
         """Raises UsageError: it cannot run so."""
         self.address.check()
         self.subject.check()
+        cut_of(self.subject, ANY_VOCABULARY)
         refuse_below(1, "--slots", self.slots)
         check_sample(self.sample, self.prompt)
         check_files(metrics=self.metrics)
@@ -118,6 +123,7 @@ class Local:
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         self.subject.check()
+        cut_of(self.subject, ANY_VOCABULARY)
         for name in ("peers", "trainers", "slots"):
             refuse_below(1, f"--{name}", getattr(self, name))
         refuse_below(0, "--save-every", self.save_every)

@@ -24,7 +24,6 @@ from apps.common.children import (
 )
 from apps.common.status import EVERY_S
 from apps.swarm.config import read_goal
-from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
 from apps.swarm.metrics import STEP_LINES
 from apps.swarm.status.table import table
@@ -36,18 +35,15 @@ from pipelined.process.stop_request import until_stop_request
 from pipelined.swarm.status.reader import StatusReader
 
 PROGRAM = "pipelined.apps.swarm"
-ANY_VOCABULARY = 256
-"""The cut of a model does not depend on its vocabulary, which only the trainers know."""
 
 
 async def local(flags: Local, say: Say) -> None:
     """Train to the last step, or until a stop request.
 
     Raises:
-        UsageError: the model or the links are impossible; no process was started.
+        UsageError: the links are impossible; no process was started.
         ChildFailed: a trainer or the coordinator failed, or a peer was refused; its output says why. Peers may fail.
     """
-    cut_of(flags.subject, ANY_VOCABULARY)
     async with await endpoint_at(listen_url(flags.links), f"--links {flags.links}"):  # checks the links
         pass
     await until_stop_request(_local(flags, say))

@@ -1,9 +1,8 @@
 """VGG for the planner, and for the search over shardings. Needs torch, and no images."""
 
 from apps.common.choose import rows_of
-from apps.rows.config import parse_row
-from apps.rows.planned import PlannedRow, planned_row
-from apps.vgg.config import VGGFlags, VGGTask
+from apps.rows.planned import PlannedRow
+from apps.vgg.config import VGGTask
 from apps.vgg.presets import KERNEL, VGGConfig
 from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import STATE_NUMBERS, Matmul
@@ -16,17 +15,6 @@ class PlannedVGG(PlannedRow):
         """The model's multiplications, for the search over ways to split them."""
         assert isinstance(self.task, VGGTask)
         return chain(self.task.model, self.batch, microbatches, itemsize=self.precision.dtype.itemsize)
-
-
-def subject(flags: list[str], batch: int | None = None) -> PlannedVGG:
-    """The model that `python -m pipelined plan` plans: this program with these flags.
-
-    Args:
-        batch: images a step, instead of `--batch`.
-    """
-    config = parse_row(flags, VGGFlags(), "python -m apps.vgg")
-    config.require_alone()
-    return planned_row(PlannedVGG, config, batch)
 
 
 def chain(config: VGGConfig, batch: int, microbatches: int, itemsize: int = 4) -> Chain:

@@ -4,11 +4,11 @@ import importlib
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipelined.errors import guess
 from pipelined.schedules.own.load import is_module, load
 from pipelined.schedules.own.table import TableSchedule, read_table
 from pipelined.schedules.parts.knobs import CHUNKS, Knob, Value
@@ -105,9 +105,7 @@ def require_knobs(name: str | None, given: Iterable[str], keywords: Iterable[str
     for setting in given:
         if setting not in known:
             fact = f"unknown argument {setting!r} ({name or 'a schedule'} has the settings {', '.join(known)})"
-            near = get_close_matches(setting, [*keywords, *known], 1)
-            guess = f"did you mean {near[0]}? " if near else ""
-            raise ScheduleError(f"{fact}; {guess}correct the name, or leave it out")
+            raise ScheduleError(f"{fact}; {guess(setting, [*keywords, *known])}correct the name, or leave it out")
 
 
 def default_depth(name: str, workers: int, knobs: Mapping[str, Value]) -> tuple[int, dict[str, Value]]:

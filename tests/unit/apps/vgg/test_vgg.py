@@ -68,7 +68,7 @@ def test_convolutions_are_split_by_images_unless_a_layout_is_given():
 @pytest.mark.parametrize(
     ("given", "ranks", "message"),
     [
-        ({"preset": "vgg16"}, 1, "no preset is called 'vgg16'; choose one of digits, vgg13"),
+        ({"preset": "vgg16"}, 1, r"no preset is called 'vgg16'; did you mean vgg13\? choose one of digits, vgg13"),
         ({"dropout": 1.0}, 1, "dropout must be from 0 to below 1"),
         ({"tensor": 2}, 3, r"--tensor does not divide the ranks \(--tensor 2, ranks: 3\)"),
         ({"layout": "data"}, 1, "one rank splits nothing"),
