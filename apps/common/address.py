@@ -13,7 +13,15 @@ def listen_url(links: str) -> str:
     Args:
         links: what makes its links slow, as --links has it; "": nothing.
     """
-    return f"tcp://127.0.0.1:0?{links}".rstrip("?")
+    return f"tcp://127.0.0.1:0?{link_options(links)}".rstrip("?")
+
+
+def link_options(links: str) -> str:
+    """The options of a URL that --links asks for.
+
+    A comma separates two of them as & does: a shell ends a command at an & without quotes, and drops the rest.
+    """
+    return links.replace(",", "&").strip("&")
 
 
 @dataclass(frozen=True)
@@ -25,8 +33,8 @@ class DirectoryAddress:
     directory: str = ""
     """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
     listen: str | None = None
-    """Address at which this process listens; ?delay=50ms&rate=500mbit makes its links slow. Other machines need
-    PIPELINED_KEY. Default: the local address from which this machine reaches the directory."""
+    """Address at which this process listens; '?delay=50ms&rate=500mbit', in quotes, makes its links slow. Other
+    machines need PIPELINED_KEY. Default: the local address from which this machine reaches the directory."""
     name: str = ""
     """Unique name of this process; the name of another running process is refused. Default: HOST-PID."""
 

@@ -113,7 +113,8 @@ class RunFlags:
     """Codec of activations and gradients between stages: none, bf16, blockwise8, fp16 or zstd. `blockwise8:256` and
     `zstd:9` set block and level."""
     transport: str = "auto"
-    """auto (by launcher), mpi, tcp, local, or a URL such as `tcp://10.0.0.1:29500?wait=60` or `local://?delay=5ms`."""
+    """auto (by launcher), mpi, tcp, local, or a URL such as `tcp://10.0.0.1:29500?wait=60` or `local://?delay=5ms`,
+    in quotes, because shells read ? and &."""
     checkpoint: Path | None = None
     """Directory for checkpoints; one is written at the end, on a stop request, and every --save-every steps."""
     save_every: int = 0

@@ -209,7 +209,7 @@ class Local:
     forming: FormingFlags = field(default_factory=FormingFlags)
     later: NewcomerFlags = field(default_factory=NewcomerFlags)
     links: str = ""
-    """Emulate slow links: delay=50ms&rate=500mbit."""
+    """Emulate slow links: delay=50ms,rate=500mbit. In quotes if with & for the comma: shells end a command at it."""
     text: TextFlags = field(default_factory=TextFlags)
     metrics: Path | None = None
     """Append one JSON object for each step to this file."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from apps.common.address import listen_url
+from apps.common.address import link_options, listen_url
 from apps.common.arguments import arguments_of
 from apps.common.children import (
     Child,
@@ -65,6 +65,8 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
     async with AsyncExitStack() as stack:
         coordinator, address = await stack.enter_async_context(started_coordinator(PROGRAM, flags.journal, flags.log))
         say(f"coordinator at {address}")
+        if flags.links:
+            say(f"emulated links: {link_options(flags.links)}")
         at = ["--coordinator", address, "--log", flags.log]
         kept = [f"--{name}={path}" for name in ("orders", "checkpoint") if (path := getattr(flags, name))]
         kept += [f"--save-every={flags.save_every}", *arguments_of(flags.text)]
@@ -123,7 +125,7 @@ def _pool_node(flags: Local, node: PoolNode) -> list[str]:
 
 def _links(flags: Local, node: PoolNode) -> str:
     """The links of a node, all behind one line of the pool's bandwidth."""
-    return "&".join(filter(None, [flags.links, f"line={_mbit(node.bandwidth)}"]))
+    return "&".join(filter(None, [link_options(flags.links), f"line={_mbit(node.bandwidth)}"]))
 
 
 def _mbit(rate: float) -> str:
@@ -133,7 +135,7 @@ def _mbit(rate: float) -> str:
 
 def _profile(flags: Local) -> LinkProfile:
     """The emulated links, of which the plan counts the delay."""
-    return split_profile(flags.links)[0] or LinkProfile()
+    return split_profile(link_options(flags.links))[0] or LinkProfile()
 
 
 def _training(flags: Local, nodes: int) -> list[str]:

@@ -99,7 +99,7 @@ class Local:
     slots: int = 4
     """Microbatches in flight at once, of each trainer."""
     links: str = ""
-    """Emulate slow links: delay=50ms&rate=500mbit."""
+    """Emulate slow links: delay=50ms,rate=500mbit. In quotes if with & for the comma: shells end a command at it."""
     checkpoint: Path | None = None
     """Directory in which peers save their stages."""
     save_every: int = 50

@@ -10,7 +10,7 @@ from functools import partial
 from rich.console import Console
 from rich.live import Live
 
-from apps.common.address import listen_url
+from apps.common.address import link_options, listen_url
 from apps.common.arguments import arguments_of
 from apps.common.children import (
     Child,
@@ -54,6 +54,8 @@ async def _local(flags: Local, say: Say) -> None:
         starting = started_coordinator(PROGRAM, flags.journal, flags.log)
         coordinator, address = await stack.enter_async_context(starting)
         say(f"coordinator at {address}; show it with: python -m apps.swarm status --coordinator {address} --watch")
+        if flags.links:
+            say(f"emulated links: {link_options(flags.links)}")
         at = ["--coordinator", address, "--listen", listen_url(flags.links), "--log", flags.log]
         peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
         trainers = [

@@ -192,11 +192,11 @@ def test_a_line_or_speed_that_cannot_be_is_refused(words, told, capsys):
 
 
 def test_local_starts_the_nodes_of_a_pool_with_their_ram_and_lines():
-    flags = parse(["local", "--steps", "7", "--layers", "2", "--clusters", "1", "--links", "delay=5ms"])
+    flags = parse(["local", "--steps", "7", "--layers", "2", "--clusters", "1", "--links", "delay=5ms,jitter=1ms"])
     pool = (PoolNode("attic", 1 << 20, 25e6, 4e10, 0.8), PoolNode("shed", 1 << 21, 12.5e6))
     attic, shed = _nodes(flags, pool)
     assert attic[:2] == ["serve", "--name"] and attic[2] == "attic" and attic[-2:] == ["--flops", "4e+10"]
-    assert attic[4] == "tcp://127.0.0.1:0?delay=5ms&line=200mbit"
+    assert attic[4] == "tcp://127.0.0.1:0?delay=5ms&jitter=1ms&line=200mbit"
     assert attic[attic.index("--reliability") + 1] == "0.8" and "--reliability" not in shed
     assert attic[attic.index("--delay") + 1] == "0.005s"
     assert shed[shed.index("--ram") + 1] == str(1 << 21) and shed[-2:] == ["--flops", "0"]
@@ -233,7 +233,7 @@ def test_a_pool_that_cannot_hold_the_model_is_refused_before_anything_is_started
 
 @pytest.mark.parametrize(
     ("links", "rate", "delay"),
-    [("", 1.25e8, 0.0), ("delay=30ms&rate=500mbit", 6.25e7, 0.03), ("rate=1gbit&line=8mbit", 1e6, 0.0)],
+    [("", 1.25e8, 0.0), ("delay=30ms,rate=500mbit", 6.25e7, 0.03), ("rate=1gbit&line=8mbit", 1e6, 0.0)],
 )
 def test_the_nodes_of_local_share_the_free_memory_and_have_the_lines_of_the_links(monkeypatch, links, rate, delay):
     monkeypatch.setattr("apps.ravnest.local.free_memory", lambda: 1000)
