@@ -37,6 +37,10 @@ class TextFlags:
     """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
 
 
+AT_END = "0 saves only at the end"
+"""What --save-every 0 means, in every program."""
+
+
 @dataclass(frozen=True)
 class FileFlags:
     """A file with flags of a command."""

@@ -153,6 +153,9 @@ class RunFlags:
         for name in ("beta1", "beta2"):
             if getattr(self, name) >= 1:
                 raise UsageError(f"{flag(name)} must be below 1 (it is {getattr(self, name)})")
+        if self.save_every and self.checkpoint is None:
+            fact = f"--save-every {self.save_every} saves nothing without a directory"
+            raise UsageError(f"{fact}; give --checkpoint DIR")
         if self.resume == "auto" and self.checkpoint is None:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
 

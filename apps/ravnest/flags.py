@@ -6,6 +6,7 @@ from typing import Literal
 
 from apps.common.address import DirectoryAddress
 from apps.common.arguments import (
+    AT_END,
     FileFlags,
     OutputFlags,
     ShowFlags,
@@ -125,7 +126,7 @@ class Serve:
     checkpoint: Path | None = None
     """Directory for the stage: averages of rounds, and the final parameters; `export` reads it."""
     save_every: int = 4
-    """Rounds from one save to the next."""
+    """Rounds from one save to the next; 0 saves only at the end."""
     orders: Path | None = None
     """Write to this directory what this node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
@@ -136,7 +137,7 @@ class Serve:
         """Raises UsageError: it cannot run so."""
         self.address.check()
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
-        refuse_below(1, "--save-every", self.save_every)
+        refuse_below(0, "--save-every", self.save_every, AT_END)
         for name, amount in (("ram", self.ram_bytes), ("bandwidth", self.rate)):
             if amount is not None and amount < 1:
                 fact = f"--{name} must be at least 1 byte (it is {getattr(self, name)})"
@@ -218,7 +219,7 @@ class Local:
     checkpoint: Path | None = None
     """Directory for the stages: averages of rounds, and the final parameters; `export` reads it."""
     save_every: int = 4
-    """Rounds from one save to the next."""
+    """Rounds from one save to the next; 0 saves only at the end."""
     resume: bool = False
     """Go on from the latest step of which --checkpoint has all stages."""
     final: FinalFlags = field(default_factory=FinalFlags)
@@ -233,7 +234,7 @@ class Local:
         check_forming(self)
         check_files(metrics=self.metrics, journal=self.journal)
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
-        refuse_below(1, "--save-every", self.save_every)
+        refuse_below(0, "--save-every", self.save_every, AT_END)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from apps.common.address import DirectoryAddress
 from apps.common.arguments import (
+    AT_END,
     FileFlags,
     OutputFlags,
     ShowFlags,
@@ -37,7 +38,7 @@ class Serve:
     checkpoint: Path | None = None
     """Directory to save the stage in and to load it from; other peers may share it."""
     save_every: int = 50
-    """Steps from one save to the next, the same for all peers; 0 saves nothing."""
+    """Steps from one save to the next, the same for all peers; 0 saves only at the end and on a stop request."""
     grace: float = 20.0
     """Seconds that the last peer of a stage keeps serving after SIGTERM, until another peer has its state."""
     log: Level = "warning"
@@ -47,7 +48,7 @@ class Serve:
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         self.address.check()
-        refuse_below(0, "--save-every", self.save_every)
+        refuse_below(0, "--save-every", self.save_every, AT_END)
         refuse_below(0, "--grace", self.grace)
         check_directories(checkpoint=self.checkpoint)
 
@@ -103,7 +104,7 @@ class Local:
     checkpoint: Path | None = None
     """Directory in which peers save their stages."""
     save_every: int = 50
-    """Steps from one save to the next; 0 saves nothing."""
+    """Steps from one save to the next; 0 saves only at the end and on a stop request."""
     resume: bool = False
     """Begin at the latest step of which the directory has all stages."""
     metrics: Path | None = None
@@ -126,7 +127,7 @@ class Local:
         cut_of(self.subject, ANY_VOCABULARY)
         for name in ("peers", "trainers", "slots"):
             refuse_below(1, f"--{name}", getattr(self, name))
-        refuse_below(0, "--save-every", self.save_every)
+        refuse_below(0, "--save-every", self.save_every, AT_END)
         check_sample(self.sample, self.prompt)
         check_files(metrics=self.metrics, journal=self.journal)
         check_directories(export=self.export, checkpoint=self.checkpoint)

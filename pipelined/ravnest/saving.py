@@ -49,7 +49,7 @@ class Saving:
     """Where a node saves, and how often.
 
     Args:
-        every: rounds from one save to the next; the last round is always saved.
+        every: rounds from one save to the next; 0: the last round alone, which is always saved.
         run: unique name of the run, so that stages of two runs are not taken for one model.
     """
 
@@ -137,8 +137,10 @@ class StageSaver:
         await self._saver.save(self._tasks, self._at._replace(step=self._steps[number - 1]), given)
 
     def _is_due(self, number: int) -> bool:
-        last = number == len(self._steps)
-        return last or (number % self._saving.every == 0 and self._steps[number - 1] > 0)
+        if number == len(self._steps):
+            return True
+        every = self._saving.every
+        return every > 0 and number % every == 0 and self._steps[number - 1] > 0
 
 
 def by_parameter(layout: Layout) -> dict[str, Layout]:

@@ -25,7 +25,7 @@ class Saver:
 
     Args:
         store: to save to; None: nothing is saved.
-        every: steps between two saves.
+        every: steps between two saves; 0: saves only where the owner asks for one, at the end.
         threads: whether to read and write in a thread; False: in the event loop.
         on_saved: called after each save, when the saved stages have been listed again.
 
@@ -46,7 +46,7 @@ class Saver:
     @property
     def saves(self) -> bool:
         """Whether this peer saves."""
-        return self._store is not None and self._every > 0
+        return self._store is not None
 
     @property
     def failed(self) -> str:
@@ -55,12 +55,12 @@ class Saver:
 
     @property
     def published_interval(self) -> int:
-        """Steps between two saves for this peer's record in the directory; 0: nothing is saved, or saving fails."""
+        """Steps between two saves for this peer's record in the directory; 0: none before the end, or saving fails."""
         return self._every if self.saves and not self.failed else 0
 
     def due(self, step: int) -> bool:
         """Whether the state of this step must be saved."""
-        return self.saves and step > 0 and step % self._every == 0
+        return self.saves and self._every > 0 and step > 0 and step % self._every == 0
 
     async def list_saved(self) -> None:
         """List the saved stages. If that fails the peer continues, and `failed` holds the reason."""

@@ -117,7 +117,7 @@ class PeerConfig:
         stage: which to hold; None: the leader decides.
         grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
         store: where it saves its state, and finds what was saved; None: nowhere.
-        save_every: steps from one save to the next; 0: never.
+        save_every: steps from one save to the next; 0: only when it leaves as the last peer of its stage.
         threads: whether the event loop has threads to code tensors and to save in.
     """
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.swarm.config import GRACE_S
-from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
+from tests.swarm.virtual_swarm import SAVE_EVERY, MemoryStore, VirtualSwarm
 from tests.virtual_time import virtual_seconds
 
 pytestmark = pytest.mark.virtual
@@ -15,10 +15,10 @@ def steps(swarm):
     return [head.step for head in swarm.heads]
 
 
-async def training(swarm, *peers, store=None, steps=200, speed=1.0):
+async def training(swarm, *peers, store=None, steps=200, speed=1.0, save_every=SAVE_EVERY):
     """A swarm in which the first step is taken."""
     for name, stage in peers:
-        swarm.peer(name, stage, speed, store=store)
+        swarm.peer(name, stage, speed, store=store, save_every=save_every)
     swarm.trainer("t0", steps=steps)
     await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 1)
 
@@ -61,17 +61,18 @@ async def test_of_several_draining_peers_one_stays():
     await swarm.close()
 
 
-async def test_the_last_peer_of_a_stage_saves_it_when_its_grace_period_ends():
-    """So that a later peer continues from that very step."""
+@pytest.mark.parametrize("save_every", [SAVE_EVERY, 0])
+async def test_the_last_peer_of_a_stage_saves_it_when_its_grace_period_ends(save_every):
+    """So that a later peer continues from that very step; also where nothing is saved before the end."""
 
     swarm, store = VirtualSwarm(stages=1, batch=4), MemoryStore()
-    await training(swarm, ("p0", 0), store=store, speed=0.03)
+    await training(swarm, ("p0", 0), store=store, speed=0.03, save_every=save_every)
     swarm.peers["p0"].peer.leave()
     assert GRACE_S <= await gone(swarm, "p0", within=2 * GRACE_S) < 1.25 * GRACE_S, (
         "its device is slow, but not so slow"
     )
-    last = swarm.heads[-1].step
-    assert last in {saved.step for saved in store.saved_stages()}
+    last, saved = swarm.heads[-1].step, {saved.step for saved in store.saved_stages()}
+    assert last in saved and (save_every or saved == {last})
     swarm.peer("late", store=store)
     await swarm.until(lambda: swarm.heads[-1].step == last + 2)
     assert steps(swarm) == list(range(last + 3)), "it went back, though it need not"

@@ -97,11 +97,11 @@ class VirtualSwarm(VirtualParties):
     def clock(self, name):
         return Skewed(super().clock(name), self._offsets.get(name, 0.0))
 
-    def peer(self, name, stage=None, speed=1.0, offset=0.0, store=None):
+    def peer(self, name, stage=None, speed=1.0, offset=0.0, store=None, save_every=SAVE_EVERY):
         self._offsets[name] = offset
         seconds = {op: each / speed for op, each in SECONDS.items()}
         build = lambda index: ExactStage(index, self.rules.stages)  # noqa: E731
-        process = self.start_peer(name, build, seconds, stage, store=store, save_every=SAVE_EVERY)
+        process = self.start_peer(name, build, seconds, stage, store=store, save_every=save_every)
         self._witness(process, self.endpoints[name])
 
     def trainer(self, name, steps, slots=4, offset=0.0, balance=None, resume=False):

@@ -89,6 +89,8 @@ MISTAKES = [
     mistake("--checkpoint ~/same", "an earlier run (the latest: step-00000007)", "add --resume auto"),
     mistake("--checkpoint ~/taken", "taken is in use by another run (process ", "save into another directory"),
     mistake("--checkpoint ~/other --resume auto", "another model", "layers: 9 saved, 4 asked"),
+    mistake("--save-every 5", "--save-every 5 saves nothing without a directory", "give --checkpoint DIR"),
+    mistake("--save-every -1", "--save-every must be at least 0 (it is -1); 0 saves only at the end"),
     mistake("--resume auto", "--resume auto needs to know where", "--checkpoint DIR"),
     mistake("--new-data", "--new-data goes with a run that is resumed", "add --resume auto"),
     mistake("--resume ~/trained --data LICENSE", "on other data (data: 12 saved,", "tokenizer: 34 saved", "--new-data"),

@@ -148,6 +148,6 @@ class TrainingResult:
 def joining(coordinator: str, config: GPT2Flags) -> str:
     """The command by which another machine joins; its peer saves where and as often as the ranks do."""
     words = ["python", "-m", "apps.swarm", "serve", "--coordinator", coordinator]
-    if config.checkpoint is not None and config.save_every:
+    if config.checkpoint is not None:
         words += ["--checkpoint", str(config.checkpoint.absolute()), "--save-every", str(config.save_every)]
     return shlex.join(words)

@@ -56,7 +56,7 @@ class PeerOptions:
         stage: which stage to serve; None: where it helps most.
         device: where to compute: "cpu", "cuda:0", ...
         checkpoint: directory to save the stage in and to load it from; other peers may share it.
-        save_every: steps from one save to the next; 0 saves nothing.
+        save_every: steps from one save to the next; 0: only when it leaves as the last peer of its stage.
         grace: seconds that the last peer of a stage keeps serving after a stop request, until another has its state.
     Raises:
         UsageError: a number is negative.

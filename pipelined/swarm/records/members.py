@@ -54,7 +54,7 @@ class Peer(Record):
         phase: see `Phase`.
         model: digest of model, code and tokenizer.
         successor: name of the peer that took over its sum before it left; "": no successor. Stored as "heir".
-        saves_every: steps from one save of its stage to the next; 0: it saves nothing, or its last save failed.
+        saves_every: steps from one save of its stage to the next; 0: none before the end, or the last one failed.
     """
 
     name: str

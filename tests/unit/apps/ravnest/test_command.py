@@ -74,7 +74,7 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("coordinator --journal nowhere/file", "name another --journal"),
         ("local --resume", "--resume needs to know where to look; add --checkpoint DIR"),
         ("train --coordinator tcp://127.0.0.1:1 --resume", "--resume needs to know where to look"),
-        ("local --save-every 0", "--save-every must be at least 1"),
+        ("local --save-every -1", "--save-every must be at least 0 (it is -1); 0 saves only at the end"),
         ("export --checkpoint saved", "add --to DIR, or --sample N"),
         ("export --checkpoint saved --sample 5 --prompt", "a sample needs at least one character"),
         ("replay --orders nowhere", "there are no orders in nowhere"),

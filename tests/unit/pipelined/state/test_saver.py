@@ -3,6 +3,7 @@
 import asyncio
 
 import numpy as np
+import pytest
 
 from pipelined.aio import events
 from pipelined.aio.nursery import Nursery
@@ -34,3 +35,15 @@ def test_a_save_that_another_process_is_writing_is_reported_as_skipped(tmp_path)
     assert list(disk.saved_stages()) == [] and saver.failed == ""
     assert asyncio.run(saved_by(saver)) == ["stage saved"]
     assert list(saver.saved_stages) == [AT]
+
+
+@pytest.mark.parametrize(("every", "due"), [(2, [2, 4]), (0, [])])
+def test_without_steps_between_saves_only_the_end_is_saved(tmp_path, every, due):
+    saver = Saver(DiskStore(tmp_path, {"model": "toy"}), every, False, lambda: None)
+    assert [step for step in range(5) if saver.due(step)] == due
+    assert saver.saves and saver.published_interval == every
+
+
+def test_without_a_store_nothing_is_saved():
+    saver = Saver(None, 1, False, lambda: None)
+    assert not saver.saves and not saver.due(1) and saver.published_interval == 0

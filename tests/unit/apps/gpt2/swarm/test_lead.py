@@ -16,7 +16,7 @@ COORDINATOR = "tcp://10.0.0.1:4700"
     "config, saves",
     [
         (GPT2Flags(checkpoint=Path("my runs/a"), save_every=5), (Path("my runs/a").absolute(), 5)),
-        (GPT2Flags(checkpoint=Path("runs")), (None, 50)),
+        (GPT2Flags(checkpoint=Path("runs")), (Path("runs").absolute(), 0)),
         (GPT2Flags(), (None, 50)),
     ],
 )
