@@ -1,5 +1,6 @@
 """A file that is written whole or not at all."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -8,6 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from pipelined.errors import writing
+
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+"""The errors of systems that open no directory, or sync none: those that are not POSIX, and some network disks."""
 
 
 @contextmanager
@@ -18,7 +22,7 @@ def whole_file(path: str | Path, durable: bool = False) -> Iterator[Path]:
     end replaces it.
 
     Args:
-        durable: whether the bytes are on the disk before they replace the file, so that they outlast a loss of power.
+        durable: whether bytes and name are on the disk at the end of the block, so that they outlast a loss of power.
     Raises:
         OSError: it cannot be written.
     """
@@ -27,11 +31,30 @@ def whole_file(path: str | Path, durable: bool = False) -> Iterator[Path]:
     try:
         yield part
         if durable:
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
+            force(part)
         part.replace(path)
+        if durable:
+            force(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def force(path: Path) -> None:
+    """Force to disk the bytes of a file, or the names in a directory.
+
+    Raises:
+        OSError: the disk fails. Where a system opens or syncs no directory, there is nothing that could be done.
+    """
+    refusals = REFUSALS if path.is_dir() else ()
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in refusals:
+            raise
 
 
 def require_writable(path: Path) -> None:

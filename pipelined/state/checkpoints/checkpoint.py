@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints.directory import clean as _clean
 from pipelined.state.checkpoints.directory import found, is_checkpoint, part_of, prune, publish
-from pipelined.state.checkpoints.manifest import MANIFEST, Meta, force, read_manifest, require_identity, write_manifest
+from pipelined.state.checkpoints.manifest import MANIFEST, Meta, read_manifest, require_identity, write_manifest
 from pipelined.state.checkpoints.pieces import (
     Assembly,
     CheckpointError,
@@ -32,6 +32,7 @@ from pipelined.state.checkpoints.pieces import (
     solid,
     whole_part,
 )
+from pipelined.state.whole_file import force
 
 if TYPE_CHECKING:
     import torch

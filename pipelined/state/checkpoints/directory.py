@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from pipelined.state.checkpoints.manifest import force
+from pipelined.state.whole_file import force
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})(\.old)?")
 

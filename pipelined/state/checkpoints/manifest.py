@@ -4,13 +4,13 @@ This module does not import torch, so that a wrong checkpoint is refused before 
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipelined.state.checkpoints.pieces import CheckpointError, ShardRecord, read_part, recorded, require_covered
+from pipelined.state.whole_file import force
 
 FORMAT = 2
 """The newest format, which has pieces of parameters. A checkpoint without them is 1, which older releases read."""
@@ -87,15 +87,6 @@ def require_identity(where: Path, meta: Meta, identity: Mapping[str, Any]) -> No
         both = "; ".join(f"{key}: {meta.identity.get(key)!r} saved, {wanted.get(key)!r} asked" for key in fields)
         remedy = "ask for the saved model, or start anew in another directory"
         raise CheckpointError(f"{where} is of another model ({both}); {remedy}")
-
-
-def force(path: Path) -> None:
-    """Force to disk the bytes of a file, or the names in a directory."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _shard(record: Any) -> ShardRecord:
