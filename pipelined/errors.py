@@ -14,6 +14,14 @@ class UsageError(ValueError):
     """Invalid input: the message gives the fact, the numbers and the remedy; no traceback is shown."""
 
 
+class Refused(SystemExit, UsageError):
+    """A `UsageError` that is printed already. Where nothing catches it, the process ends with code 2."""
+
+    def __init__(self, message: str):
+        super().__init__(message)
+        self.code = 2
+
+
 class OutOfMemory(UsageError):
     """No memory is left for an operation.
 

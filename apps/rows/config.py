@@ -57,7 +57,7 @@ def parse_row(words: list[str], default: F, program: str) -> F:
 
     Raises:
         UsageError: --tensor auto, which the planner of GPT-2 alone chooses.
-        SystemExit: a flag is unknown or invalid.
+        SystemExit: 0 after --help.
     """
     if "--tensor=auto" in words or ("--tensor", "auto") in pairwise(words):
         fact = "no planner chooses the ranks that split a row of layers (--tensor auto)"
@@ -70,7 +70,7 @@ def parse_planned(words: list[str], default: F, program: str) -> F:
 
     Raises:
         UsageError: as `parse_row` and `require_alone`, or there can be no such model.
-        SystemExit: a flag is unknown or invalid.
+        SystemExit: 0 after --help.
     """
     config = parse_row(words, default, program)
     config.require_alone()

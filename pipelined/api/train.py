@@ -29,8 +29,8 @@ from pipelined.api.split.model import SplitRow
 from pipelined.api.user_job import UserJob
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.api.whole_run import Trained, WholeRun
-from pipelined.errors import UsageError, require_whole
-from pipelined.process.exit import print_to_stderr
+from pipelined.errors import Refused, UsageError, require_whole
+from pipelined.process.exit import USAGE, print_to_stderr
 from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.refusal import refuse
 from pipelined.process.run import outside_of_a_loop, run
@@ -124,20 +124,22 @@ def train(
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.
     Raises:
-        SystemExit: on every rank: 2 after a refusal, 1 after a failure, 130 after an interrupt; printed once.
+        Refused: on every rank, a UsageError, printed once; where nothing catches it the process ends with code 2.
+        SystemExit: on every rank, printed once: 1 after a failure, 130 after an interrupt.
     """
     return _run(*_prepared(locals()))
 
 
 def _prepared(arguments: Mapping[str, Any]) -> tuple[Launch, WholeRun]:
-    """The ranks and the job of a call, by the names of its arguments; a refusal is printed, and raises SystemExit."""
+    """The ranks and the job of a call, by the names of its arguments; raises Refused, which is printed."""
     launch = ALONE
     try:
         user = UserJob.of_call(arguments)
         launch = replace(detect(os.environ, arguments["transport"]), share_devices=arguments["share_devices"])
         return launch, _work(arguments, user, launch)
     except UsageError as error:
-        raise SystemExit(refuse(error, launch, "pipelined.train")) from error
+        refuse(error, launch, "pipelined.train")
+        raise Refused(str(error)) from error
 
 
 def _work(arguments: Mapping[str, Any], user: UserJob, launch: Launch) -> WholeRun:
@@ -182,11 +184,15 @@ def _run(launch: Launch, work: WholeRun) -> Trained:
     """Run this process's ranks; in a thread of its own where a loop is running already, as in a notebook."""
     if isinstance(work.job.model, SplitRow) and launch.rank == 0:
         print_to_stderr(work.job.model.described())
-    stop, results = StopRequest.of_rank(), dict[int, Trained]()
+    stop, results, refusals = StopRequest.of_rank(), dict[int, Trained](), list[UsageError]()
 
     async def rank(transport: Transport) -> int:
-        async with RankSession.opened(transport, launch, work.job) as opened:
-            results[transport.rank] = await work.train(opened, lambda: stop.requested)
+        try:
+            async with RankSession.opened(transport, launch, work.job) as opened:
+                results[transport.rank] = await work.train(opened, lambda: stop.requested)
+        except UsageError as error:
+            refusals.append(error)
+            raise
         return 0
 
     def start() -> int:
@@ -195,6 +201,9 @@ def _run(launch: Launch, work: WholeRun) -> Trained:
     is_main = threading.current_thread() is threading.main_thread()
     with stop.listening() if is_main else nullcontext():
         code = outside_of_a_loop(start)
+    if code == USAGE:
+        reason = refusals[0] if refusals else None
+        raise Refused(str(reason or "another rank refused; rank 0 printed why")) from reason
     if code:
         raise SystemExit(code)
     return results[launch.rank]

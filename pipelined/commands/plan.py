@@ -142,7 +142,7 @@ def planned_model(name: str, flags: Sequence[str], batch: int | None = None) -> 
         name: the module of the program.
         batch: sequences a step, instead of the program's own.
     Raises:
-        UsageError: there is no such program. SystemExit: the program refuses its flags.
+        UsageError: there is no such program, or it refuses its flags.
     """
     try:
         program = importlib.import_module(name)

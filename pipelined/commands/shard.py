@@ -81,8 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Do what the flags say.
 
     Raises:
-        UsageError: the flags request something impossible, or no strategy fits.
-        SystemExit: the program refuses its flags.
+        UsageError: the flags request something impossible, or no strategy fits, or the program refuses its flags.
     """
     from pipelined.sharding.search.report import find_sharding
 

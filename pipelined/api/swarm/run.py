@@ -24,7 +24,7 @@ from pipelined.api.train import OptimizerBuilder
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.api.whole_run import Trained
 from pipelined.directory import CutOff, WrongKey, serve_directory
-from pipelined.errors import UsageError
+from pipelined.errors import Refused, UsageError
 from pipelined.membership.addresses import check_coordinator
 from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
@@ -77,8 +77,8 @@ def serve(
         name: unique name of this process; default: HOST-PID.
         say: called with a line whenever the state of this peer changes.
     Raises:
-        SystemExit: 2 after an error that the user can correct, 1 where the directory does not reply or the device
-            stalls; the message is printed.
+        Refused: an error that the user can correct; it is printed.
+        SystemExit: 1 where the directory does not reply or the device stalls; the message is printed.
     """
     given, path = _given(model, loss, optimizer, lr_scheduler), None if checkpoint is None else Path(checkpoint)
     with _refusals():
@@ -235,7 +235,7 @@ def _refusals() -> Iterator[None]:
 
 def _end(error: BaseException, code: int) -> NoReturn:
     print_to_stderr(complaint(error, "pipelined.swarm"))
-    raise SystemExit(code) from error
+    raise Refused(str(error)) if code == USAGE else SystemExit(code) from error
 
 
 def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:

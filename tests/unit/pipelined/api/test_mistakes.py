@@ -2,12 +2,14 @@
 
 import itertools
 import re
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 import pipelined as pp
+from tests.launching import launched
 
 ROWS, WIDTH, SEED = 16, 8, 1
 
@@ -176,7 +178,9 @@ def test_a_mistake_is_refused_before_the_first_step_with_a_remedy(mistake, capfd
     with pytest.raises(SystemExit) as refused:
         trained(layers, **{"report": steps.append} | settings)
     assert refused.value.code == 2
+    assert isinstance(refused.value, pp.UsageError)  # as a Trainer raises it
     text = capfd.readouterr().err
+    assert str(refused.value) in text
     assert re.search(message, text, re.DOTALL), text
     assert text.count("error: ") == 1
     assert not steps
@@ -268,3 +272,10 @@ def test_a_run_is_not_saved_among_the_checkpoints_of_another(tmp_path, capfd):
         trained(four, steps=3, resume=own, checkpoint=foreign)
     assert "holds checkpoints of another run than" in capfd.readouterr().err
     assert trained(four, steps=3, resume=own / "step-00000002", checkpoint=own).steps == 3
+
+
+def test_a_refusal_that_nothing_catches_ends_the_process_with_code_2_and_its_message_alone():
+    code = "import pipelined as pp; pp.train([], [], loss=None, optimizer=None)"
+    done = launched([sys.executable, "-c", code], timeout=60)
+    assert done.returncode == 2
+    assert re.fullmatch(r"pipelined\.train: error: the batches are empty; .*\n", done.stderr)
