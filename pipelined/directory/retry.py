@@ -55,9 +55,10 @@ class Retry:
             try:
                 reply = await with_timeout(self._clock, min(end - start, timeout), once())
             except (NoReply, TimeoutError) as error:
+                cut_short = isinstance(error, TimeoutError) and end - start < timeout
+                last = last if last and cut_short else error
                 if self._clock.now() + pause >= end:
-                    raise self._cut_off(error) from error
-                last = error
+                    raise self._cut_off(last) from last
                 await self._clock.sleep(pause)
                 continue
             if not tries and wait is None:
