@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from pipelined import __version__
-from pipelined.errors import UsageError, as_flags
+from pipelined.errors import UsageError, as_flags, guess
 
 COMMANDS = {
     "bench": "pipelined.commands.bench",
@@ -27,8 +27,8 @@ COMMANDS = {
 class _Parser(argparse.ArgumentParser):
     """An argument parser with one-line error messages."""
 
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+    def error(self, message: str, guessed: str = "") -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; {guessed}see {self.prog} --help\n")
 
 
 class _Defaults(argparse.HelpFormatter):
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser = _parser(words)
         chosen, others = parser.parse_known_args(words)
         if others and not chosen.passes_on:
-            parser.error(f"unrecognized arguments: {' '.join(others)}")
+            chosen.parser.error(f"unrecognized arguments: {' '.join(others)}", guess(others[0], chosen.own))
         chosen.others = others
         chosen.run(chosen)
         sys.stdout.flush()
@@ -88,7 +88,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             from pipelined.commands.flags import add_knobs
 
             add_knobs(command, words[1] if words[:1] == [name] and len(words) > 1 else "")
-        command.set_defaults(run=module.run, passes_on=hasattr(module, "PASSES_ON"))
+        own = tuple(command._option_string_actions)
+        command.set_defaults(run=module.run, passes_on=hasattr(module, "PASSES_ON"), parser=command, own=own)
     return parser
 
 

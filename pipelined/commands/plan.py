@@ -18,7 +18,7 @@ from typing import Any
 
 from pipelined.commands.flags import add_machine, machine
 from pipelined.commands.pairs import UNITS, pairs, single
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, guess
 
 PASSES_ON = True
 """Flags that this command does not know go to the program."""
@@ -94,7 +94,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from pipelined.api.laboratory.described import machine_of
     from pipelined.api.laboratory.planning import SPEED, PlanRequest, find_plan, stated_costs
 
-    model, costs = planned_model(arguments.program, arguments.others, arguments.global_batch), None
+    model, costs = planned_model(arguments.program, arguments.others, arguments.global_batch, own=arguments.own), None
     if arguments.costs is not None:
         given = single("--costs", pairs("--costs", arguments.costs, SPEED))
         costs = stated_costs(given, model.layer_costs, model.sequence, model.compress)
@@ -135,12 +135,13 @@ def memory_limit(text: str | None) -> float | None:
     return limit
 
 
-def planned_model(name: str, flags: Sequence[str], batch: int | None = None) -> Any:
+def planned_model(name: str, flags: Sequence[str], batch: int | None = None, own: Sequence[str] = ()) -> Any:
     """The planned model of a program with its flags.
 
     Args:
         name: the module of the program.
         batch: sequences a step, instead of the program's own.
+        own: the flags of the command, of which one may have been meant.
     Raises:
         UsageError: there is no such program, or it refuses its flags.
     """
@@ -150,7 +151,14 @@ def planned_model(name: str, flags: Sequence[str], batch: int | None = None) -> 
         raise UsageError(f"--program {name} cannot be imported ({error}); name a module") from error
     if not hasattr(program, "subject"):
         raise UsageError(f"--program {name} has no `subject`; name a program such as pipelined.apps.gpt2")
-    return program.subject(flags, batch)
+    try:
+        return program.subject(flags, batch)
+    except UsageError as error:
+        words = [word for word in flags if word.startswith("--")] if str(error).startswith("Unrecognized") else []
+        guesses = [guessed for word in words if word in str(error) and (guessed := guess(word, own))]
+        if not guesses:
+            raise
+        raise UsageError(f"{error}; {guesses[0].rstrip()}") from error
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def _chain(arguments: argparse.Namespace) -> "Chain":
         return read_chain(arguments.chain, arguments.closed)
     if arguments.closed:
         raise UsageError("--closed goes with --chain; add --chain, or leave --closed out")
-    model = planned_model(arguments.program, arguments.others)
+    model = planned_model(arguments.program, arguments.others, own=arguments.own)
     if not hasattr(model, "chain"):
         raise UsageError(f"the model of --program {arguments.program} has no known operators; give a --chain")
     return model.chain(arguments.microbatches)

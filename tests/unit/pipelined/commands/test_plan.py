@@ -99,7 +99,27 @@ def test_an_unknown_flag_is_refused(capsys):
     assert caught.value.code == 2
 
 
-def test_other_commands_still_refuse_flags_they_do_not_know(capsys):
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [("--mem-limit", "; did you mean --memory-limit?"), ("--zzzzz", "; python -m apps.gpt2 --help")],
+)
+def test_a_misspelt_flag_is_refused_with_the_nearest_of_the_command_too(word, nearest, capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["schedule", "gpipe", "--depth", "2", "--microbatches", "2", "--no-such-flag"])
-    assert caught.value.code == 2 and "--no-such-flag" in capsys.readouterr().err
+        main([*STATED, word, "4"])
+    err = capsys.readouterr().err
+    assert caught.value.code == 2 and f"Unrecognized options: {word}, 4" in err and nearest in err
+    assert ("did you mean" in err) == ("did you mean" in nearest)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--no-such-flag", "unrecognized arguments: --no-such-flag; see python -m pipelined schedule --help"),
+        ("--jsno", "unrecognized arguments: --jsno; did you mean --json? see python -m pipelined schedule --help"),
+    ],
+)
+def test_other_commands_still_refuse_flags_they_do_not_know(word, said, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["schedule", "gpipe", "--depth", "2", "--microbatches", "2", word])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"python -m pipelined schedule: error: {said}\n"
