@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 
 import tyro
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, guess
 from pipelined.schedules import Knob
 
 SCHEDULE = "schedule and plan"
@@ -74,8 +74,8 @@ def parse_words(
     Raises:
         SystemExit: 0 after --help. UsageError: an unknown flag, a value of another type, or as `kind` raises.
     """
-    form = form_of(kind, default, knobs)
-    values = values_of(one_message(program, lambda: tyro.cli(form, **_settings(words, program, about or kind.__doc__))))
+    form, settings = form_of(kind, default, knobs), _settings(words, program, about or kind.__doc__)
+    values = values_of(one_message(program, lambda: tyro.cli(form, **settings), _strangers(kind, words)))
     return filled(kind, values), values
 
 
@@ -83,7 +83,8 @@ def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program
     """The same for a program of several commands: the flags of the command that the words begin with."""
     forms: dict[str, Callable[..., Any]] = {name: form_of(kind) for name, kind in commands.items()}
     settings = _settings(words, program, about)
-    found = one_message(program, lambda: tyro.extras.subcommand_cli_from_dict(forms, **settings))
+    strangers = _strangers(commands[words[0]], words) if words and words[0] in commands else []
+    found = one_message(program, lambda: tyro.extras.subcommand_cli_from_dict(forms, **settings), strangers)
     name = next(name for name, form in forms.items() if type(found) is form)
     return filled(commands[name], values_of(found))
 
@@ -93,8 +94,12 @@ def _settings(words: Sequence[str], program: str, about: str | None) -> dict[str
     return {"args": words, "prog": program, "description": about, "config": markers}
 
 
-def one_message(program: str, parse: Callable[[], T]) -> T:
-    """Parse; what the parser prints of an error, in a box of several lines, becomes the message of a UsageError."""
+def one_message(program: str, parse: Callable[[], T], strangers: Sequence[str] = ()) -> T:
+    """Parse; what the parser prints of an error, in a box of several lines, becomes the message of a UsageError.
+
+    Args:
+        strangers: facts about unknown flags, for an error about a missing one, which hides them.
+    """
     printed = StringIO()
     try:
         with redirect_stderr(printed):
@@ -102,7 +107,18 @@ def one_message(program: str, parse: Callable[[], T]) -> T:
     except SystemExit as end:
         if not end.code:
             raise
-        raise UsageError(f"{_unboxed(printed.getvalue())}; {program} --help lists the flags") from end
+        fact = _unboxed(printed.getvalue())
+        facts = [fact, *(strangers if fact.startswith("Missing") else ())]
+        raise UsageError(f"{'; '.join(facts)}; {program} --help lists the flags") from end
+
+
+def _strangers(kind: type, words: Sequence[str]) -> list[str]:
+    """The flags among some words that are none of a dataclass's, each with the nearest that is."""
+    known = ["--" + name.replace("_", "-") for name, _ in _flags_of(kind, None)]
+    own = {*known, "--stages", "--help", *(f"--no-{name[2:]}" for name in known)}
+    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    near = {word: guess(word, known).rstrip() for word in given if word.replace("_", "-") not in own}
+    return [f"{word} is no flag of it{guessed and ', '}{guessed}" for word, guessed in near.items()]
 
 
 def _unboxed(box: str) -> str:

@@ -81,3 +81,16 @@ def test_a_flag_keeps_the_default_that_it_is_given():
     form = form_of(GPT2Flags, GPT2Flags(width=4))
     plan = form.__dataclass_fields__[SCHEDULE.replace(" ", "_")].type.__origin__
     assert plan().width == 4 and plan().depth is None
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "said"),
+    [
+        (llama, ["generate", "--chekpoint", "x"], "--from PATH; --chekpoint is no flag of it; "),
+        (ravnest, ["plan", "--poool=x"], "--pool PATH; --poool is no flag of it, did you mean --pool?; "),
+        (ravnest, ["plan", "--no-json", "--layers", "2"], "--pool PATH; python -m apps.ravnest --help"),
+    ],
+)
+def test_where_a_flag_is_missing_a_misspelt_one_is_named_too(program, words, said, capsys):
+    assert program(words) == 2
+    assert said in capsys.readouterr().err
