@@ -124,8 +124,7 @@ def train(
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.
     Raises:
-        Refused: on every rank, a UsageError, printed once; where nothing catches it the process ends with code 2.
-        SystemExit: on every rank, printed once: 1 after a failure, 130 after an interrupt.
+        SystemExit: on every rank, printed: 2 after a refusal (a UsageError, too), 1 after a failure, 130 interrupted.
     """
     return _run(*_prepared(locals()))
 

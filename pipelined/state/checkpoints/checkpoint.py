@@ -108,12 +108,11 @@ def write_shard(
         save_file(tensors, path, {WRITTEN: _hash(records)})
         force(path)
         force(part)
-        size = path.stat().st_size
+        shard = ShardRecord(file=path.name, bytes=path.stat().st_size, tensors=records)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             path.unlink()
         raise CheckpointError(f"rank {rank} cannot write {path} ({error}); free or choose another place") from error
-    shard = ShardRecord(file=path.name, bytes=size, tensors=records)
     if parts:
         shard["parts"] = {name: recorded(part) for name, part in parts.items()}
     return shard
