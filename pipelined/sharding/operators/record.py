@@ -99,6 +99,7 @@ def record(
     rank: int,
     stage: Callable[[Tape], Coroutine[Any, Any, Value]],
     back: Back | None = None,
+    *,
     gathered: dict[str, torch.Tensor] | None = None,
     autocast: torch.dtype | None = None,
     given: Iterable[torch.Tensor] = (),
