@@ -144,17 +144,17 @@ def _choose_depth_and_width(wanted: RequestedShape) -> tuple[int, int, str]:
 def _stages_per_worker(wanted: RequestedShape) -> int:
     """Stages of one pipe that a worker holds: those requested, else two where the schedule folds a pipe, else one."""
     chunks = CHUNKS.of(wanted)
-    layout = _layout(wanted, 2) if chunks == 1 else None
-    return 2 // layout.workers if layout else chunks
+    stage_map = _stage_map(wanted, 2) if chunks == 1 else None
+    return 2 // stage_map.workers if stage_map else chunks
 
 
 def _least_depth(wanted: RequestedShape, each: int) -> int:
     """The least depth that the schedule takes, a second worker being enough for all that need more than one."""
-    return each if wanted.schedule is None or _layout(wanted, each) else 2 * each
+    return each if wanted.schedule is None or _stage_map(wanted, each) else 2 * each
 
 
-def _layout(wanted: RequestedShape, depth: int) -> StageMap | None:
-    """The layout of a pipeline so deep, if there is one."""
+def _stage_map(wanted: RequestedShape, depth: int) -> StageMap | None:
+    """The map of a pipeline so deep, if there is one."""
     shape = Shape(depth, wanted.microbatches or depth, wanted.knobs)
     try:
         return find(wanted.schedule).stage_map(shape) if wanted.schedule else None

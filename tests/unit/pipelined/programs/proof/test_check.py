@@ -113,7 +113,7 @@ def test_an_instruction_in_the_wrong_place_is_refused_with_the_reason(instructio
         (StageMap(1, 1, {(0, 0): 0}, ((0, 2),)), "microbatch 1 is in 0 places"),
     ],
 )
-def test_a_layout_that_does_not_add_up_is_refused(stage_map, fact):
+def test_a_stage_map_that_does_not_add_up_is_refused(stage_map, fact):
     with pytest.raises(ScheduleError, match=fact):
         check_stage_map(stage_map)
 

@@ -13,16 +13,16 @@ from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.gpipe import stage_map
 
-LAYOUT = "from pipelined.schedules.gpipe import stage_map\nasync def schedule(worker):\n"
+GPIPES = "from pipelined.schedules.gpipe import stage_map\nasync def schedule(worker):\n"
 ENDLESS = {
-    "does nothing": LAYOUT + "    while True: pass",
-    "asks for what has come": LAYOUT + "    while worker.here('F', 0): pass",
-    "awaits nothing": LAYOUT + "    while await worker.wait(('F', 0)):\n        pass",
-    "catches its errors": LAYOUT + "    for n in range(2): await worker.forward(0)\n    while 1:\n        n += 1",
-    "catches every exception": LAYOUT
+    "does nothing": GPIPES + "    while True: pass",
+    "asks for what has come": GPIPES + "    while worker.here('F', 0): pass",
+    "awaits nothing": GPIPES + "    while await worker.wait(('F', 0)):\n        pass",
+    "catches its errors": GPIPES + "    for n in range(2): await worker.forward(0)\n    while 1:\n        n += 1",
+    "catches every exception": GPIPES
     + "    n = 0\n    while 1:\n        try: n = (n + 1) * (n + 1) % 7 + n - n\n        except Exception: pass",
     "in its stage map": "def stage_map(shape):\n    while True: pass\nasync def schedule(worker): pass",
-    "in a function": "n = 0\ndef spin():\n    global n\n    n += 1\n" + LAYOUT + "    while True: spin()",
+    "in a function": "n = 0\ndef spin():\n    global n\n    n += 1\n" + GPIPES + "    while True: spin()",
 }
 
 

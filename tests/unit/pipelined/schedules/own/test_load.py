@@ -16,7 +16,7 @@ async def schedule(worker):
     await worker.forward(0)
     await worker.backward(0)
 """
-LAYOUT = "from pipelined.schedules.gpipe import stage_map\n"
+GPIPES = "from pipelined.schedules.gpipe import stage_map\n"
 
 
 @pytest.fixture
@@ -101,19 +101,19 @@ WRONG = {
         "def stage_map(shape): return shape.pipes\ndef schedule(w): ...\n",
         r"alone.py:1\); write PIPES.of\(shape\), with PIPES from pipelined.schedules",
     ),
-    "no coroutine": (LAYOUT + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
-    "no such verb": (LAYOUT + "async def schedule(w):\n    await w.foward(0)\n", r"AttributeError: .*alone.py:3\)"),
+    "no coroutine": (GPIPES + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
+    "no such verb": (GPIPES + "async def schedule(w):\n    await w.foward(0)\n", r"AttributeError: .*alone.py:3\)"),
     "a verb that was renamed": (
-        LAYOUT + "async def schedule(w):\n    while await w.enters(0): await w.forward(0)\n",
+        GPIPES + "async def schedule(w):\n    while await w.enters(0): await w.forward(0)\n",
         r"alone.py:3\); write await worker.wait\(\(\"F\", pipe\)\)",
     ),
-    "no such pipe": (LAYOUT + "async def schedule(w):\n    await w.forward(7)\n", "worker 0 holds no stage of pipe 7"),
-    "endless": (LAYOUT + "async def schedule(w):\n    while 1: await w.forward(0, 0, 0)\n", "worker 0 does not stop"),
-    "one too many": (LAYOUT + "async def schedule(w):\n    while 1: await w.forward(0)\n", "asks for one F more"),
-    "waits": (LAYOUT + "import asyncio\nasync def schedule(w): await asyncio.sleep(1)\n", "no running event loop"),
-    "forgets": (LAYOUT + "async def schedule(w): await w.forward(0)\n", r"worker 0 lacks 0B0p0[^^]*\^ missing: 0B0p0"),
+    "no such pipe": (GPIPES + "async def schedule(w):\n    await w.forward(7)\n", "worker 0 holds no stage of pipe 7"),
+    "endless": (GPIPES + "async def schedule(w):\n    while 1: await w.forward(0, 0, 0)\n", "worker 0 does not stop"),
+    "one too many": (GPIPES + "async def schedule(w):\n    while 1: await w.forward(0)\n", "asks for one F more"),
+    "waits": (GPIPES + "import asyncio\nasync def schedule(w): await asyncio.sleep(1)\n", "no running event loop"),
+    "forgets": (GPIPES + "async def schedule(w): await w.forward(0)\n", r"worker 0 lacks 0B0p0[^^]*\^ missing: 0B0p0"),
     "backwards": (
-        LAYOUT + "async def schedule(w):\n    await w.backward(0)\n    await w.forward(0)\n",
+        GPIPES + "async def schedule(w):\n    await w.backward(0)\n    await w.forward(0)\n",
         r"the order deadlocks \(workers in the cycle: \[0\]\)[^^]*\^ waits for 0F0p0",
     ),
 }
