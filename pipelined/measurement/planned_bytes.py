@@ -7,6 +7,7 @@ whose grids do not fit sends its part twice.
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -90,8 +91,8 @@ async def planned_bytes(
         outputs = _outputs(model, cut, example[0], dtype, device=device, numerics=numerics)
         stages = _stages(list(outputs), trainer.context.skips, numerics.compress)
     else:
-        own, held = split_model(model), plan.stages_of(rank)
-        records = list(team_records(own, cut, example, dtype, numerics, member=member, held=held))
+        own, held, exact = split_model(model), plan.stages_of(rank), replace(numerics, autocast=None)
+        records = list(team_records(own, cut, example, dtype, exact, member=member, held=held))  # it moves as much
         stages = [await _of_team(trainer, index, each, numerics.recompute) for index, each in enumerate(records)]
     messages, moved = _sent(plan, rank, stages)
     return messages + moved + sums + _statistics(trainer)
@@ -212,16 +213,16 @@ def _outputs(
 def _in_autocast(
     model: Model, cut: Sequence[range], x: Tree, dtype: torch.dtype, *, device: torch.device, autocast: torch.dtype
 ) -> list[list[torch.Tensor]]:
-    """The outputs as tensors without values that name the rank's own device: autocast leaves the meta device alone.
+    """The outputs as tensors without values that name the rank's own device.
 
     Cost: a second of CPU for what torch imports.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.func import functional_call
 
+    _, mode = _without_values(autocast)
     parts = [model.build(layers, dtype, "meta", None) for layers in cut]
     moved, outputs = partial(torch.empty_like, device=device), list[list[torch.Tensor]]()
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), torch.autocast(device.type, autocast):
+    with mode, torch.no_grad(), torch.autocast(device.type, autocast):
         x = tree_map_only(torch.Tensor, moved, x)
         for part in parts:
             tensors = dict(chain(part.named_parameters(), part.named_buffers()))
