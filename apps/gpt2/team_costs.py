@@ -123,7 +123,6 @@ def sizes_of_front(
     *,
     itemsize: int,
     again: bool = False,
-    product: int = 0,
     **_: Any,
 ) -> LayoutSizes:
     """What a member holds in each layout of the front, as `team_workload` has it for one.
@@ -138,7 +137,7 @@ def sizes_of_front(
         for name in ("gathered", "kept", "numbers")
     )
     share = tokens * itemsize / plan.tensor
-    tape = np.array([_kept_by_tape(config, kinds, again, product / itemsize) * share for kinds in every])
+    tape = np.array([_kept_by_tape(config, kinds, again, team.cast) * share for kinds in every])
     own, matrix = counts.copy(), KINDS.index(MATRIX)
     own[matrix] *= not config.tied
     elements: dict[Stages, NDArray[np.float64]] = {(at,): column for at, column in enumerate((numbers @ own).T)}
