@@ -43,10 +43,6 @@ class LinkWalk:
         """The time of the last rank."""
         return max(self.ready)
 
-    def compute(self, seconds: float) -> None:
-        """Every rank computes for so long."""
-        self.ready = [ready + seconds for ready in self.ready]
-
     def carry(self, path: Path, itemsize: int = 4) -> None:
         """All ranks take a path.
 

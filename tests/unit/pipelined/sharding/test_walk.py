@@ -87,9 +87,9 @@ def test_a_message_waits_for_those_of_the_move_before():
     assert walk.ready == [3 + 4, 2 + 3]
 
 
-def test_computing_delays_every_rank_and_a_message_carries_bytes_of_its_own():
+def test_ranks_that_are_ready_later_end_later_and_a_message_carries_bytes_of_its_own():
     walk = LinkWalk(4, UNIT, message_bytes=8)
-    walk.compute(3.0)
+    walk.ready = [3.0] * 4
     walk.carry(path(Mesh("a=4"), (4,), "S0:a", ""))
     assert walk.seconds == 3 + 3 * (1 + 1 + 2)
 
