@@ -103,8 +103,10 @@ class ClusterFormer:
                 nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, self._not_yet
             if not planned and (len(nodes) >= self.nodes or self.node.clock.now() - since >= self.return_s):
                 newcomers, planned = await Joining(view, self.request, self.nodes).newcomers(clusters), True
-            if view.free and waits != (waits := self._waiting(view, newcomers.waits)):
-                self.say(waits)
+            told = self._waiting(view, newcomers.waits) if view.free else waits
+            if told != waits:
+                self.say(told)
+            waits = told
             await self._note(view, newcomers.waits if view.free else "")
             while changes:
                 self._report(clusters, changes.popleft())
@@ -226,9 +228,9 @@ class ClusterFormer:
         A node that is left leaves its lost cluster first, and joins again: then it lists all that it has saved.
         """
         if (missing := self.nodes - len(view.free)) > 0:
-            again = f", until none has come for {self.return_s:g} s" if view.clusters else ""
-            self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes{again}")
-            await self._note(view, f"until {self.nodes} nodes are there{again.replace('until', 'or')}")
+            quiet = f" none has come for {self.return_s:g} s" if view.clusters else ""
+            self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes{quiet and ', until'}{quiet}")
+            await self._note(view, f"until {self.nodes} nodes are there{quiet and ', or'}{quiet}")
         while not view.current and len(view.free) < max(self.nodes, len(view.nodes)):
             change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
             try:

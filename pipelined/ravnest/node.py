@@ -23,6 +23,7 @@ from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
 from pipelined.ravnest.cluster_log import ClusterLog
 from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord
 from pipelined.ravnest.saved_layers import SavedLayers
+from pipelined.ravnest.status import LATE
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.step_report import StepReport
 from transports import TransportError
@@ -152,7 +153,7 @@ class RavnestNode:
         self.saves.keep(clusters, {})
         place = clusters.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
-        late = "; it waits for the average and the moments of cluster 0" if cluster >= clusters.kept else ""
+        late = f"; it waits for {LATE}" if cluster >= clusters.kept else ""
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}{late}")
         log = ClusterLog(self.view, registration, clusters, cluster, self._node.clock)
         async with Nursery() as tasks:
