@@ -103,11 +103,6 @@ class ClusterFormer:
                 nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, self._not_yet
             if not planned and (len(nodes) >= self.nodes or self.node.clock.now() - since >= self.return_s):
                 newcomers, planned = await Joining(view, self.request, self.nodes).newcomers(clusters), True
-            told = self._waiting(view, newcomers.waits) if view.free else waits
-            if told != waits:
-                self.say(told)
-            waits = told
-            await self._note(view, newcomers.waits if view.free else "")
             while changes:
                 self._report(clusters, changes.popleft())
             if len(view.refused(clusters)) > refused:
@@ -126,6 +121,11 @@ class ClusterFormer:
             elif not view.ends(clusters) and (newcomers or view.missing(clusters)):
                 await self._end(view, clusters)
             await self._count(view, clusters)
+            told = self._waiting(view, newcomers.waits) if view.free else waits
+            if told != waits:
+                self.say(told)
+            waits = told
+            await self._note(view, newcomers.waits if view.free else "")
             with suppress(TimeoutError):
                 await with_timeout(self.node.clock, self.return_s, view.wait_for(partial(self._is_past, view, seen)))
 
