@@ -7,6 +7,7 @@ work is that of `plain_loops`.
 """
 
 import asyncio
+import gc
 import math
 import random
 import sys
@@ -44,6 +45,8 @@ SECONDS = {"forward": 0.06, "backward": 0.12, "step": 0.02, "snapshot": 0.05, "a
 LEASE_S, AGAIN_S, RETURN_S, QUIET_S, PATIENCE_S = 1.0, 0.3, 2.0, 3.0, 60.0
 MAX_BYTES = 1 << 26
 """Of a message between nodes."""
+THREAD = ThreadPoolExecutor(1)
+"""Work runs there that may need a loop of its own."""
 DIRECTORY, TRAIN, WATCHER = "directory", "train", "watcher"
 
 
@@ -163,8 +166,7 @@ class Story:
         steps = defaultdict(set)
         for number, cluster, step in self.seen:
             steps[number, cluster].add(step)
-        with ThreadPoolExecutor(1) as thread:  # on a loop of its own
-            losses, digest = thread.submit(self.chain.trained, steps).result()
+        losses, digest = THREAD.submit(self.chain.trained, steps).result()
         for at, loss in self.seen.items():
             assert losses[at] == loss, f"clusters, cluster, step {at}: {loss}, not {losses[at]}"
         assert set(self.ends) == {f"average {digest}"}
@@ -316,8 +318,7 @@ class Story:
 
 async def at_once(executor, work, *arguments):
     """What a thread would do, in no time: a loop on virtual time waits for none."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(work, *arguments).result()
+    return THREAD.submit(work, *arguments).result()
 
 
 def tell(seed, **others):
@@ -334,5 +335,6 @@ def tell(seed, **others):
 
 
 if __name__ == "__main__":
+    gc.freeze()  # as in tests/conftest.py: a node collects garbage when it enters a cluster
     for seed in map(int, sys.argv[1:]):
         print("\n".join(tell(seed).told))
