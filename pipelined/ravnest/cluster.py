@@ -117,7 +117,7 @@ class ClusterMember:
             backed = self._backed(training, clusters, place, world, actor)
             order = backed.order if backed else self.order
             second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
-            kept = KeptOrder(self.orders, clusters, place, training.microbatches, second)
+            kept = KeptOrder(self.orders, clusters, place, training.microbatches, second, beside=self.tracer)
             trainer = build_rank(
                 actor,
                 replace(training.job(clusters, number), fresh=before is None),

@@ -23,7 +23,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.ravnest.records import Clusters
 from pipelined.state.whole_file import whole_file
-from pipelined.traces.tracer import NullTracer
+from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.replay import Order
 
 LETTERS = {name: op for op, name in OPS.items() if op in "FB"}
@@ -53,13 +53,15 @@ class OrderTracer(NullTracer):
 
     Args:
         microbatches: of a step.
+        beside: records the same computations.
     """
 
-    def __init__(self, microbatches: int):
+    def __init__(self, microbatches: int, beside: Tracer):
         super().__init__()
-        self._microbatches, self.instructions = microbatches, list[str]()
+        self._microbatches, self._beside, self.instructions = microbatches, beside, list[str]()
 
     def record(self, category: str, name: str, start: float, end: float, place: Any = ()) -> None:
+        self._beside.record(category, name, start, end, place)
         if name in LETTERS:
             step, _, microbatch, _ = place
             self.instructions.append(f"{LETTERS[name]}{step * self._microbatches + microbatch}")
@@ -108,6 +110,7 @@ class KeptOrder:
         place: see `OrderDirectory.write`.
         microbatches: of a step.
         second: whether the node is a backup.
+        beside: see `OrderTracer`.
 
     Attributes:
         added, refused: see `NodeOrder`.
@@ -120,9 +123,11 @@ class KeptOrder:
         place: tuple[int, int],
         microbatches: int,
         second: bool = False,
+        *,
+        beside: Tracer,
     ):
         self._directory, self.clusters, self.place, self._second = directory, clusters, place, second
-        self.tracer, self.added = OrderTracer(microbatches), dict[int, int]()
+        self.tracer, self.added = OrderTracer(microbatches, beside), dict[int, int]()
         self.refused = list[int]()
 
     async def write(self) -> None:

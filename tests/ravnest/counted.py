@@ -15,13 +15,13 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.plan import layer_sizes
 from pipelined.actors.executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens
-from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
 from pipelined.ravnest.records import CLUSTERS, Clusters
 from pipelined.ravnest.saving import Saving
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.ravnest import training_of
+from tests.ravnest.invariants import WatchedMember
 from tests.ravnest.story import CASE, MAX_BYTES, SECONDS, Story
 from transports.rpc.world import Worlds
 
@@ -86,7 +86,7 @@ class WeighingExecutor(TimedExecutor):
         self.peaks[self.at] = max(self.peaks.get(self.at, 0), self.seen.bytes)
 
 
-class WeighedMember(ClusterMember):
+class WeighedMember(WatchedMember):
     async def train(self, clusters, place, **others):
         self.executor.at = clusters.number, *place
         return await super().train(clusters, place, **others)
@@ -118,7 +118,8 @@ class WeighedStory(Story):
 
     def _member(self, name, node, kept):
         executor = WeighingExecutor(node.clock, self.peaks.setdefault(name, {}))
-        return WeighedMember(self.training, Worlds(node.endpoint, MAX_BYTES), executor, **kept)
+        worlds = Worlds(node.endpoint, MAX_BYTES)
+        return WeighedMember(self.training, worlds, executor, invariants=self.invariants, **kept)
 
     @property
     def every_clusters(self):

@@ -1,28 +1,39 @@
 """What holds in every story of Ravnest after every frame: of nodes and their worlds, and of the directory's records."""
 
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.records import Clusters
+from pipelined.traces.tracer import NullTracer
 
 WAITING = 64
 """Messages and buffers that may wait at one rank of a world: of the few microbatches alive, and of one round."""
 
 
 class Invariants:
-    """Checks a story at every frame that the virtual network delivers.
+    """Checks a story at every frame that the virtual network delivers, and after every computation of a stage.
 
     A broken one is kept, and raised by `hold`, because the frame is delivered in the middle of an actor's work.
+
+    Attributes:
+        frames, backwards: how many were checked.
     """
 
     def __init__(self, story):
-        self._story, self._broken, self._seen, self._last, self._revision = story, [], 0, (0, 0, 0), -1
+        self._story, self._broken, self._last, self._revision = story, [], (0, 0, 0), -1
+        self.frames, self.backwards, self.steps = 0, 0, StepsOfClusters(story.done_at, self.expect)
 
     def after(self, event):
         """Check all that a frame may have changed."""
-        self._seen += 1
+        self.frames += 1
         if event.destination in self._story.nodes:
             self._waiting_is_bounded(event.destination)
         view = getattr(self._story, "view", None)
         if view is not None and view.revision != self._revision:
             self._revision = view.revision
+            while self._story.formed:
+                self.steps.follow(Clusters.unpack(self._story.formed.popleft().entry.value))
             if view.clusters is not None:
                 self._an_incarnation_is_in_one_place(view.clusters)
                 self._rounds_rise(view)
@@ -30,33 +41,117 @@ class Invariants:
 
     def hold(self):
         """Raise what was broken first."""
-        assert self._seen and not self._broken, self._broken[0]
+        assert not self._broken, self._broken[0]
+        assert self.frames and (self.backwards or not self._story.seen), "nothing was checked"
 
-    def _expect(self, is_so, fact):
+    def expect(self, is_so, fact):
+        """Keep this fact if it is not so."""
         if not is_so:
             self._broken.append(fact)
 
     def _an_incarnation_is_in_one_place(self, clusters: Clusters):
         numbers = [each.incarnation for each in clusters.all_holders]
-        self._expect(len({*numbers}) == len(numbers), f"an incarnation is in two places ({clusters.all_holders})")
+        self.expect(len({*numbers}) == len(numbers), f"an incarnation is in two places ({clusters.all_holders})")
 
     def _rounds_rise(self, view):
         record = view.round_of(view.clusters)
         now = view.clusters.number, record.number, len(record.refused)
-        self._expect(now >= self._last, f"committed rounds fell (from {self._last} to {now})")
-        self._expect(record.number not in view.refused(view.clusters), f"round {record.number} is both")
+        self.expect(now >= self._last, f"committed rounds fell (from {self._last} to {now})")
+        self.expect(record.number not in view.refused(view.clusters), f"round {record.number} is both")
         self._last = now
 
     def _delays_are_bounded(self, view):
-        """No stage is more than K_s - 1 updates late."""
+        """No step that is shown was more than K_s - 1 updates late in any stage."""
         for number, row in enumerate(view.clusters.rows):
             found = view.progress.get(f"{number}")
             if found is not None and found.clusters == view.clusters.number:
                 late = [(delay, place.alive) for delay, place in zip(found.staleness, row, strict=False)]
-                self._expect(all(delay <= alive - 1 for delay, alive in late), f"delays and microbatches alive: {late}")
+                self.expect(all(delay <= alive - 1 for delay, alive in late), f"delays and microbatches alive: {late}")
 
     def _waiting_is_bounded(self, name):
         for world in self._story.nodes[name]._member.worlds._worlds.values():
             found = [*world.inboxes.messages._arrived.values(), *world.inboxes.buffers._arrived.values()]
             waiting = sum(len(each) for peers in found for each in peers.values())
-            self._expect(waiting <= WAITING, f"{waiting} messages wait at {name} in {world.name}")
+            self.expect(waiting <= WAITING, f"{waiting} messages wait at {name} in {world.name}")
+
+
+class StepsOfClusters:
+    """A step counts in one cluster only: of those that train at a time, and of those that go on from them.
+
+    Args:
+        done_at: of clusters, the number of one and a round, the steps by its own count that are in this average.
+        expect: see `Invariants`.
+    """
+
+    def __init__(self, done_at, expect):
+        self._done_at, self._expect, self._clusters = done_at, expect, {}
+        self._begun, self._before, self._counted = {}, {}, defaultdict(set)
+
+    def count(self, clusters, cluster, own):
+        """A stage of this cluster was updated by its own step."""
+        number, step = clusters.number, clusters.step_of(cluster, own)
+        for other in range(len(clusters.rows)):
+            if other != cluster:
+                self._expect(step not in self._counted[number, other], f"clusters {number}: two count step {step}")
+        self._counted[number, cluster].add(step)
+        self._expect(step not in self._before.get(number, ()), f"clusters {number} count step {step} again")
+
+    def follow(self, clusters):
+        """These clusters go on from others, or from a save."""
+        number, step, again = clusters.number, clusters.begun.step, {*clusters.going.again}
+        begun = [{*range(step)} for _ in clusters.rows]
+        if clusters.going.clusters:
+            before = self._clusters[clusters.going.clusters]
+            found = {clusters.place_before(before, n): self._held(before, n, clusters) for n in range(len(before.rows))}
+            begun = [found.get(here, set()) for here in range(len(clusters.rows))]
+        self._clusters[number], self._begun[number], self._before[number] = clusters, begun, set().union(*begun)
+        rest = {*range(step + len(again))} - again
+        fact = f"clusters {number} begin with {sorted(self._before[number])}, and train again {sorted(again)} of {step}"
+        self._expect(self._before[number] == rest, fact)
+
+    def _held(self, before, number, clusters):
+        """The steps in the parameters of a cluster when it ended: its own, and those of the last average."""
+        begun, rounds, many = self._begun[before.number], clusters.going.rounds, range(len(before.rows))
+        held = begun[number] | self._counted[before.number, number]
+        for each in many if rounds else ():
+            own = range(self._done_at(before, each, rounds))
+            held |= begun[each] | {before.step_of(each, step) for step in own}
+        return held
+
+
+class AliveTracer(NullTracer):
+    """Counts at each computation of a stage the microbatches alive, and the updates since their forwards."""
+
+    def __init__(self, invariants, clusters, place):
+        super().__init__()
+        self._invariants, self._clusters, self._place = invariants, clusters, place
+        self._updates, self._forwards = 0, {}
+
+    def record(self, category, name, start, end, place=()):
+        if name not in ("forward", "backward"):
+            return
+        step, _, microbatch, _ = place
+        cluster, stage = self._place
+        most, expect = self._clusters.rows[cluster][stage].alive, self._invariants.expect
+        at = f"cluster {cluster}, stage {stage}, step {step}, microbatch {microbatch}"
+        if name == "forward":
+            self._forwards[step, microbatch] = self._updates
+            expect(len(self._forwards) <= most, f"{len(self._forwards)} microbatches are alive, not {most} ({at})")
+        else:
+            late = self._updates - self._forwards.pop((step, microbatch))
+            expect(late <= most - 1, f"{late} updates late, with {most} microbatches alive ({at})")
+            self._updates += 1
+            self._invariants.backwards += 1
+            self._invariants.steps.count(self._clusters, cluster, step)
+
+
+@dataclass(frozen=True)
+class WatchedMember(ClusterMember):
+    """A node in one of its clusters, of which each computation is checked."""
+
+    invariants: Invariants | None = field(default=None, kw_only=True)
+
+    async def train(self, clusters, place, **others):
+        """See `ClusterMember.train`."""
+        watched = replace(self, tracer=AliveTracer(self.invariants, clusters, place))
+        return await ClusterMember.train(watched, clusters, place, **others)

@@ -23,16 +23,16 @@ from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.membership.node import Node
-from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
+from pipelined.ravnest.records import CLUSTERS
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import Case
 from tests.numerics.ravnest import training_of
-from tests.ravnest.invariants import Invariants
+from tests.ravnest.invariants import Invariants, WatchedMember
 from tests.ravnest.plain_loops import Chain
 from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork, address_of
@@ -286,6 +286,7 @@ class Story:
         if name == WATCHER:
             self.view = RavnestView(node.directory, node.clock)
             self.changes = self._stack.enter_context(self.view.change_queue(Chain.keys))
+            self.formed = self._stack.enter_context(self.view.change_queue((CLUSTERS,)))
             return self.view.follow()
         if name == TRAIN:
             return self._operate(node)
@@ -297,7 +298,12 @@ class Story:
     def _member(self, name, node, kept):
         """What trains in a node."""
         executor = TimedExecutor(SECONDS, node.clock)
-        return ClusterMember(self.training, Worlds(node.endpoint, MAX_BYTES), executor, **kept)
+        worlds = Worlds(node.endpoint, MAX_BYTES)
+        return WatchedMember(self.training, worlds, executor, invariants=self.invariants, **kept)
+
+    def done_at(self, clusters, number, round_):
+        """See `ClusterTraining.done_at`."""
+        return replace(self.training, begin=clusters.begun.step).done_at(clusters, number, round_)
 
     async def _operate(self, node):
         """Start `train`, and start it again when it is cut off."""

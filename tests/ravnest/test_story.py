@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from pipelined.aio.clock import run_virtual
+from pipelined.ravnest import forming
+from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.training import ClusterTraining
 from tests.numerics.ravnest import training_of
 from tests.ravnest.story import CASE, LEASE_S, OPTIMIZER, RETURN_S, STEPS, Fault, Phase, Story, tell
 
@@ -113,6 +116,36 @@ def test_a_node_that_comes_back_is_not_in_its_old_clusters():
     story = happens(Fault.CUT_OFF, Phase.TRAINING, 3 * LEASE_S)
     assert len(story.ends) == 1
     assert story.view.clusters.number > 1
+
+
+def test_a_story_with_one_microbatch_more_than_the_limit_fails(monkeypatch):
+    job = ClusterTraining.job
+
+    def one_more(training, clusters, number):
+        rows = [[place._replace(alive=place.alive + 1) for place in row] for row in clusters.rows]
+        return job(training, replace(clusters, rows=rows), number)
+
+    monkeypatch.setattr(ClusterTraining, "job", one_more)
+    with pytest.raises(AssertionError, match="2 microbatches are alive, not 1"):
+        tell(0)
+
+
+def test_a_story_in_which_two_clusters_train_a_step_fails(monkeypatch):
+    monkeypatch.setattr(Clusters, "step_of", lambda clusters, cluster, step: clusters.begun.step + step)
+    with pytest.raises(AssertionError, match="clusters 1: two count step 0"):
+        tell(0)
+
+
+def test_a_story_in_which_others_train_a_step_again_that_is_in_an_average_fails(monkeypatch):
+    going_on = forming.following
+
+    def with_the_first(*arguments):
+        found = going_on(*arguments)
+        return replace(found, going=found.going._replace(again=sorted({0, *found.going.again})))
+
+    monkeypatch.setattr(forming, "following", with_the_first)
+    with pytest.raises(AssertionError, match=r"begin with \[0, .* and train again \[0, "):
+        tell(2)
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), LATE_LEAVE, OPENED_BY_SOME])

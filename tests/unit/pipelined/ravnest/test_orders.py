@@ -7,12 +7,13 @@ from pathlib import Path
 from pipelined.ravnest.orders import KeptOrder, OrderDirectory, read_orders
 from pipelined.ravnest.records import Clusters, StagePlace
 from pipelined.state.versions import Version
+from pipelined.traces.tracer import NullTracer
 
 CLUSTERS = Clusters(1, [[StagePlace("a", "at a", 7, 0, 2, 1)]], Version(0, ""))
 
 
 async def test_a_failed_write_keeps_the_order_before_and_names_the_file(tmp_path, monkeypatch, caplog):
-    kept, threads = KeptOrder(OrderDirectory(tmp_path, "task"), CLUSTERS, (0, 0), 2), list[int]()
+    kept, threads = KeptOrder(OrderDirectory(tmp_path, "task"), CLUSTERS, (0, 0), 2, beside=NullTracer()), list[int]()
     kept.tracer.record("forward", "forward", 0.0, 1.0, (0, 0, 0, 0))
     await kept.write()
 
