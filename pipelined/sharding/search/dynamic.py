@@ -3,8 +3,11 @@
 A label is a beginning of the chain: its time and the bytes it holds. Among labels that end in the same layout only
 those stay that no other beats in both (a Pareto front), since whatever follows costs the same for all of them. A choice
 that the chain meets again, the layout of the residual stream, is tried option by option.
+
+A front has any number of costs, such as seconds of each direction, numbers of parameters and bytes kept.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -38,15 +41,6 @@ class Labels(NamedTuple):
         return Labels(np.full(len(self.option), option), self.costs + costs, self.parent)
 
 
-class FrontPoint(NamedTuple):
-    """A strategy on a Pareto front: seconds a microbatch, further seconds a step, and bytes held."""
-
-    strategy: Strategy
-    per_microbatch_s: float
-    per_step_s: float
-    memory_bytes: float
-
-
 def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: int = 0) -> SearchOutcome:
     """The strategy that takes the least time among those that hold at most `limit` bytes.
 
@@ -60,10 +54,9 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
         np.stack([n * each.per_microbatch_s + each.per_step_s, free * each.memory_bytes], axis=1)
         for each in problem.choices
     ]
-    chain_labels, best = (
-        _ChainLabels(problem, costs, n, (limit - problem.fixed) * ROUNDING),
-        SearchOutcome(None, inf, 0),
-    )
+    moves = [n * moved[..., None] for moved in problem.moves]
+    chain_labels = _ChainLabels(problem.order, costs, moves, (limit - problem.fixed) * ROUNDING)
+    best = SearchOutcome(None, inf, 0)
     for options in chain_labels.starts():
         if history := chain_labels.labels(options, below=best.seconds):
             place = int(np.argmin(history[-1].costs[:, 0]))
@@ -71,48 +64,62 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
     return best._replace(evaluated=chain_labels.evaluated)
 
 
-def front(problem: Problem, limit: float = inf) -> list[FrontPoint]:
-    """The strategies that no other beats in time a microbatch, time a step and bytes held together.
+def front(
+    order: Sequence[int], costs: Sequence[Numbers], moves: Sequence[Numbers], limit: float = inf, most: int = 0
+) -> tuple[list[Strategy], Numbers]:
+    """The strategies that no other beats in all costs together, and their costs [strategy, cost].
 
-    The best for any number of microbatches of the same size, alone or in a pipeline, is among them.
+    The best is among them by any price that no cost makes lower.
+
+    Args:
+        order: see `Problem`.
+        costs: of each choice [option, cost]; the last is held.
+        moves: between neighbours in this order [option of one, option of the next, cost]; costs that are left out at
+            the end are 0.
+        limit: the most that may be held.
+        most: of labels that end in the same layout; beyond it some are left out, each beside one that costs about as
+            much. 0: any number.
     """
-    costs = [np.stack([each.per_microbatch_s, each.per_step_s, each.memory_bytes], axis=1) for each in problem.choices]
-    chain_labels = _ChainLabels(problem, costs, 1, (limit - problem.fixed) * ROUNDING)
-    found = list[FrontPoint]()
+    chain_labels = _ChainLabels(order, costs, moves, limit, most)
+    strategies, found = list[Strategy](), [np.zeros((0, costs[0].shape[1]))]
     for options in chain_labels.starts():
-        history = chain_labels.labels(options)
-        for place, (micro, step, held) in enumerate(history[-1].costs.tolist() if history else []):
-            found.append(FrontPoint(chain_labels.strategy(history, place), micro, step, held + problem.fixed))
-    return [found[place] for place in pareto_front(np.array([each[1:] for each in found]).reshape(-1, 3))]
+        if history := chain_labels.labels(options):
+            places = range(len(history[-1].option))
+            strategies += [chain_labels.strategy(history, place) for place in places]
+            found.append(history[-1].costs)
+    every = np.concatenate(found)
+    kept = pareto_front(every)
+    return [strategies[place] for place in kept.tolist()], every[kept]
 
 
 class _ChainLabels:
     """The labels along the chain, for each option of a first choice that comes again.
 
     Args:
-        costs: of each choice [option, cost]; moves add to the first, and the last is held.
-        times: moves cost as often.
+        order, costs, moves, most: see `front`.
         room: the most that may be held.
     """
 
-    def __init__(self, problem: Problem, costs: list[Numbers], times: int, room: float) -> None:
-        self._problem, self._costs, self._room = problem, costs, room
-        self._steps = [_Step.of(moved * times) for moved in problem.moves]
+    def __init__(
+        self, order: Sequence[int], costs: Sequence[Numbers], moves: Sequence[Numbers], room: float, most: int = 0
+    ) -> None:
+        self._order, self._costs, self._room, self._most = order, costs, room, most
+        self._steps = [_Step.of(moved) for moved in moves]
         self.evaluated = 0
 
     def starts(self) -> list[Places]:
         """The options of the first choice: one at a time where the chain meets it again, else all."""
-        order = self._problem.order
-        every = np.arange(len(self._problem.choices[order[0]].options))
+        order = self._order
+        every = np.arange(len(self._costs[order[0]]))
         return np.split(every, len(every)) if order[0] in order[1:] else [every]
 
     def strategy(self, history: list[Labels], place: int) -> Strategy:
         """The strategy of one of the last labels."""
         picked: dict[int, int] = {}
-        for labels, choice in zip(reversed(history), reversed(self._problem.order), strict=True):
+        for labels, choice in zip(reversed(history), reversed(self._order), strict=True):
             picked[choice] = int(labels.option[place])
             place = int(labels.parent[place])
-        return tuple(picked[choice] for choice in range(len(self._problem.choices)))
+        return tuple(picked[choice] for choice in range(len(self._costs)))
 
     def labels(self, options: Places, below: float = inf) -> list[Labels]:
         """The labels of each choice with the first confined to these options; nothing where none fits.
@@ -120,13 +127,13 @@ class _ChainLabels:
         Args:
             below: the best time so far; what takes as long is dropped, as all times that follow only add to it.
         """
-        first = self._problem.order[0]
+        first = self._order[0]
         start = Labels(options, self._costs[first][options], np.zeros(len(options), np.int64))
         history = [self._within_limit(start, below)]
-        for step, choice in zip(self._steps, self._problem.order[1:], strict=True):
+        for step, choice in zip(self._steps, self._order[1:], strict=True):
             if not len(history[-1].option):
                 break
-            labels = step.fronts(history[-1])
+            labels = step.fronts(history[-1], self._most)
             closing = choice == first
             found = self._close(labels, step, int(options[0])) if closing else self._extend(labels, step, choice)
             self.evaluated += len(labels.option) * len(step.options) + len(found.option)
@@ -155,7 +162,7 @@ class _Step(NamedTuple):
     """A move between neighbours, options with equal prices together.
 
     Args:
-        matrix: seconds [option before, class of options after].
+        matrix: [option before, class of options after, cost].
         options: those of each class after.
         before: class of each option before.
     """
@@ -166,22 +173,25 @@ class _Step(NamedTuple):
 
     @classmethod
     def of(cls, moved: Numbers) -> "_Step":
-        firsts, kinds = _alike(moved.T)
+        firsts, kinds = _alike(moved.swapaxes(0, 1))
         columns = moved[:, firsts]
         return cls(columns, [np.flatnonzero(kinds == kind) for kind in range(len(firsts))], _alike(columns)[1])
 
-    def fronts(self, labels: Labels) -> Labels:
-        """The labels that no other of the same class before beats; each knows its own place as its parent."""
+    def fronts(self, labels: Labels, most: int) -> Labels:
+        """The labels that no other of the same class before beats, at most so many of each; 0: all.
+
+        Each knows its own place as its parent.
+        """
         kinds = self.before[labels.option]
         members = (np.flatnonzero(kinds == kind) for kind in range(int(self.before.max()) + 1))
-        kept = [some[pareto_front(labels.costs[some])] for some in members if len(some)]
+        kept = [some[front_of_at_most(labels.costs[some], most)] for some in members if len(some)]
         places = np.concatenate(kept)
         return labels.select(places)._replace(parent=places)
 
     def after_move(self, labels: Labels, column: int) -> Labels:
         """The front of the labels after the move to a class of options."""
         costs = labels.costs.copy()
-        costs[:, 0] += self.matrix[labels.option, column]
+        costs[:, : self.matrix.shape[2]] += self.matrix[labels.option, column]
         return labels._replace(costs=costs).select(pareto_front(costs))
 
 
@@ -200,8 +210,29 @@ def pareto_front(costs: Numbers) -> Places:
         kept = np.ones(len(order), bool)
         kept[1:] = held[1:] < np.minimum.accumulate(held)[:-1]
         return order[kept]
-    places: list[int] = []
+    kept, places = np.empty_like(costs), list[int]()
     for place in order.tolist():
-        if not (costs[places] <= costs[place]).all(axis=1).any():
+        if not (kept[: len(places)] <= costs[place]).all(axis=1).any():
+            kept[len(places)] = costs[place]
             places.append(place)
     return np.array(places, np.int64)
+
+
+def front_of_at_most(costs: Numbers, most: int) -> Places:
+    """The front, or so many of it that lie apart: each that is left out has one beside it that costs about as much.
+
+    Args:
+        most: besides those with the least of each cost, which stay; 0: the whole front.
+    """
+    every, apart = pareto_front(costs), 1e-3
+    places = every
+    while most and len(places) > most:
+        places = every[pareto_front(np.ceil(np.log1p(costs[every] / _scale(costs)) / apart))]
+        apart *= 2
+    return places if len(places) == len(every) else np.union1d(places, every[costs[every].argmin(axis=0)])
+
+
+def _scale(costs: Numbers) -> Numbers:
+    """Of each cost a thousandth of the largest, below which differences do not count."""
+    largest: Numbers = costs.max(axis=0)
+    return np.where(largest > 0, largest, 1.0) / 1000

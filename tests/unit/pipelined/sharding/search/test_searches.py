@@ -63,22 +63,54 @@ def test_no_search_finds_better_and_all_keep_the_limit(problem, limit, name):
         assert problem.memory_bytes(found.strategy) <= limit * ROUNDING
 
 
-@given(problems(), limits)
-def test_the_front_is_that_of_all_strategies(problem, limit):
-    every = []
-    for strategy in product(*(range(len(choice.options)) for choice in problem.choices)):
-        held = problem.memory_bytes(strategy)
-        step = sum(choice.per_step_s[option] for choice, option in zip(problem.choices, strategy, strict=True))
-        every.append(((problem.seconds(strategy) - step) / problem.microbatches, step, held))
-    fitting = np.array([costs for costs in every if costs[2] <= limit]).reshape(-1, 3)
+def several(problem, draw):
+    """Order, costs and moves of a problem with four costs, of which moves have two; and every strategy's costs."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    coarse = draw(st.booleans())
+
+    def numbers(*shape):
+        return np.asarray(random.integers(0, 3, shape) if coarse else random.random(shape), float)
+
+    costs = [numbers(len(choice.options), 4) for choice in problem.choices]
+    moves = [numbers(*matrix.shape, 2) for matrix in problem.moves]
+    every = {}
+    for strategy in product(*(range(len(each)) for each in costs)):
+        walked = [strategy[choice] for choice in problem.order]
+        total = sum(each[option] for each, option in zip(costs, strategy, strict=True))
+        for matrix, pair in zip(moves, pairwise(walked), strict=True):
+            total = total + np.append(matrix[pair], [0, 0])
+        every[strategy] = total
+    return (problem.order, costs, moves), every
+
+
+@given(problems(), limits, st.data())
+def test_the_front_is_that_of_all_strategies(problem, limit, data):
+    chain, every = several(problem, data.draw)
+    fitting = np.array([costs for costs in every.values() if costs[3] <= limit]).reshape(-1, 4)
     beaten = [(np.all(fitting <= row + 1e-9, axis=1) & np.any(fitting < row - 1e-9, axis=1)).any() for row in fitting]
     wanted = {tuple(np.round(row, 6)) for row, worse in zip(fitting, beaten, strict=True) if not worse}
-    found = module.front(problem, limit)
-    assert {tuple(np.round(priced[1:], 6)) for priced in found} == wanted
-    for priced in found:
-        assert problem.seconds(priced.strategy) == pytest.approx(
-            problem.microbatches * priced.per_microbatch_s + priced.per_step_s
-        )
+    strategies, costs = module.front(*chain, limit)
+    assert {tuple(np.round(row, 6)) for row in costs} == wanted
+    for strategy, row in zip(strategies, costs, strict=True):
+        assert row == pytest.approx(every[strategy])
+
+
+@given(problems(), st.floats(0, 1), st.lists(st.floats(0, 2), min_size=3, max_size=3), st.data())
+def test_the_best_within_a_memory_by_any_prices_is_on_the_front(problem, share, prices, data):
+    chain, every = several(problem, data.draw)
+    held = sorted(costs[3] for costs in every.values())
+    limit = held[0] + share * (held[-1] - held[0])
+    found = min(row[:3] @ prices for row in module.front(*chain)[1] if row[3] <= limit + 1e-9)
+    assert found == pytest.approx(min(row[:3] @ prices for row in every.values() if row[3] <= limit + 1e-9))
+
+
+def test_a_front_of_few_keeps_the_least_of_each_cost_and_a_neighbour_of_all_others():
+    two = np.random.default_rng(0).random((400, 2)) + 0.1
+    costs = np.column_stack([two, 2.5 - two.sum(axis=1)])  # none beats another
+    few = costs[module.front_of_at_most(costs, 30)]
+    assert len(module.pareto_front(costs)) == 400 and 10 < len(few) <= 33
+    assert few.min(axis=0).tolist() == costs.min(axis=0).tolist()
+    assert max(min((few / row).max(axis=1)) for row in costs) < 1.3
 
 
 @given(problems(), st.floats(0, 8), st.floats(0, 4))
