@@ -141,13 +141,16 @@ class LayeredModel:
         seed: the seed under which the layers are built.
         example: the inputs of one microbatch, to count operations and to check that the layers chain; None: layers are
             weighed by their parameters alone.
+
+    Attributes:
+        aliases: further names of parameters that layers share, with the first of each.
     """
 
     def __init__(self, row: Sequential, loss: Loss, seed: int, example: Tree | None = None):
         self._row, self._loss, self._seed = row, loss, seed
         self._first_build = None if row.initial == KEYED else row.build(seed)
         built = row.build_on_meta() if self._first_build is None else self._first_build
-        self._aliases = shared_names(row.names, built)
+        self.aliases = shared_names(row.names, built)
         self._meta = [copy.deepcopy(layer).to("meta") for layer in built]
         self._handed_on = list[HandedOn]()
         self._costs = self._measured(example)
@@ -159,7 +162,7 @@ class LayeredModel:
     @property
     def tied(self) -> frozenset[str]:
         """The names of parameters that several layers share."""
-        return frozenset(self._aliases.values())
+        return frozenset(self.aliases.values())
 
     def costs(self, sequence: int) -> list[float]:
         """The weight of each layer when stages are cut: its operations for one row, plus its parameters."""
@@ -177,7 +180,7 @@ class LayeredModel:
             row = self._row.build(self._seed, layers)
         else:
             row = [copy.deepcopy(self._first_build[number]) for number in layers]
-        return LayerRow([self._row.names[number] for number in layers], row, self._aliases).to(dtype).to(device)
+        return LayerRow([self._row.names[number] for number in layers], row, self.aliases).to(dtype).to(device)
 
     def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state as the same `nn.Sequential` names it, which repeats shared parameters under each of their names."""
@@ -186,7 +189,7 @@ class LayeredModel:
             for name, layer in zip(self._row.names, self._meta, strict=True)
             for key in layer.state_dict()
         ]
-        return {name: tensors[self._aliases.get(name, name)] for name in names}
+        return {name: tensors[self.aliases.get(name, name)] for name in names}
 
     def check_inputs(self, inputs: Any) -> None:
         """Nothing is refused: each layer decides when it computes."""

@@ -90,6 +90,5 @@ def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: Team |
     if not isinstance(model, Sequential | nn.Sequential | Iterable):
         raise ModelError(f"a {type(model).__name__} is no row of layers; give a list of callables that build layers")
     row = model if isinstance(model, Sequential) else Sequential(model)
-    if team is None or team.ranks == 1:
-        return LayeredModel(row, loss, seed, example)
-    return SplitRow(row, loss, seed, example, **vars(team))
+    whole = LayeredModel(row, loss, seed, example)
+    return whole if team is None or team.ranks == 1 else SplitRow(whole, example, **vars(team))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelined.api.model.sequential import LayeredModel, Loss, Sequential
+from pipelined.api.model.sequential import LayeredModel
 from pipelined.api.split.layer import BY_ROWS, ForwardPass, gathered_output, team
 from pipelined.api.split.search import AUTO, RowSearch
 from pipelined.api.split.table import WHOLE, split_row
@@ -26,7 +26,8 @@ class SplitRow(LayeredModel):
     """A row of layers over T ranks; what it has of `LayeredModel` is the whole.
 
     Args:
-        row, loss, seed, example: see `LayeredModel`.
+        whole: the row with its loss; both use what it has built.
+        example: the inputs of a microbatch, by which a layout is searched.
         ranks: T.
         layout: `data`, `megatron` (None), or factors by layer; see `table.split_row`. `auto`: see `search.RowSearch`.
         rows: of a microbatch.
@@ -40,9 +41,7 @@ class SplitRow(LayeredModel):
 
     def __init__(
         self,
-        row: Sequential,
-        loss: Loss,
-        seed: int,
+        whole: LayeredModel,
         example: Tree | None = None,
         *,
         ranks: int,
@@ -52,26 +51,31 @@ class SplitRow(LayeredModel):
         depth: int = 1,
         dtype: torch.dtype = torch.float32,
     ):
-        super().__init__(row, loss, seed, example)
+        vars(self).update(vars(whole))
         self.ranks, self.searched = ranks, layout == AUTO
-        layers = list(zip(row.names, self._meta, strict=True))
+        layers = self.meta_layers(whole)
         if layout == AUTO:
             starts = [stage.start for stage in partition(self.costs(1), depth)][1:]
             layout = RowSearch(
                 row=layers,
-                aliases=self._aliases,
+                aliases=self.aliases,
                 ranks=ranks,
-                inputs=_inputs(example, rows, dtype),
+                inputs=meta_inputs(example, rows, dtype),
                 dtype=dtype,
                 microbatches=microbatches,
                 starts=starts,
             ).layout()
-        self.split = split_row(layers, self._aliases, ranks, layout)
+        self.split = split_row(layers, self.aliases, ranks, layout)
         for layer in self.split:
             if layer.row_shards > rows:
                 fact = f"more row shards than rows in a microbatch (layer {layer.name}, shards: {layer.row_shards}, "
                 raise UsageError(f"{fact}rows: {rows}); use larger microbatches, or split columns")
         self.parameters()
+
+    @staticmethod
+    def meta_layers(whole: LayeredModel) -> list[tuple[str, nn.Module]]:
+        """The layers of a row on the meta device, by name."""
+        return list(zip(whole._row.names, whole._meta, strict=True))
 
     def described(self) -> str:
         """How every layer with parameters is split, and which are kept whole, in a line."""
@@ -96,7 +100,7 @@ class SplitRow(LayeredModel):
         for layer in self.split:
             for local, shards in layer.parameters().items():
                 alias = f"{layer.name}.{local}"
-                name = self._aliases.get(alias, alias)
+                name = self.aliases.get(alias, alias)
                 first = found.setdefault(name, shards)
                 if (first.mesh, first.layout) != (shards.mesh, shards.layout):
                     fact = f"tied weights in two layouts ({name}: {first.layout}, {alias}: {shards.layout})"
@@ -163,11 +167,11 @@ class SplitRow(LayeredModel):
         for layer in self.split:
             tensors = {**dict(layer.module.named_parameters()), **dict(layer.module.named_buffers())}
             every = {name: f"{layer.name}.{name}" for name in tensors}
-            names[layer.name] = {name: self._aliases.get(full, full) for name, full in every.items()}
+            names[layer.name] = {name: self.aliases.get(full, full) for name, full in every.items()}
         return names
 
 
-def _inputs(example: Tree | None, rows: int, dtype: torch.dtype) -> torch.Tensor:
+def meta_inputs(example: Tree | None, rows: int, dtype: torch.dtype) -> torch.Tensor:
     """The inputs of a microbatch without values.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The outline of a stage: its moves in both directions and what it keeps, from shapes alone.
+"""The outline of a stage: its moves in both directions, from shapes alone.
 
 A search prices thousands of ways to split a layer. The record on the meta device runs each computation there; this
 reader only believes the layouts that computations state, and asks for the paths of the moves.
@@ -26,11 +26,10 @@ class Outline:
 
     Attributes:
         forward, backward: the moves of each direction, both in the order of the forward.
-        kept: bytes of the trained tensors that computations and moves give, on this rank.
     """
 
     def __init__(self, rank: int):
-        self.rank, self.kept = rank, 0
+        self.rank = rank
         self.forward, self.backward = list[MoveStep](), list[MoveStep]()
 
     def run(self, stage: Coroutine[Any, Any, T]) -> T:
@@ -64,11 +63,13 @@ class Outline:
     def note(self, noted: Any) -> None:
         """See `Reader.note`."""
 
-    def seconds(self, links: Links, node: int = 0) -> float:
-        """Seconds of all moves, there and back; see `Path.seconds`."""
-        return sum(step.path.seconds(links, step.itemsize, node) for step in (*self.forward, *self.backward))
+    def seconds(self, links: Links, node: int = 0) -> tuple[float, float]:
+        """Seconds of the moves there, and of those back; see `Path.seconds`."""
+        there, back = (
+            sum(step.path.seconds(links, step.itemsize, node) for step in steps)
+            for steps in (self.forward, self.backward)
+        )
+        return there, back
 
     def _given(self, shards: Shards, dtype: torch.dtype, trained: bool) -> Value:
-        array = piece(self.rank, shards, dtype, trained=False)
-        self.kept += array.nbytes if trained else 0
-        return Value(array, shards, trained)
+        return Value(piece(self.rank, shards, dtype, trained=False), shards, trained)

@@ -127,6 +127,20 @@ def record(
     return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), held)
 
 
+def kept_by(rank: int, x: Value, part: Callable[[Tape], Coroutine[Any, Any, Value]]) -> int:
+    """Bytes that a part of a stage keeps for the backward, as a record of the whole stage counts them.
+
+    Args:
+        x: what it takes; the part before has counted it where it is trained.
+        part: its tensors are on the meta device.
+    """
+    recorder = _Recorder(rank)
+    tape, kept = Tape(recorder, recorder), _Kept()
+    with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
+        finished(tape.run(part(tape)))
+    return kept.nbytes(tape, [x.array] if x.trained else [])
+
+
 def piece(rank: int, shards: Shards, dtype: torch.dtype, trained: bool = True, *, device: str = "meta") -> torch.Tensor:
     """A rank's piece of a parameter; on the meta device, or on one that stands without values for this."""
     return torch.empty(shards.shape(rank), dtype=dtype, device=device).requires_grad_(trained)
@@ -177,9 +191,9 @@ class _Kept:
         self._storages[storage._cdata] = storage
         return tensor
 
-    def nbytes(self, tape: Tape) -> int:
-        """With what the tape itself keeps, and without parameters."""
+    def nbytes(self, tape: Tape, others: Sequence[torch.Tensor] = ()) -> int:
+        """With what the tape itself keeps, and without parameters and these others."""
         for value in tape.values():
             self.add(value.array)
-        parameters = {tensor.untyped_storage()._cdata for tensor in tape.parameters()}
-        return sum(each.nbytes() for at, each in self._storages.items() if at not in parameters)
+        without = {tensor.untyped_storage()._cdata for tensor in (*tape.parameters(), *others)}
+        return sum(each.nbytes() for at, each in self._storages.items() if at not in without)

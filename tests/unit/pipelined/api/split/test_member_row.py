@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
+from pipelined.api.model.sequential import LayeredModel
 from pipelined.api.split.model import SplitRow
 
 
@@ -20,7 +21,7 @@ def test_every_whole_layer_is_freed_before_the_next_is_built():
         return layer
 
     row = pp.Sequential([dense] * 4, initial="keyed")
-    split = SplitRow(row, nn.functional.mse_loss, 0, torch.empty(2, 8), ranks=2, layout=None, rows=2)
+    split = SplitRow(LayeredModel(row, nn.functional.mse_loss, 0), ranks=2, layout=None, rows=2)
     whole = dict(split.build(range(4), torch.float32, "cpu", 0).named_parameters())
     alive.clear(), most.clear()
     pieces = dict(split.of_member(1).build(range(4), torch.float32, "cpu", 0).named_parameters())

@@ -8,6 +8,7 @@ from torch import nn
 
 import pipelined as pp
 from collectives import Links
+from pipelined.api.model.sequential import LayeredModel
 from pipelined.api.split.model import SplitRow
 from pipelined.api.split.search import RowSearch
 from pipelined.measurement.planned_bytes import team_records
@@ -52,8 +53,8 @@ class Whole(nn.Module):
 
 
 def split(layers, x, ranks, layout, **sizes):
-    row = pp.Sequential(layers)
-    return SplitRow(row, lambda y, _: y.square().mean(), 0, x, ranks=ranks, layout=layout, rows=len(x), **sizes)
+    whole = LayeredModel(pp.Sequential(layers), lambda y, _: y.square().mean(), 0, x)
+    return SplitRow(whole, x, ranks=ranks, layout=layout, rows=len(x), **sizes)
 
 
 def recorded(row, x):
@@ -117,7 +118,7 @@ def test_no_layout_of_a_row_moves_for_a_shorter_time(chain):
     for links, microbatches in ((BYTES, 1), (BYTES, 3), (Links(), 2)):
         wanted = RowSearch(
             row=list(zip(row._row.names, row._meta, strict=True)),
-            aliases=row._aliases,
+            aliases=row.aliases,
             ranks=ranks,
             inputs=x.to("meta"),
             microbatches=microbatches,

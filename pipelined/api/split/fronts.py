@@ -1,0 +1,131 @@
+"""The layouts of a row among which the best is, whatever a plan asks of its stages: seconds, numbers and bytes.
+
+Stages are chains of their own, since each rank has its own rows where one begins. So each has a front: the layouts that
+no other beats in any cost of `PartCosts`. The layouts of the row are their combinations, in which layers that share a
+weight are split alike.
+"""
+
+from collections import ChainMap
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelined.api.split.row_chain import FactorsByName, PartCosts, RowChain, RowChoices
+from pipelined.api.split.table import leaves, operators, split_layer
+from pipelined.sharding.operators.tape import sum_path
+from pipelined.sharding.search.dynamic import Places, front
+from pipelined.sharding.search.problem import Numbers
+
+MOST_ALIKE = 64
+"""The most labels of a front that end in the same layout."""
+MOST = 4096
+"""The most layouts of a row, for one way to split the layers that share a weight."""
+STATE = 16
+"""Bytes of a trained number with its gradient and two moments, where a price has to be put on it."""
+PRICES = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 400)])
+"""What a byte may be worth, where all bytes together are worth as much as all seconds at 1."""
+
+
+class StageFront(NamedTuple):
+    """The layouts of a stage that no other beats.
+
+    Args:
+        factors: of each layout.
+        costs: [layout, cost], see `PartCosts`.
+    """
+
+    factors: Sequence[FactorsByName]
+    costs: Numbers
+
+
+class RowFront(NamedTuple):
+    """The layouts of a row.
+
+    Args:
+        factors: of each layout.
+        costs: [layout, stage, cost], see `PartCosts`.
+    """
+
+    factors: Sequence[FactorsByName]
+    costs: Numbers
+
+
+def row_front(chain: RowChain, microbatches: int) -> RowFront:
+    """The layouts among which the best is; none where layers that share a weight fit in no common way.
+
+    Where stages have more than `MOST` combinations, only those that take the shortest time by some price of a byte,
+    the same in all stages.
+
+    Args:
+        microbatches: of a step, for these times.
+    """
+    factors, costs = list[FactorsByName](), list[Numbers]()
+    for stages in stage_fronts(chain):
+        if prod(len(each.factors) for each in stages) <= MOST:
+            places = np.indices([len(each.factors) for each in stages]).reshape(len(stages), -1)
+        else:
+            places = np.unique(_shortest(stages, microbatches), axis=1)
+        factors += [
+            dict(ChainMap(*(dict(each.factors[at]) for each, at in zip(stages, some, strict=True))))
+            for some in places.T.tolist()
+        ]
+        costs.append(np.stack([each.costs[at] for each, at in zip(stages, places, strict=True)], axis=1))
+    shape = 0, len(chain.starts) + 1, len(PartCosts._fields)
+    return RowFront(factors, np.concatenate([np.zeros(shape), *costs]))
+
+
+def stage_fronts(chain: RowChain) -> Iterator[list[StageFront]]:
+    """The front of each stage, for each way to split the layers that share a weight in which all stages have one."""
+    choices = chain.choices()
+    besides = _besides(chain, choices)
+    for fixed in chain.shared_factors():
+        some = choices.restricted(fixed)
+        found = [_front(some, low, high) for low, high in pairwise(some.ends)]
+        if all(each.factors for each in found):
+            yield [StageFront(each.factors, each.costs + more) for each, more in zip(found, besides, strict=True)]
+
+
+def _front(row: RowChoices, low: int, high: int) -> StageFront:
+    """The front of the stage between two choices of one option."""
+    options = row.options[low : high + 1]
+    costs = row.costs()[low : high + 1]
+    if not all(map(len, options)):
+        return StageFront([], np.zeros((0, len(PartCosts._fields))))
+    strategies, found = front(range(len(options)), costs, row.moves[low:high], most=MOST_ALIKE)
+    each = [[some[at].factors for some, at in zip(options, strategy, strict=True)] for strategy in strategies]
+    return StageFront([dict(ChainMap(*map(dict, factors))) for factors in each], found)
+
+
+def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
+    """Of each stage the costs that every layout has: its input, and the parameters that no factors split."""
+    found, counted = [np.zeros(len(PartCosts._fields)) for _ in row.ends[1:]], set[str]()
+    for stage, end in enumerate(row.ends[:-1]):
+        found[stage][2] = row.options[end][0].enters.array.nbytes if stage else 0
+    for place, (row_name, row_module) in enumerate(chain.row):
+        stage = sum(start <= place for start in chain.starts)
+        for name, module in leaves(row_name, row_module):
+            layer = split_layer(name, module, chain.ranks, dict.fromkeys(operators(name, module), (chain.ranks, 1, 1)))
+            own = tuple(prefix for part in layer.parts() for prefix in part.own)
+            trained = {key for key, each in module.named_parameters() if each.requires_grad}
+            for key, each in layer.parameters().items():
+                first = chain.first(f"{name}.{key}")
+                if key in trained and first not in counted and not key.startswith(own):
+                    seconds = sum_path(each).seconds(chain.links, chain.dtype.itemsize, chain.node)
+                    found[stage] += PartCosts(update=seconds, numbers=each.size(chain.rank))
+                counted.add(first)
+    return found
+
+
+def _shortest(stages: Sequence[StageFront], microbatches: int) -> list[Places]:
+    """Of each stage the layout of the shortest time, for each price of a byte."""
+    seconds, nbytes = list[Numbers](), list[Numbers]()
+    for stage in stages:
+        forward, backward, kept, update, numbers = stage.costs.T
+        seconds.append(microbatches * (forward + backward) + update)
+        nbytes.append(kept + STATE * numbers)
+    unit = sum(map(np.max, seconds)) / sum(map(np.max, nbytes))
+    paid = [s[:, None] + unit * held[:, None] * PRICES for s, held in zip(seconds, nbytes, strict=True)]
+    return [each.argmin(axis=0) for each in paid]

@@ -1,0 +1,298 @@
+"""A row of layers as a chain of choices: how to split each part that has factors, and what lies between two of them.
+
+A choice costs the moves inside it, what it keeps, and the sums of its gradients once a step. Between two choices lie
+the layers without factors: those are priced from where the one leaves its output to where the other takes its input.
+All prices are of the code that trains, read by an `Outline`; what is kept is that of its record. Where a stage begins
+each rank has its own rows, so there the choice is one of one: each stage is a chain of its own.
+"""
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from collectives import Links
+from pipelined.api.split.layer import BY_ROWS, ForwardPass, SplitLayer, gathered_output, team
+from pipelined.api.split.table import leaves, operators, split_layer
+from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom
+from pipelined.sharding import Shards
+from pipelined.sharding.factors import Factors
+from pipelined.sharding.operators.outline import Outline
+from pipelined.sharding.operators.record import kept_by, piece
+from pipelined.sharding.operators.tape import sum_path
+from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.search.matmul import factorizations
+from pipelined.sharding.search.problem import Numbers
+
+FactorsByName = Mapping[str, Factors]
+Passing = Callable[[ForwardPass, Value], Coroutine[Any, Any, Value]]
+"""What a value goes through between two choices."""
+
+
+class PartCosts(NamedTuple):
+    """The costs of a part, those of the moves between two parts first.
+
+    Args:
+        forward, backward: seconds of a microbatch's moves.
+        kept: bytes from the forward to the backward; 0 where they are not asked for.
+        update: seconds of the sums of its gradients, once a step.
+        numbers: of its parameters, on the fullest rank.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    kept: float = 0.0
+    update: float = 0.0
+    numbers: float = 0.0
+
+
+FREE = PartCosts()
+MOVED = 3
+"""Of these costs those that moves have."""
+
+
+@dataclass(frozen=True)
+class PartOption:
+    """One way to split a part of a layer.
+
+    Args:
+        factors: of what has some in it.
+        enters, leaves: its input and its output.
+    """
+
+    factors: FactorsByName
+    enters: Value
+    leaves: Value
+    costs: PartCosts = FREE
+
+
+class RowChoices(NamedTuple):
+    """The choices along a row.
+
+    Args:
+        options: of each choice; what begins and ends a stage has one.
+        moves: between neighbours, [option of one, option of the next, cost].
+        ends: the places of the choices at which stages begin, and the last.
+    """
+
+    options: Sequence[Sequence[PartOption]]
+    moves: Sequence[Numbers]
+    ends: Sequence[int]
+
+    def costs(self) -> list[Numbers]:
+        """Of each choice, [option, cost]."""
+        return [
+            np.array([option.costs for option in each]).reshape(-1, len(PartCosts._fields)) for each in self.options
+        ]
+
+    def restricted(self, fixed: FactorsByName) -> "RowChoices":
+        """The same with the options that have these factors where they name them."""
+        places = [
+            np.array([at for at, option in enumerate(each) if not _differs(option.factors, fixed)], np.int64)
+            for each in self.options
+        ]
+        options = [[each[at] for at in of] for each, of in zip(self.options, places, strict=True)]
+        pairs = zip(self.moves, places, places[1:], strict=False)
+        return RowChoices(options, [matrix[np.ix_(one, other)] for matrix, one, other in pairs], self.ends)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowChain:
+    """A row that a team is to split.
+
+    Args:
+        row: the layers on the meta device, by name.
+        aliases: further names of parameters that layers share, with the first of each.
+        ranks: T.
+        inputs: those of a microbatch, on the meta device.
+        dtype: of parameters and moves.
+        starts: the places in the row at which stages begin; there each rank has its own rows.
+        links: their prices.
+        node: ranks of a node; 0: all are on one.
+        counts_kept: whether what is kept is counted, which takes longer.
+    """
+
+    row: Sequence[tuple[str, nn.Module]]
+    aliases: Mapping[str, str]
+    ranks: int
+    inputs: torch.Tensor
+    dtype: torch.dtype = torch.float32
+    starts: Sequence[int] = ()
+    links: Links = field(default_factory=Links)
+    node: int = 0
+    counts_kept: bool = False
+
+    @property
+    def rank(self) -> int:
+        """The last: of uneven pieces it has the larger ones."""
+        return self.ranks - 1
+
+    def leaves(self) -> list[tuple[str, nn.Module]]:
+        """The layers, those inside of others too."""
+        return [leaf for name, module in self.row for leaf in leaves(name, module)]
+
+    def choices(self) -> RowChoices:
+        """Inputs, every part, where stages begin, and the loss; and what lies between."""
+        start = Value(self.inputs, Shards(team(self.ranks), self.inputs.shape, ""), False)
+        options, moves, ends = [[PartOption({}, start, start)]], list[Numbers](), [0]
+        passing, counted = list[Passing](), set[str]()
+        for place, (row_name, row_module) in enumerate(self.row):
+            if place in self.starts:
+                gone = [self._passed(option.leaves, passing) for option in options[-1]]
+                rows = self._by_rows(gone[0][0])
+                moves.append(self._between(gone, [rows], same=False))
+                options, passing, ends = [*options, [rows]], [], [*ends, len(options)]
+            for name, module in leaves(row_name, row_module):
+                if not (every := list(operators(name, module))):
+                    layer = split_layer(name, module, self.ranks, {})
+                    passing.append(partial(_through, layer, self._pieces(layer)))
+                for number, names in enumerate(every[at : at + 2] for at in range(0, len(every), 2)):
+                    gone = [self._passed(option.leaves, passing) for option in options[-1]]
+                    streams = [option.enters for option in options[-1]] if number else []
+                    some = list(
+                        self._options(
+                            (name, module), number=number, names=names, x=gone[0][0], streams=streams, counted=counted
+                        )
+                    )
+                    moves.append(self._between(gone, some, same=bool(number)))
+                    options, passing = [*options, some], []
+                counted |= {self.first(f"{name}.{each}") for each, _ in module.named_parameters()}
+        passing.append(lambda at, x: gathered_output(at.run, x))
+        moves.append(np.array([[self._passed(option.leaves, passing)[1]] for option in options[-1]]))
+        return RowChoices([*options, [PartOption({}, start, start)]], moves, [*ends, len(options)])
+
+    def factors(self, number: int) -> Iterator[tuple[Factors, ...]]:
+        """Those of so many operators."""
+        rows = self.inputs.shape[0]
+        return product([f for f in factorizations(self.ranks) if f.rows <= rows], repeat=number)
+
+    def shared_factors(self) -> Iterator[dict[str, Factors]]:
+        """The factors of those that share a weight, which are one choice: each way to choose them."""
+        names = dict[str, list[str]]()
+        for leaf in self.leaves():
+            for name, weight in operators(*leaf).items():
+                names.setdefault(self.first(weight), []).append(name)
+        shared = [each for each in names.values() if len(each) > 1]
+        for factors in self.factors(len(shared)):
+            yield {name: f for some, f in zip(shared, factors, strict=True) for name in some}
+
+    def first(self, name: str) -> str:
+        """The first name of a parameter."""
+        return self.aliases.get(name, name)
+
+    def _options(
+        self,
+        leaf: tuple[str, nn.Module],
+        *,
+        number: int,
+        names: Sequence[str],
+        x: Value,
+        streams: Sequence[Value],
+        counted: set[str],
+    ) -> Iterator[PartOption]:
+        """The ways to split a part.
+
+        Args:
+            leaf: the layer, by name.
+            number: of the part in it.
+            names: of what has factors in it.
+            x: a value as it comes, however it is split.
+            streams: of the second half of a Transformer's layer, how the stream may lie.
+            counted: parameters whose sums are counted already.
+        """
+        name, module = leaf
+        rows = {stream.shards.mesh.sizes["rows"] for stream in streams}
+        first, *_ = operators(name, module)
+        whole = dict.fromkeys(operators(name, module), (self.ranks, 1, 1))
+        for stream in [{first: (at, 1, self.ranks // at)} for at in sorted(rows)] or [{}]:
+            for factors in self.factors(len(names)):
+                split = dict(zip(names, factors, strict=True))
+                try:
+                    layer = split_layer(name, module, self.ranks, {**whole, **stream, **split})
+                except UsageError:
+                    continue
+                yield self._priced(layer, number, split, x, counted)
+
+    def _priced(self, layer: SplitLayer, number: int, split: FactorsByName, x: Value, counted: set[str]) -> PartOption:
+        part = layer.parts()[number]
+        shards, pieces = part.enters(x.shards), self._pieces(layer)
+        enters = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards, x.trained)
+        gives, moved = self._moved(enters, lambda run: part.forward(_at(run), enters, pieces))
+        trained = {name for name, each in layer.module.named_parameters() if each.requires_grad}
+        update, numbers = 0.0, 0
+        for name, each in layer.parameters().items():
+            if name.startswith(part.own) and self.first(f"{layer.name}.{name}") not in counted:
+                update += sum_path(each).seconds(self.links, self.dtype.itemsize, self.node) if name in trained else 0.0
+                numbers += each.size(self.rank) if name in trained else 0
+        return PartOption(split, enters, gives, PartCosts(*moved, update, numbers))
+
+    def _moved(self, x: Value, part: Callable[[Reader], Coroutine[Any, Any, Value]]) -> tuple[Value, Numbers]:
+        """What a part gives, and the costs of its moves, with what it keeps."""
+        outline = Outline(self.rank)
+        given = outline.run(part(outline))
+        kept = kept_by(self.rank, x, part) if self.counts_kept else 0
+        return given, np.array([*outline.seconds(self.links, self.node), kept])
+
+    def _passed(self, x: Value, passing: Sequence[Passing]) -> tuple[Value, Numbers]:
+        """A value behind the layers that it goes through, and the costs of their moves."""
+
+        async def through(run: Reader) -> Value:
+            value = x
+            for each in passing:
+                value = await each(_at(run), value)
+            return value
+
+        return self._moved(x, through)
+
+    def _by_rows(self, x: Value) -> PartOption:
+        """A value at the beginning of a stage."""
+        shards = Shards(team(self.ranks), x.shards.lengths, BY_ROWS)
+        value = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards)
+        return PartOption({}, value, value)
+
+    def _between(self, gone: Sequence[tuple[Value, Numbers]], options: Sequence[PartOption], *, same: bool) -> Numbers:
+        """The costs from where values come to where they enter; same: they must lie there already."""
+        found, known = np.zeros((len(gone), len(options), MOVED)), dict[Any, Numbers]()
+        sides = [[_lying(x.shards) for x in side] for side in ((x for x, _ in gone), (o.enters for o in options))]
+        for i, (x, spent) in enumerate(gone):
+            for j, option in enumerate(options):
+                key = sides[0][i], sides[1][j]
+                if key not in known:
+                    _, moved = self._moved(x, partial(_move, x, option.enters.shards))
+                    known[key] = np.full(MOVED, inf) if same and key[0] != key[1] else moved
+                found[i, j] = spent + known[key]
+        return found
+
+    def _pieces(self, layer: SplitLayer) -> dict[str, torch.Tensor]:
+        trained = {name: each.requires_grad for name, each in layer.module.named_parameters()}
+        every = layer.parameters().items()
+        pieces = {name: piece(self.rank, each, self.dtype, trained[name]) for name, each in every}
+        return {**pieces, **dict(layer.module.named_buffers())}
+
+
+def _at(run: Reader) -> ForwardPass:
+    return ForwardPass(run, KeyedRandom(0, 0, 0))
+
+
+async def _move(x: Value, target: Shards, run: Reader) -> Value:
+    return await run.move(x, target)
+
+
+async def _through(layer: SplitLayer, pieces: Mapping[str, torch.Tensor], at: ForwardPass, x: Value) -> Value:
+    return await layer.forward(at, x, pieces)
+
+
+def _lying(shards: Shards) -> Any:
+    """What every rank holds."""
+    return tuple(shards.layout.partial.items()), tuple(map(shards.pieces, range(shards.mesh.size)))
+
+
+def _differs(factors: FactorsByName, fixed: FactorsByName) -> bool:
+    return any(fixed.get(name, each) != each for name, each in factors.items())
