@@ -17,7 +17,7 @@ from pipelined.schedules.parts.knobs import SCALE, Value
 from pipelined.training.job import Numerics
 
 AUTO = "auto"
-"""The schedule of a call that trains by the fastest plan."""
+"""The schedule, or the ranks of a worker, of a call that trains by the fastest plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +34,27 @@ class Arrangement:
     microbatches: int | None = None
     recompute: bool | None = None
     knobs: Mapping[str, Value] = field(default_factory=dict)
-    tensor: int = 1
+    tensor: int | str = 1
+    layout: str | None = None
     keywords: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("depth", "width", "microbatches", "tensor"):
+        sizes = ("depth", "width", "microbatches", *(() if self.tensor == AUTO else ("tensor",)))
+        for name in sizes:
             if (value := getattr(self, name)) is not None:
                 require_whole(name, value, 1)
-        if self.schedule == AUTO and self.tensor > 1:
-            fact = f'schedule="{AUTO}" plans workers of one rank (tensor: {self.tensor})'
-            raise PlanError(f"{fact}; name a schedule")
+        if self.tensor == 1 and self.layout is not None:
+            raise PlanError(f"one rank splits nothing (layout: {self.layout}, tensor: 1); give tensor=, too")
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a planner finds what is open."""
+        return AUTO in (self.schedule, self.tensor)
+
+    @property
+    def team(self) -> int:
+        """The ranks of a worker, one where they are open."""
+        return 1 if self.tensor == AUTO else int(self.tensor)
 
     @classmethod
     def of_call(cls, arguments: Mapping[str, Any]) -> "Arrangement":
@@ -62,29 +73,30 @@ class Arrangement:
         require_knobs(name, self.knobs, self.keywords)
         sizes = {"depth": self.depth, "width": self.width, "microbatches": self.microbatches}
         every = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs}
-        team = {} if self.tensor == 1 else {"tensor": self.tensor}
-        return {name: value for name, value in every.items() if value is not None} | team
+        team = {} if self.tensor == 1 else {"tensor": self.tensor, "layout": self.layout}
+        return {name: value for name, value in (every | team).items() if value is not None}
 
     def fixed(self, numerics: Numerics) -> dict[str, Any]:
         """What a planner must keep: what is given, and the settings without which these numerics are refused."""
         exact = {SCALE.name: "direct"} if numerics.exact_sums else {}
-        return exact | self.given | ({"compile": True} if numerics.compile else {})
+        given = {name: value for name, value in self.given.items() if (name, value) != ("layout", AUTO)}
+        return exact | given | ({"compile": True} if numerics.compile else {})
 
     def ranks(self, launch: Launch) -> int:
         """The ranks of the job: those that were started, or without a launcher those that it needs."""
-        return launch.world_size or (self.depth or 1) * (self.width or 1) * self.tensor
+        return launch.world_size or (self.depth or 1) * (self.width or 1) * self.team
 
     def plan(self, launch: Launch, feed: JobFeed) -> Plan:
         """The plan of a job: what is open follows from the ranks and from the first batch."""
         name, knobs = name_of(self.schedule or "one_f_one_b"), self.knobs
         require_knobs(name, knobs, self.keywords)
-        depth, width = self._team_grid(launch) if self.tensor > 1 else (self.depth, self.width)
+        depth, width = self._team_grid(launch) if self.team > 1 else (self.depth, self.width)
         width = 1 if width is None else width
         if depth is None:
             depth, knobs = default_depth(name, max(1, self.ranks(launch) // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
         rows = feed.rows_each(microbatches * width)
-        plan = Plan(name, depth, width, rows, microbatches, knobs=knobs, tensor=self.tensor)
+        plan = Plan(name, depth, width, rows, microbatches, knobs=knobs, tensor=self.team)
         return feed.with_batch_size(plan)
 
     def _team_grid(self, launch: Launch) -> tuple[int, int]:
@@ -94,10 +106,10 @@ class Arrangement:
             PlanError: T does not divide the ranks.
         """
         ranks, depth = self.ranks(launch), 1 if self.depth is None else self.depth
-        if ranks % self.tensor:
-            fact = f"tensor does not divide the ranks (tensor: {self.tensor}, ranks: {ranks})"
-            raise PlanError(f"{fact}; start a multiple of {self.tensor} ranks")
-        return depth, max(1, ranks // self.tensor // depth) if self.width is None else self.width
+        if ranks % self.team:
+            fact = f"tensor does not divide the ranks (tensor: {self.team}, ranks: {ranks})"
+            raise PlanError(f"{fact}; start a multiple of {self.team} ranks")
+        return depth, max(1, ranks // self.team // depth) if self.width is None else self.width
 
     def require_open(self) -> None:
         """Refuse arguments beside a plan, which sets them itself."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipelined.api.arrangement import AUTO, Arrangement, first_batch, require
+from pipelined.api.arrangement import Arrangement, first_batch, require
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.laboratory.plan import plan_to_train
@@ -53,7 +53,7 @@ def train(
     schedule: SomeSchedule | None = None,
     depth: int | None = None,
     width: int | None = None,
-    tensor: int = 1,
+    tensor: int | str = 1,
     layout: str | None = None,
     microbatches: int | None = None,
     steps: int | None = None,
@@ -94,7 +94,8 @@ def train(
             "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
         width: pipelines that run in parallel, each on its own microbatches; default: 1, or all ranks with `tensor`.
-        tensor: the ranks of a worker, which compute each layer together; see docs/sharding.md.
+        tensor: the ranks of a worker, which compute each layer together; see docs/sharding.md. "auto" finds them with
+            all else that is not given, as `pipelined.plan` does.
         layout: how the ranks of a worker split every layer; see docs/sharding.md.
         microbatches: of one pipeline in a step; default: twice the depth.
         steps: steps to train; default: `len(batches)`.
@@ -146,7 +147,7 @@ def _work(arguments: Mapping[str, Any], user: UserJob, launch: Launch) -> WholeR
     planned = _planned(arguments, user, feed, wanted, launch)
     plan = wanted.plan(launch, feed) if planned is None else planned.plan
     feed.configure(plan.rows, user.numerics.dtype, cached_steps=2 + steps_to_fill(plan.shape))
-    model = user.bind(feed.inputs(0, 0), plan)
+    model = (user if planned is None else replace(user, layout=None)).bind(feed.inputs(0, 0), plan)
     if planned is not None:
         require(planned, model.identity(), feed, launch)
     job = user.arranged(model, feed, plan, wanted.recompute if planned is None else planned.recompute)
@@ -156,14 +157,14 @@ def _work(arguments: Mapping[str, Any], user: UserJob, launch: Launch) -> WholeR
 def _planned(
     arguments: Mapping[str, Any], user: UserJob, feed: JobFeed, wanted: Arrangement, launch: Launch
 ) -> Planned | None:
-    """The plan that is given, or found for `schedule="auto"`; None: the arguments are the arrangement."""
+    """The plan that is given, or found for "auto"; None: the arguments are the arrangement."""
     if (plan := arguments["plan"]) is not None:
         if not isinstance(plan, Planned):
             fact = f"plan is {plan!r:.40}, which pipelined.plan did not return"
             raise UsageError(f"{fact}; give its result, or schedule=, depth= and the other sizes instead of a plan")
         wanted.require_open()
         return plan
-    if wanted.schedule != AUTO:
+    if not wanted.is_planned:
         return None
     batch = first_batch(feed)
     whole = bind(user.model, user.loss, user.seed, batch[0])

@@ -136,6 +136,12 @@ def can_split(model: PlannedModel, plan: Plan) -> bool:
     return plan.tensor == 1 or split_model(model).splits(plan)
 
 
+def not_split(model: PlannedModel) -> UsageError:
+    """The error where no plan has teams that can split the model."""
+    fixed = ", ".join(f"{name}: {model.fixed[name]}" for name in ("tensor", "layout") if name in model.fixed)
+    return UsageError(f"no plan's teams can split the model ({fixed}); use fewer ranks a worker, or a larger batch")
+
+
 def split_model(model: object) -> SplitModel:
     """The model, which teams split.
 

@@ -7,7 +7,7 @@ from pipelined.actors.host_memory import host_memory
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.costs import can_split, sizes_of
+from pipelined.planner.costs import can_split, not_split, sizes_of
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.simulation.machine import Machine
 
@@ -36,6 +36,8 @@ def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, asynchronous: 
     """
     every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, asynchronous)
     possible = [c for c in _alike(every) if can_split(model, c.plan)]
+    if not possible:
+        raise not_split(model)
     fitting = [c.plan for c in possible if least_bytes(c, sizes_of(model, c.plan, Machine())[0]) <= limit]
     sizes = {max(1, plan.rows // plan.tensor) for plan in fitting}
     if not sizes:

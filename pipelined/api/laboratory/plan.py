@@ -12,7 +12,7 @@ from collectives import Links
 from pipelined.api.arrangement import Arrangement
 from pipelined.api.data.batch import Batch
 from pipelined.api.laboratory.described import machine_of
-from pipelined.api.laboratory.planned_layers import PlannedLayers
+from pipelined.api.laboratory.planned_splits import PlannedSplits
 from pipelined.api.laboratory.planning import Planned, PlanRequest, ReportLine, find_plan, stated_costs
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, UserModel, bind
@@ -36,6 +36,8 @@ def plan(
     schedule: SomeSchedule | None = None,
     depth: int | None = None,
     width: int | None = None,
+    tensor: int | str = 1,
+    layout: str | None = None,
     microbatches: int | None = None,
     recompute: bool | None = None,
     compile: bool = False,
@@ -74,6 +76,8 @@ def plan(
         loss: the mean loss of one microbatch; default: the mean of the outputs.
         optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
         schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
+        tensor: the ranks of a worker, which compute each layer together; "auto": any. See docs/sharding.md.
+        layout: how they split every layer; default, and with "auto": open.
         compile, dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, offload_optimizer, delayed_update,
             masters, compress, transport, share_devices: as in `train`.
         costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
@@ -94,15 +98,15 @@ def plan(
     return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, "pipelined.plan"))
 
 
-def _layers(arguments: Mapping[str, Any]) -> PlannedLayers:
+def _layers(arguments: Mapping[str, Any]) -> PlannedSplits:
     """The model of a call, by the names of its arguments."""
     numerics = Numerics.of_call(arguments)
-    wanted = Arrangement.of_call({**arguments, "tensor": 1})
+    wanted = Arrangement.of_call(arguments)
     bound = bind(arguments["model"], arguments["loss"] or _mean, arguments["seed"], arguments["batch"][0])
-    return PlannedLayers(bound, arguments["batch"], arguments["optimizer"], numerics, wanted.fixed(numerics))
+    return PlannedSplits(bound, arguments["batch"], arguments["optimizer"], numerics, wanted.fixed(numerics))
 
 
-def _request(arguments: Mapping[str, Any], layers: PlannedLayers, launch: Launch) -> PlanRequest:
+def _request(arguments: Mapping[str, Any], layers: PlannedSplits, launch: Launch) -> PlanRequest:
     """The search that a call asks for, by the names of its arguments."""
     ranks, costs, links, far = (arguments[name] for name in ("ranks", "costs", "links", "far"))
     return PlanRequest(
@@ -126,7 +130,7 @@ def plan_to_train(
 
     Raises: as `plan`.
     """
-    layers = PlannedLayers(model, batch, optimizer, numerics, wanted.fixed(numerics))
+    layers = PlannedSplits(model, batch, optimizer, numerics, wanted.fixed(numerics))
     request = PlanRequest(wanted.ranks(launch), None, machine_of(None, None, unstated=Links()))
     return outside_of_a_loop(partial(find_plan, layers, launch, request, lambda line: None, "pipelined.plan"))
 

@@ -56,8 +56,8 @@ class Team:
 
     @classmethod
     def of(cls, plan: Plan, layout: str | None, dtype: torch.dtype) -> "Team":
-        """The ranks of a plan's workers."""
-        return cls(plan.tensor, layout, plan.rows, plan.microbatches, plan.depth, dtype)
+        """The ranks of a plan's workers. A layout that the plan has comes first."""
+        return cls(plan.tensor, plan.split or layout, plan.rows, plan.microbatches, plan.depth, dtype)
 
     def __post_init__(self) -> None:
         if self.ranks == 1 and self.layout is not None:

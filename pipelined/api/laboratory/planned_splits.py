@@ -1,0 +1,191 @@
+"""A user's row of layers that teams may split, as the planner takes a model: see `SplitModel`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipelined.api.laboratory.planned_layers import IMPOSSIBLE, PlannedLayers
+from pipelined.api.laboratory.planned_team import PlannedTeam
+from pipelined.api.model.sequential import LayeredModel
+from pipelined.api.split.fronts import RowFront, row_front
+from pipelined.api.split.layer import BY_ROWS, team
+from pipelined.api.split.model import SplitRow, meta_inputs
+from pipelined.api.split.search import AUTO, RowSearch
+from pipelined.api.split.table import LAYOUT as MEGATRON
+from pipelined.errors import UsageError
+from pipelined.planner.planned_model import LayoutSizes, StageMoves, is_open
+from pipelined.programs.bucket_names import Stages
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
+from pipelined.sharding import Shards
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.training.optimizer.config import require_elementwise
+
+NAMED = "data"
+"""The layout of a row without factors, which has no other."""
+
+
+@dataclass(frozen=True)
+class PlannedSplits(PlannedLayers):
+    """See `PlannedLayers`."""
+
+    _teams: dict[tuple[Any, ...], PlannedTeam] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
+    _fronts: dict[tuple[Any, ...], tuple[list[str], RowFront]] = field(
+        default_factory=dict, compare=False, repr=False, kw_only=True
+    )
+
+    def splits(self, plan: Plan) -> bool:
+        """See `SplitModel`.
+
+        Raises:
+            UsageError: no team can split the model, and the number of its ranks is given.
+        """
+        if self._hindrance is not None:
+            if self.fixed.get("tensor") != AUTO:
+                raise self._hindrance
+            return False
+        if is_open(plan):
+            return not self._search(plan, Machine()).hindrance(plan.tensor)
+        try:
+            self._team(plan)
+        except UsageError:
+            return False
+        return True
+
+    def divides(self, plan: Plan) -> bool:
+        """See `SplitModel`: the numerics alone divide an update."""
+        return False
+
+    def lighter(self, plan: Plan) -> None:
+        """See `SplitModel`: a row's parameters are whole in their teams, or split by factors."""
+
+    def build_split(self, plan: Plan) -> SplitRow:
+        """See `SplitModel`."""
+        assert isinstance(self.model, LayeredModel), "`splits` refuses others"
+        return SplitRow(self.model, ranks=plan.tensor, layout=plan.split, rows=plan.rows)
+
+    def build_member(self) -> SplitRow | None:
+        """See `MeasuredModel`: split as given, else as in megatron, else by what moves for the shortest time."""
+        tensor, layout = self.fixed.get("tensor", 1), self.fixed.get("layout")
+        ranks = 2 if tensor == AUTO else tensor
+        if ranks == 1 or self._hindrance is not None or not isinstance(self.model, LayeredModel):
+            return None
+        for each in (layout, AUTO):
+            try:
+                return SplitRow(self.model, self.step[0], ranks=ranks, layout=each, rows=max(ranks, self.batch))
+            except UsageError:
+                continue
+        return None
+
+    def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
+        """See `SplitModel`."""
+        texts, front = self._front(plan, machine)
+        forward, backward, _, update, _ = np.moveaxis(front.costs, 2, 0)
+        return texts, np.stack([forward + backward, update], axis=2)
+
+    def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
+        """See `SizedLayouts`. The optimizer keeps at least as much of a number as of all numbers together."""
+        _, front = self._front(plan, machine)
+        whole, even = self.workload(plan), self.team(plan, machine)[0]
+        numbers, kept = front.costs[:, :, 4], front.costs[:, :, 2] * plan.layout.parts
+        frozen = np.array([stage.frozen_bytes for stage in whole.stages]) + np.zeros_like(numbers)
+        elements = np.zeros((len(numbers), len(groups)))
+        for place, (stages, full, share) in enumerate(zip(groups, whole.parameters, even.parameters, strict=True)):
+            if len(stages) == 1:  # what several stages share counts in the first
+                (stage,) = stages
+                elements[:, place] = numbers[:, stage]
+                if not self.precision.shard_optimizer:
+                    held = full.kept_bytes * np.minimum(1.0, numbers[:, stage] / max(1, full.elements))
+                    frozen[:, stage] += np.maximum(0.0, held - share.kept_bytes)
+        return LayoutSizes(elements, kept, np.floor(frozen))
+
+    def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+        """See `SplitModel`."""
+        if is_open(plan):
+            return self._even(plan), [StageMoves()] * plan.depth
+        one = self._team(plan)
+        return one.workload(plan), one.stage_moves(plan, machine)
+
+    @cached_property
+    def _hindrance(self) -> UsageError | None:
+        """Why no team can split the model; found by splitting it over two ranks."""
+        try:
+            self._require_splittable()
+        except UsageError as error:
+            return error
+        return None
+
+    def _require_splittable(self) -> None:
+        rows, (inputs, targets) = self.batch, self.step
+        if not isinstance(self.model, LayeredModel):
+            raise UsageError("a traced module is not split over ranks; give its layers as pp.Sequential, or tensor 1")
+        if self.precision.exact_sums or self.precision.recompute_attention:
+            raise UsageError("a team takes neither exact sums nor recomputed attentions; use tensor 1")
+        if not isinstance(targets, torch.Tensor):
+            raise UsageError(f"a team takes targets of one tensor (a {type(targets).__name__}); use tensor 1")
+        meta_inputs(inputs, rows, self.precision.dtype)
+        require_elementwise(self.make_optimizer([torch.nn.Parameter(torch.zeros(2, 2))]))
+        plan = Plan("gpipe", 1, 1, rows, 1, tensor=2, split=NAMED if rows > 1 else MEGATRON)
+        PlannedTeam(self.build_split(plan), self).workload(plan)
+
+    def _team(self, plan: Plan) -> PlannedTeam:
+        key = plan.tensor, plan.split, plan.rows
+        if key not in self._teams:
+            self._teams[key] = PlannedTeam(self.build_split(plan), self)
+        return self._teams[key]
+
+    def _search(self, plan: Plan, machine: Machine) -> RowSearch:
+        assert isinstance(self.model, LayeredModel), "`splits` refuses others"
+        return RowSearch(
+            row=SplitRow.meta_layers(self.model),
+            aliases=self.model.aliases,
+            ranks=plan.tensor,
+            inputs=meta_inputs(self.step[0], plan.rows, self.precision.dtype),
+            dtype=self.precision.dtype,
+            starts=[stage.start for stage in partition(self.layer_costs, plan.depth)][1:],
+            links=machine.sum_links,
+            node=machine.node,
+            counts_kept=True,
+        )
+
+    def _front(self, plan: Plan, machine: Machine) -> tuple[list[str], RowFront]:
+        key = plan.tensor, plan.rows, plan.depth, plan.microbatches, machine
+        if key not in self._fronts:
+            row = self._search(plan, machine)
+            found = row_front(row, plan.microbatches)
+            self._fronts[key] = [row.written(factors) or NAMED for factors in found.factors], found
+        return self._fronts[key]
+
+    def _even(self, plan: Plan) -> Workload:
+        """What no layout holds less of: even shares of the parameters, and each rank's rows between stages."""
+        whole, ranks = self.workload(plan), plan.tensor
+        stages, came = list[StageCosts](), 0
+        for stage in whole.stages:
+            sent = self._share(stage.message_bytes, plan) if stage.activation_bytes < IMPOSSIBLE else IMPOSSIBLE
+            last = len(stages) == plan.depth - 1
+            sizes = {"activation_bytes": came, "boundary_bytes": came} if sent < IMPOSSIBLE else {}
+            stages.append(replace(stage, message_bytes=0 if last else sent, **sizes))
+            came = sent
+        divided = self.precision.shard_optimizer
+        return Workload(stages, [_piece(group, ranks, divided=divided) for group in whole.parameters])
+
+    def _share(self, nbytes: int, plan: Plan) -> int:
+        """Bytes of the last rank's rows."""
+        rows = Shards(team(plan.tensor), (plan.rows,), BY_ROWS).size(plan.tensor - 1)
+        return nbytes * rows // plan.rows
+
+
+def _piece(group: Parameters, ranks: int, *, divided: bool) -> Parameters:
+    """An even share of parameters; what divides their update has divided the optimizer's state."""
+    kept = group.optimizer_bytes
+    return replace(
+        group,
+        elements=group.elements // ranks,
+        optimizer_bytes=kept if divided or kept is None else kept // ranks,
+    )
