@@ -2,10 +2,9 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from apps.common.flags import RunFlags, parse_flags
+from apps.common.flags import AUTO_PLAN, RunFlags, parse_flags
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
@@ -13,6 +12,9 @@ if TYPE_CHECKING:
     from apps.rows.training import Training
 
 F = TypeVar("F", bound="RowFlags")
+
+AUTO = "auto"
+"""Of --tensor: the planner chooses; of --layout: it is searched."""
 
 
 class RowTask(ABC):
@@ -52,28 +54,14 @@ class RowTask(ABC):
         """The model and the data by a plan. Imports torch."""
 
 
-def parse_row(words: list[str], default: F, program: str) -> F:
-    """The flags of a program of a row of layers.
-
-    Raises:
-        UsageError: --tensor auto, which the planner of GPT-2 alone chooses.
-        SystemExit: 0 after --help.
-    """
-    if "--tensor=auto" in words or ("--tensor", "auto") in pairwise(words):
-        fact = "no planner chooses the ranks that split a row of layers (--tensor auto)"
-        raise UsageError(f"{fact}; give their number, or leave --tensor out")
-    return parse_flags(words, default, program)
-
-
 def parse_planned(words: list[str], default: F, program: str) -> F:
     """The flags of a program whose model is to be planned, checked before torch is imported.
 
     Raises:
-        UsageError: as `parse_row` and `require_alone`, or there can be no such model.
+        UsageError: there can be no such model.
         SystemExit: 0 after --help.
     """
-    config = parse_row(words, default, program)
-    config.require_alone()
+    config = parse_flags(words, default, program)
     config.task()
     return config
 
@@ -82,8 +70,9 @@ def parse_planned(words: list[str], default: F, program: str) -> F:
 class RowFlags(RunFlags):
     """How a row of layers is trained; a program adds its model and its data."""
 
-    tensor: int = 1
-    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member."""
+    tensor: int | Literal["auto"] = 1
+    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
+    auto: the planner chooses, with all that is open."""
     layout: str | None = None
     """How the ranks of a worker split the model: data, megatron, auto (searched), or ROWS.COLUMNS.CONTRACTION by layer,
     such as head=1.2.1; other layers are as in megatron, which is the default."""
@@ -96,19 +85,25 @@ class RowFlags(RunFlags):
         super().__post_init__()
         if self.tensor == 1 and self.layout is not None:
             raise UsageError(f"one rank splits nothing (--layout {self.layout}, --tensor 1); add --tensor")
-        if self.tensor > 1 and self.recompute_attention:
+        if self.team > 1 and self.recompute_attention:
             fact = f"a worker of several ranks (--tensor {self.tensor}) recomputes its layers whole"
             raise UsageError(f"{fact}; give --recompute without attention")
 
-    def require_alone(self) -> None:
-        """Refuse a worker of several ranks where a plan is searched.
+    @property
+    def team(self) -> int:
+        """The ranks of a worker; 1 where they are open."""
+        return 1 if self.tensor == AUTO else int(self.tensor)
 
-        Raises:
-            UsageError: with the remedy.
-        """
-        if self.tensor > 1:
-            fact = f"the planner plans workers of one rank for a row of layers (--tensor {self.tensor})"
-            raise UsageError(f"{fact}; leave --tensor out, or train with it and without a plan")
+    @property
+    def is_open(self) -> bool:
+        """Whether the planner chooses what was left open."""
+        return self.plan == AUTO_PLAN or (self.plan is None and self.tensor == AUTO)
+
+    @property
+    def given_team(self) -> dict[str, Any]:
+        """The ranks of a worker and their layout, as far as they are not open, and more than one."""
+        team = {} if self.tensor == 1 else {"tensor": self.tensor}
+        return team if self.layout in (None, AUTO) else {**team, "layout": self.layout}
 
     def task(self) -> RowTask:
         """What these flags train.

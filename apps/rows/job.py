@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from apps.common.choose import choose_plan, clip_of, refuse_other_plan
 from apps.common.config_file import LEFT_OPEN
 from apps.common.flags import AUTO_PLAN, config_json
-from apps.rows.config import RowFlags, RowTask
+from apps.rows.config import AUTO, RowFlags, RowTask
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import Plan
 
@@ -67,8 +67,11 @@ def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None =
     if planned is not None:
         config = _followed(config, planned)
     task = config.task()
-    plan, reason = choose_plan(config, world_size, tensor=config.tensor, layers=task.depth, batch=task.batch)
-    return Job(config, task, plan, f"{config.plan}: {planned.why}" if planned else reason, planned)
+    ranks = None if config.tensor == AUTO else world_size  # a planner fits the ranks
+    plan, reason = choose_plan(config, ranks, tensor=config.team, layers=task.depth, batch=task.batch)
+    if planned is not None:
+        plan, reason = replace(plan, split=planned.plan.split), f"{config.plan or AUTO_PLAN}: {planned.why}"
+    return Job(config, task, plan, reason, planned)
 
 
 def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
@@ -80,6 +83,7 @@ def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
     plan = planned.plan
     says = {name: getattr(plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches", "batch")}
     given = {name: value for name in says if (value := getattr(config, name)) is not None}
-    refuse_other_plan(config.plan, says, given)
-    sizes = {**says, "tensor": plan.tensor, "knobs": plan.knobs, "recompute": planned.recompute}
-    return replace(config, **sizes)
+    team = {"tensor": plan.tensor, "layout": plan.split or None}
+    asked = {name: value for name, value in config.given_team.items() if value != AUTO}
+    refuse_other_plan(config.plan, says | team, given | asked)
+    return replace(config, **says, **team, knobs=plan.knobs, recompute=planned.recompute)

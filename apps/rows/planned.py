@@ -11,7 +11,7 @@ from apps.rows.job import resolve
 from collectives import Links
 from pipelined.api.data.batch import converted
 from pipelined.api.laboratory.described import machine_of
-from pipelined.api.laboratory.planned_layers import PlannedLayers
+from pipelined.api.laboratory.planned_splits import PlannedSplits
 from pipelined.api.laboratory.planning import PlanRequest, find_plan
 from pipelined.api.model.user_model import bind
 from pipelined.planner.plan_file import PlanFile
@@ -22,8 +22,8 @@ GIVEN = ("schedule", "depth", "width", "microbatches")
 
 
 @dataclass(frozen=True)
-class PlannedRow(PlannedLayers):
-    """See `PlannedLayers`.
+class PlannedRow(PlannedSplits):
+    """See `PlannedSplits`.
 
     Args:
         task: what is trained.
@@ -55,7 +55,7 @@ def planned_row(kind: type[Planned], config: RowFlags, batch: int | None = None)
         training.example(rows),
         optimizer,
         numerics(config),
-        {**given, **dict(config.knobs), **({"compile": True} if config.compile else {})},
+        {**given, **config.given_team, **dict(config.knobs), **({"compile": True} if config.compile else {})},
         task=job.task,
     )
 
@@ -64,8 +64,7 @@ def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> Plan
     """Measure on the ranks that were started, and find the fastest plan; all ranks call this together.
 
     Raises:
-        UsageError: nothing fits the memory, or a worker is to be several ranks.
+        UsageError: nothing fits the memory, or no team can split the model.
     """
-    config.require_alone()
     request = PlanRequest(launch.world_size or 1, None, machine_of(None, None, unstated=Links()))
     return find_plan(planned_row(PlannedRow, config, batch), launch, request, lambda line: None, program).content

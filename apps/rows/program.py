@@ -8,11 +8,11 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from apps.common.flags import AUTO_PLAN
+from apps.common.flags import parse_flags
 from apps.common.run.checks import check_run
 from apps.common.run.program import run_program
 from apps.common.run.resume import parse_resumed
-from apps.rows.config import RowFlags, parse_planned, parse_row
+from apps.rows.config import RowFlags, parse_planned
 from apps.rows.job import Job, resolve
 from pipelined import __version__
 from pipelined.process.launch import Launch
@@ -58,7 +58,7 @@ def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
         raise SystemExit(0)
 
     def parse(words: list[str], over: RowFlags | None) -> RowFlags:
-        return parse_row(words, over or default, program)
+        return parse_flags(words, over or default, program)
 
     return parse_resumed(arguments, parse)
 
@@ -91,15 +91,13 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
     if config.print_config:
         return _show(job, launch)
     check_run(job.config, job.plan)
-    if job.config.plan == AUTO_PLAN:
-        job.config.require_alone()
     if config.dry_run:
         return _show(job, launch)
     job.task.check()
     from apps.rows.planned import plan_now
     from apps.rows.train import describe_split, model_of, train
 
-    if job.config.plan == AUTO_PLAN:
+    if config.is_open:
         job = resolve(job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, program))
     model, stop = model_of(job), StopRequest.of_rank()
     if launch.rank == 0:

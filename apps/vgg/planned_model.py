@@ -9,7 +9,7 @@ from pipelined.sharding.search.matmul import STATE_NUMBERS, Matmul
 
 
 class PlannedVGG(PlannedRow):
-    """See `PlannedLayers`."""
+    """See `PlannedRow`."""
 
     def chain(self, microbatches: int) -> Chain:
         """The model's multiplications, for the search over ways to split them."""

@@ -18,6 +18,7 @@ from apps.vgg.presets import KERNEL, PRESETS
 from collectives import Links
 from pipelined.__main__ import main as pipelined
 from pipelined.errors import UsageError
+from pipelined.planner import read_plan
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.pricing import PricedChain
 from pipelined.sharding.search.report import ShardRequest, find_sharding
@@ -141,12 +142,21 @@ def test_a_dry_run_prints_how_a_team_splits_the_layers_and_what_it_moves(capsys)
     assert f"update {4 * whole:,} a step" in printed
 
 
-@pytest.mark.parametrize(
-    ("tensor", "message"),
-    [("2", "workers of one rank for a row of layers (--tensor 2)"), ("auto", "no planner chooses the ranks")],
-)
-def test_a_plan_has_no_teams_and_says_so(tensor, message, capsys):
-    words = ["plan", "--program", "apps.vgg", "--ranks", "2", "--costs", "flops=1e9", "--tensor", tensor]
-    with pytest.raises(SystemExit, match="2"):
-        pipelined(words)
-    assert message in capsys.readouterr().err
+PLANNED = ["plan", "--program", "apps.vgg", "--ranks", "2", "--costs", "flops=1e9", "--schedule=gpipe", "--depth=1"]
+
+
+def test_a_plan_has_the_teams_that_fit_the_memory_and_a_dry_run_of_it_says_so(tmp_path, capsys):
+    words = [*PLANNED, "--batch=4", "--microbatches=1", "--tensor=auto", "--memory-limit=4M", f"--out={tmp_path}/plan"]
+    pipelined(words)
+    assert "chosen: gpipe T=2" in capsys.readouterr().out
+    plan = read_plan(tmp_path / "plan").plan
+    assert plan.tensor == 2 and plan.split.startswith("conv1_1=")
+    assert main("apps.vgg", VGGFlags(), [f"--plan={tmp_path}/plan", "--dry-run"]) == 0
+    assert f"layout: 2 ranks a worker; conv1_1 (Conv2d) {plan.split[8:13]}" in capsys.readouterr().out
+    assert main("apps.vgg", VGGFlags(), [f"--plan={tmp_path}/plan", "--tensor=4", "--dry-run"]) == 2
+    assert "--tensor 4 is not what " in capsys.readouterr().err
+
+
+def test_a_plan_keeps_the_team_that_is_given(capsys):
+    pipelined([*PLANNED, "--batch=4", "--microbatches=1", "--tensor=2", "--layout=megatron"])
+    assert "teams of 2 ranks with layout megatron" in capsys.readouterr().out
