@@ -2,12 +2,15 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipelined.api.split.layer import BY_ROWS, ForwardPass, Pieces, SplitLayer, by_rows, team
 from pipelined.errors import UsageError
@@ -80,12 +83,31 @@ class OwnLayer(SplitLayer):
         given = {**dict(zip(names, parameters, strict=True)), **buffers}
         before = {name: each._version for name, each in buffers.items()}
         forward = partial(functional_call, module, given, (x,))
-        drawing = TorchRandom(x.device)
-        y: torch.Tensor = forward() if random is None else drawing.run(forward, random, place_of_layer(self._layer))
+        drawing, noticing = TorchRandom(x.device), _Drawing()
+        with noticing if x.device.type == "meta" else nullcontext():  # there generators stay as they are
+            y: torch.Tensor = forward() if random is None else drawing.run(forward, random, place_of_layer(self._layer))
         where = f"layer {self.name} ({self.kind}), which {self.ranks} ranks split,"
-        if drawing.draws and (self._layouts.input or self._layouts.output):
+        if (drawing.draws or noticing.draws) and (self._layouts.input or self._layouts.output):
             remedy = 'state layouts with input "" and output "", so that every rank draws all of them, or use tensor 1'
             raise UsageError(f"{where} draws random numbers for its own rows alone; {remedy}")
         if any(each._version != before[name] for name, each in buffers.items()):
             raise UsageError(f"{where} writes its buffers, so members would differ; use tensor 1")
         return y
+
+
+class _Drawing(TorchDispatchMode):
+    """Notices what draws random numbers.
+
+    Attributes:
+        draws: whether anything has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws = False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        self.draws = self.draws or torch.Tag.nondeterministic_seeded in function.tags
+        return function(*arguments, **(named or {}))

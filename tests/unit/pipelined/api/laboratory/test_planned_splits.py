@@ -143,11 +143,25 @@ class Counting(nn.Module):
         return x
 
 
-def test_a_model_that_no_team_can_split_is_planned_with_workers_of_one_rank():
-    layers = [*LAYERS, Counting]
+class Drawing(nn.Module):
+    """Draws random numbers for its own rows, so that no team splits it."""
+
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5, self.training)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [(Counting, "which 2 ranks split, writes its buffers"), (Drawing, "draws random numbers for its own rows alone")],
+)
+def test_a_model_that_no_team_can_split_is_planned_with_workers_of_one_rank(layer, message):
+    layers = [*LAYERS, layer]
     assert search(request(2, model=planned_splits(layers))).chosen.candidate.plan.tensor == 1
-    with pytest.raises(pp.UsageError, match="which 2 ranks split, writes its buffers"):
+    with pytest.raises(pp.UsageError, match=message):
         search(request(2, model=planned_splits(layers, tensor=2)))
+
+
+def test_a_loss_with_a_count_is_planned_with_workers_of_one_rank():
     counted = planned_splits()
     object.__setattr__(counted.model, "_loss", lambda y, targets: (y.sum(), 3))
     assert search(request(2, model=counted)).chosen.candidate.plan.tensor == 1
