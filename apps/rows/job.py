@@ -1,6 +1,7 @@
 """A job: the flags with everything left open filled in, before torch or a transport is there."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from apps.common.choose import choose_plan, clip_of, refuse_other_plan
 from apps.common.config_file import LEFT_OPEN
@@ -81,9 +82,10 @@ def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
         UsageError: a flag says otherwise.
     """
     plan = planned.plan
-    says = {name: getattr(plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches", "batch")}
-    given = {name: value for name in says if (value := getattr(config, name)) is not None}
-    team = {"tensor": plan.tensor, "layout": plan.split or None}
+    sizes = ("schedule", "depth", "width", "microbatch", "microbatches", "batch")
+    says: dict[str, Any] = {name: getattr(plan, name) for name in sizes}
+    given = {name: value for name in sizes if (value := getattr(config, name)) is not None}
+    team: dict[str, Any] = {"tensor": plan.tensor, "layout": plan.split or None}
     asked = {name: value for name, value in config.given_team.items() if value != AUTO}
     refuse_other_plan(config.plan, says | team, given | asked)
     return replace(config, **says, **team, knobs=plan.knobs, recompute=planned.recompute)

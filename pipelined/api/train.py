@@ -94,8 +94,7 @@ def train(
             "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
         width: pipelines that run in parallel, each on its own microbatches; default: 1, or all ranks with `tensor`.
-        tensor: the ranks of a worker, which compute each layer together; see docs/sharding.md. "auto" finds them with
-            all else that is not given, as `pipelined.plan` does.
+        tensor: the ranks of a worker, which compute each layer together; "auto" plans them; see docs/sharding.md.
         layout: how the ranks of a worker split every layer; see docs/sharding.md.
         microbatches: of one pipeline in a step; default: twice the depth.
         steps: steps to train; default: `len(batches)`.

@@ -91,8 +91,8 @@ class PlannedLayers:
     def build(self) -> Any:
         return self.model
 
-    def build_member(self) -> None:
-        """See `MeasuredModel`: no plan splits a row of layers."""
+    def build_member(self) -> Any:
+        """See `MeasuredModel`: no plan splits these layers."""
 
     def numerics(self) -> Any:
         return self.precision

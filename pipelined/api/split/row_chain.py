@@ -225,13 +225,14 @@ class RowChain:
         shards, pieces = part.enters(x.shards), self._pieces(layer)
         enters = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards, x.trained)
         gives, moved = self._moved(enters, lambda run: part.forward(_at(run), enters, pieces))
+        forward, backward, kept = moved.tolist()
         trained = {name for name, each in layer.module.named_parameters() if each.requires_grad}
         update, numbers = 0.0, 0
         for name, each in layer.parameters().items():
             if name.startswith(part.own) and self.first(f"{layer.name}.{name}") not in counted:
                 update += sum_path(each).seconds(self.links, self.dtype.itemsize, self.node) if name in trained else 0.0
                 numbers += each.size(self.rank) if name in trained else 0
-        return PartOption(split, enters, gives, PartCosts(*moved, update, numbers))
+        return PartOption(split, enters, gives, PartCosts(forward, backward, kept, update, numbers))
 
     def _moved(self, x: Value, part: Callable[[Reader], Coroutine[Any, Any, Value]]) -> tuple[Value, Numbers]:
         """What a part gives, and the costs of its moves, with what it keeps."""

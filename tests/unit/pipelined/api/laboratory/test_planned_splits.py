@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,7 +14,9 @@ from collectives import Links
 from pipelined.api.laboratory.planned_splits import PlannedSplits
 from pipelined.api.model.sequential import LayeredModel
 from pipelined.planner import SearchRequest, Stated, search
-from pipelined.planner.candidates import candidates
+from pipelined.planner.bounds import least_bytes
+from pipelined.planner.candidates import Candidate, candidates
+from pipelined.planner.queue import held_by_layouts
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation.machine import Machine
 from pipelined.training.job import Numerics
@@ -71,6 +74,26 @@ def test_the_best_is_that_of_simulating_every_layout_of_every_plan(ranks, limit,
     result, truth = search(asked), everything(asked)
     assert result.chosen.step_s == pytest.approx(truth[0].step_s, rel=1e-12)
     assert result.simulated < len(truth)
+
+
+@pytest.mark.parametrize(
+    ("plan", "optimizer"),
+    [
+        (pp.Plan("gpipe", 1, 1, 4, 1, tensor=4), torch.optim.AdamW),
+        (pp.Plan("one_f_one_b", 2, 1, 2, 2, tensor=2), SGD),
+        (pp.Plan("chimera", 2, 1, 2, 2, tensor=2), torch.optim.Adagrad),
+    ],
+)
+def test_a_layout_moves_what_its_team_moves_and_holds_no_less_than_its_bounds(plan, optimizer):
+    model, machine = planned_splits(optimizer=optimizer), Machine(SLOW)
+    even, _ = model.team(plan, machine)
+    texts, moves = model.layouts(plan, machine)
+    bounds = held_by_layouts(model, Candidate(plan), even, machine, len(texts))
+    for text, moved, bound in zip(texts, moves, bounds, strict=True):
+        workload, each = model.team(replace(plan, split=text), machine)
+        assert moved == pytest.approx(np.array([(one.forward + one.backward, one.update) for one in each]))
+        held, least = (least_bytes(Candidate(plan), sizes) for sizes in (workload, even))
+        assert least <= bound <= held and bound > 0.85 * held
 
 
 def test_more_memory_is_never_dearer():
