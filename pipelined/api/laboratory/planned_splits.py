@@ -93,7 +93,7 @@ class PlannedSplits(PlannedLayers):
         """See `SizedLayouts`. The optimizer keeps at least as much of a number as of all numbers together."""
         _, front = self._front(plan, machine)
         whole, even = self.workload(plan), self.team(plan, machine)[0]
-        numbers, kept = front.costs[:, :, 4], front.costs[:, :, 2] * plan.layout.parts
+        numbers, kept = front.costs[:, :, 4], front.costs[:, :, 2] * plan.stage_map.parts
         frozen = np.array([stage.frozen_bytes for stage in whole.stages]) + np.zeros_like(numbers)
         elements = np.zeros((len(numbers), len(groups)))
         for place, (stages, full, share) in enumerate(zip(groups, whole.parameters, even.parameters, strict=True)):

@@ -31,7 +31,7 @@ class PlannedTeam:
 
     def workload(self, plan: Plan) -> Workload:
         """Bytes of the member in each stage, from the record of the code that trains; seconds are not known."""
-        member, parts = self._member, plan.layout.parts
+        member, parts = self._member, plan.stage_map.parts
         parameters = list(member.parameters(self._cut(plan)))
         if self.whole.precision.shard_optimizer:
             parameters = [*map(_divided, parameters, self.whole.workload(plan).parameters)]
