@@ -56,7 +56,14 @@ class Team:
 
     @classmethod
     def of(cls, plan: Plan, layout: str | None, dtype: torch.dtype) -> "Team":
-        """The ranks of a plan's workers. A layout that the plan has comes first."""
+        """The ranks of a plan's workers, with the plan's own layout where it has one.
+
+        Raises:
+            UsageError: the plan has another layout.
+        """
+        if plan.split and layout not in (None, plan.split):
+            fact = f"the plan has another layout (layout: {layout}, the plan's: {plan.split})"
+            raise UsageError(f"{fact}; leave layout out")
         return cls(plan.tensor, plan.split or layout, plan.rows, plan.microbatches, plan.depth, dtype)
 
     def __post_init__(self) -> None:
