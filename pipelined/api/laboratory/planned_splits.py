@@ -36,6 +36,7 @@ class PlannedSplits(PlannedLayers):
     """See `PlannedLayers`."""
 
     _teams: dict[tuple[Any, ...], PlannedTeam] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
+    _possible: dict[tuple[int, int], bool] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
     _fronts: dict[tuple[Any, ...], tuple[list[str], RowFront]] = field(
         default_factory=dict, compare=False, repr=False, kw_only=True
     )
@@ -51,7 +52,10 @@ class PlannedSplits(PlannedLayers):
                 raise self._hindrance
             return False
         if is_open(plan):
-            return not self._search(plan, Machine()).hindrance(plan.tensor)
+            key = plan.tensor, plan.rows
+            if key not in self._possible:
+                self._possible[key] = not self._search(plan, Machine()).hindrance(plan.tensor)
+            return self._possible[key]
         try:
             self._team(plan)
         except UsageError:
