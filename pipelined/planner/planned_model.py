@@ -109,9 +109,9 @@ class SplitModel(Protocol):
         ...
 
     def lighter(self, plan: Plan) -> Plan | None:
-        """The same teams with an open layout, of which members hold less and move as much or more; None: there is none.
+        """The same teams with an open layout, of which members hold less and move as much or more.
 
-        The planner takes it where the plan, or one of its layouts, does not fit the memory.
+        The planner takes it where the plan, or one of its layouts, does not fit the memory. None: no state holds less.
         """
         ...
 

@@ -48,7 +48,7 @@ class Front:
 
     @property
     def bound(self) -> float:
-        """That of the next layout; infinity: there is none."""
+        """That of the next layout; infinity: all have had their turn."""
         return float(self._bounds[self._places[self._left]]) if self._left < len(self._places) else float("inf")
 
     def take(self) -> str:
@@ -71,7 +71,7 @@ class Queue:
     """The candidates that may fit, the lowest bound first.
 
     A plan of teams waits with even shares and free moves. When its turn comes, the front of its layouts takes its
-    place, with the bound of the next of them; only the layout whose turn it is becomes a candidate.
+    place, with the bound of the next of them; only the layout at the front becomes a candidate.
 
     Attributes:
         waiting: (bound, order, candidate, the front of its open plan, if it is known), a heap.

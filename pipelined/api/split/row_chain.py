@@ -205,7 +205,7 @@ class RowChain:
             names: of what has factors in it.
             x: a value as it comes, however it is split.
             streams: of the second half of a Transformer's layer, how the stream may lie.
-            counted: parameters whose sums are counted already.
+            counted: parameters of which the sums are counted already.
         """
         name, module = leaf
         rows = {stream.shards.mesh.sizes["rows"] for stream in streams}

@@ -181,7 +181,7 @@ class _Recorder:
 
 
 class _Noting(_Recorder):
-    """The same without operations, whose counting takes most of the time."""
+    """The same, without counting operations, which takes most of the time."""
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
         return work(), 0.0, 0.0
