@@ -103,7 +103,7 @@ def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
     """Of each stage the costs that every layout has: its input, and the parameters that no factors split."""
     found, counted = [np.zeros(len(PartCosts._fields)) for _ in row.ends[1:]], set[str]()
     for stage, end in enumerate(row.ends[:-1]):
-        found[stage][2] = row.options[end][0].enters.array.nbytes if stage else 0
+        found[stage][2] = row.options[end][0].enters.array.nbytes
     for place, (row_name, row_module) in enumerate(chain.row):
         stage = sum(start <= place for start in chain.starts)
         for name, module in leaves(row_name, row_module):

@@ -224,7 +224,8 @@ class RowChain:
         part = layer.parts()[number]
         shards, pieces = part.enters(x.shards), self._pieces(layer)
         enters = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards, x.trained)
-        gives, moved = self._moved(enters, lambda run: part.forward(_at(run), enters, pieces))
+        known = self._counted(x) and (x.trained or _lying(shards) == _lying(x.shards))
+        gives, moved = self._moved(lambda run: part.forward(_at(run), enters, pieces), [enters.array] if known else [])
         forward, backward, kept = moved.tolist()
         trained = {name for name, each in layer.module.named_parameters() if each.requires_grad}
         update, numbers = 0.0, 0
@@ -234,11 +235,17 @@ class RowChain:
                 numbers += each.size(self.rank) if name in trained else 0
         return PartOption(split, enters, gives, PartCosts(forward, backward, kept, update, numbers))
 
-    def _moved(self, x: Value, part: Callable[[Reader], Coroutine[Any, Any, Value]]) -> tuple[Value, Numbers]:
-        """What a part gives, and the costs of its moves, with what it keeps."""
+    def _counted(self, x: Value) -> list[torch.Tensor]:
+        """What another counts if it is kept: a result by the part before, the first stage's input by the stage."""
+        return [x.array] if x.trained or x.array is self.inputs else []
+
+    def _moved(
+        self, part: Callable[[Reader], Coroutine[Any, Any, Value]], counted: Sequence[torch.Tensor] = ()
+    ) -> tuple[Value, Numbers]:
+        """What a part gives, and the costs of its moves, with what it keeps besides what is counted."""
         outline = Outline(self.rank)
         given = outline.run(part(outline))
-        kept = kept_by(self.rank, x, part) if self.counts_kept else 0
+        kept = kept_by(self.rank, part, counted) if self.counts_kept else 0
         return given, np.array([*outline.seconds(self.links, self.node), kept])
 
     def _passed(self, x: Value, passing: Sequence[Passing]) -> tuple[Value, Numbers]:
@@ -250,7 +257,7 @@ class RowChain:
                 value = await each(_at(run), value)
             return value
 
-        return self._moved(x, through)
+        return self._moved(through, self._counted(x))
 
     def _by_rows(self, x: Value) -> PartOption:
         """A value at the beginning of a stage."""
@@ -266,7 +273,7 @@ class RowChain:
             for j, option in enumerate(options):
                 key = sides[0][i], sides[1][j]
                 if key not in known:
-                    _, moved = self._moved(x, partial(_move, x, option.enters.shards))
+                    _, moved = self._moved(partial(_move, x, option.enters.shards), self._counted(x))
                     known[key] = np.full(MOVED, inf) if same and key[0] != key[1] else moved
                 found[i, j] = spent + known[key]
         return found

@@ -127,18 +127,18 @@ def record(
     return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), held)
 
 
-def kept_by(rank: int, x: Value, part: Callable[[Tape], Coroutine[Any, Any, Value]]) -> int:
+def kept_by(rank: int, part: Callable[[Tape], Coroutine[Any, Any, Value]], counted: Sequence[torch.Tensor] = ()) -> int:
     """Bytes that a part of a stage keeps for the backward, as a record of the whole stage counts them.
 
     Args:
-        x: what it takes; the part before has counted it where it is trained.
         part: its tensors are on the meta device.
+        counted: what it may keep and another part has counted.
     """
     recorder = _Noting(rank)
     tape, kept = Tape(recorder, recorder), _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
         finished(tape.run(part(tape)))
-    return kept.nbytes(tape, [x.array] if x.trained else [])
+    return kept.nbytes(tape, counted)
 
 
 def piece(rank: int, shards: Shards, dtype: torch.dtype, trained: bool = True, *, device: str = "meta") -> torch.Tensor:
