@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelined.api.split.row_chain import FactorsByName, PartCosts, RowChain, RowChoices
+from pipelined.api.split.row_chain import RowChain
+from pipelined.api.split.row_choices import FactorsByName, PartCosts, RowChoices
 from pipelined.api.split.table import leaves, operators, split_layer
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.search.dynamic import Places, front

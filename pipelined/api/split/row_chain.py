@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import nn
 
 from collectives import Links
 from pipelined.api.split.layer import BY_ROWS, ForwardPass, SplitLayer, gathered_output, team
+from pipelined.api.split.row_choices import MOVED, FactorsByName, PartCosts, PartOption, RowChoices
 from pipelined.api.split.table import leaves, operators, split_layer
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
@@ -31,76 +32,8 @@ from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.problem import Numbers
 
-FactorsByName = Mapping[str, Factors]
 Passing = Callable[[ForwardPass, Value], Coroutine[Any, Any, Value]]
 """What a value goes through between two choices."""
-
-
-class PartCosts(NamedTuple):
-    """The costs of a part, those of the moves between two parts first.
-
-    Args:
-        forward, backward: seconds of a microbatch's moves.
-        kept: bytes from the forward to the backward; 0 where they are not asked for.
-        update: seconds of the sums of its gradients, once a step.
-        numbers: of its parameters, on the fullest rank.
-    """
-
-    forward: float = 0.0
-    backward: float = 0.0
-    kept: float = 0.0
-    update: float = 0.0
-    numbers: float = 0.0
-
-
-FREE = PartCosts()
-MOVED = 3
-"""Of these costs those that moves have."""
-
-
-@dataclass(frozen=True)
-class PartOption:
-    """One way to split a part of a layer.
-
-    Args:
-        factors: of what has some in it.
-        enters, leaves: its input and its output.
-    """
-
-    factors: FactorsByName
-    enters: Value
-    leaves: Value
-    costs: PartCosts = FREE
-
-
-class RowChoices(NamedTuple):
-    """The choices along a row.
-
-    Args:
-        options: of each choice; what begins and ends a stage has one.
-        moves: between neighbours, [option of one, option of the next, cost].
-        ends: the places of the choices at which stages begin, and the last.
-    """
-
-    options: Sequence[Sequence[PartOption]]
-    moves: Sequence[Numbers]
-    ends: Sequence[int]
-
-    def costs(self) -> list[Numbers]:
-        """Of each choice, [option, cost]."""
-        return [
-            np.array([option.costs for option in each]).reshape(-1, len(PartCosts._fields)) for each in self.options
-        ]
-
-    def restricted(self, fixed: FactorsByName) -> "RowChoices":
-        """The same with the options that have these factors where they name them."""
-        places = [
-            np.array([at for at, option in enumerate(each) if not _differs(option.factors, fixed)], np.int64)
-            for each in self.options
-        ]
-        options = [[each[at] for at in of] for each, of in zip(self.options, places, strict=True)]
-        pairs = zip(self.moves, places, places[1:], strict=False)
-        return RowChoices(options, [matrix[np.ix_(one, other)] for matrix, one, other in pairs], self.ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +233,3 @@ async def _through(layer: SplitLayer, pieces: Mapping[str, torch.Tensor], at: Fo
 def _lying(shards: Shards) -> Any:
     """What every rank holds."""
     return tuple(shards.layout.partial.items()), tuple(map(shards.pieces, range(shards.mesh.size)))
-
-
-def _differs(factors: FactorsByName, fixed: FactorsByName) -> bool:
-    return any(fixed.get(name, each) != each for name, each in factors.items())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import inf
 
 from pipelined.api.split.layer import SplitLayer
-from pipelined.api.split.row_chain import FactorsByName, RowChain
+from pipelined.api.split.row_chain import RowChain
+from pipelined.api.split.row_choices import FactorsByName
 from pipelined.api.split.table import operators, split_layer
 from pipelined.errors import UsageError
 from pipelined.sharding.factors import Factors
