@@ -5,6 +5,7 @@ only after every check that does not need it.
 """
 
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,8 @@ def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
 
 
 def _show(job: Job, launch: Launch) -> int:
+    if job.config.is_open and (ranks := launch.world_size or 1) > 1:
+        job = replace(job, reason=f"open: a run measures first, and chooses a plan of {ranks} ranks")
     if launch.rank == 0:
         print(job.json() if job.config.print_config else f"{job.describe()}\n{_table(job)}")
     return 0

@@ -142,6 +142,13 @@ def test_a_dry_run_prints_how_a_team_splits_the_layers_and_what_it_moves(capsys)
     assert f"update {4 * whole:,} a step" in printed
 
 
+def test_a_dry_run_of_an_open_plan_says_that_a_run_measures_first(capsys, monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "3")
+    assert main("apps.vgg", VGGFlags(), ["--tensor=auto", "--dry-run"]) == 0
+    assert "(open: a run measures first, and chooses a plan of 3 ranks)" in capsys.readouterr().out
+
+
 PLANNED = ["plan", "--program", "apps.vgg", "--ranks", "2", "--costs", "flops=1e9", "--schedule=gpipe", "--depth=1"]
 
 
