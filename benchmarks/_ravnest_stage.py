@@ -26,6 +26,7 @@ from pipelined.ravnest.backed import BackedPlace, fixed_order
 from pipelined.ravnest.orders import NodeOrder, OrderTracer
 from pipelined.ravnest.planning.places import StagePlace
 from pipelined.ravnest.records import Clusters
+from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
@@ -41,7 +42,7 @@ class TimingTracer(OrderTracer):
     """Keeps the order of one rank, and when each backward ended."""
 
     def __init__(self, microbatches: int):
-        super().__init__(microbatches)
+        super().__init__(microbatches, beside=NullTracer())
         self.ends = list[float]()
 
     def record(self, category: str, name: str, start: float, end: float, place: Any = ()) -> None:
