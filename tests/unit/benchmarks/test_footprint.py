@@ -226,7 +226,7 @@ def test_of_a_member_autocast_keeps_the_copies_that_were_planned(layout, again):
     config, rows = ModelConfig(layers=2, d_model=64, heads=8, vocab=128, positions=16, dropout=0.0), 8
     ids = torch.arange(rows * 16).view(rows, 16) % config.vocab
     model = ShardedGPT2(config, factors_of(layout, 4), states_of(layout), again=again)
-    plan = pp.Plan("gpipe", 1, 1, rows, 1, tensor=4, split=layout)
+    plan = pp.Plan("gpipe", 1, 1, rows, 1, tensor=4, layout=layout)
     kept, planned = [], []
     for autocast in (None, torch.bfloat16):
         kept.append(max(on_ranks(model, 4, (ids, ids), autocast=autocast)))
@@ -246,9 +246,10 @@ def test_a_member_of_a_row_keeps_what_its_record_says(layout, autocast):
     def loss(y, targets):
         return nn.functional.cross_entropy(y.flatten(0, 1), targets.flatten())
 
-    split = SplitRow(row, loss, 0, step[0], ranks=2, layout=layout, rows=8)
+    model = LayeredModel(row, loss, 0, step[0])
+    split = SplitRow(model, step[0], ranks=2, layout=layout, rows=8)
     numerics = Numerics(autocast=autocast)
-    whole = PlannedLayers(LayeredModel(row, loss, 0, step[0]), step, torch.optim.AdamW, numerics, {})
+    whole = PlannedLayers(model, step, torch.optim.AdamW, numerics, {})
     (planned,) = PlannedTeam(split, whole).workload(pp.Plan("gpipe", 1, 1, 8, 1, tensor=2)).stages
     kept = max(on_ranks(split, 2, step, autocast=numerics.autocast))
     assert 0.98 * kept <= planned.activation_bytes <= 1.15 * kept
