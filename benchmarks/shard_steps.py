@@ -127,7 +127,7 @@ def pick(request: SearchRequest, options: Options) -> list[Outcome]:
     if plan is not None:
         return [*spread_out(every, options.layouts), request.simulate(Candidate(plan))]
     split = split_text("data", request.ranks)
-    data = min((one for one in every if one.candidate.plan.split == split), key=lambda one: one.order)
+    data = min((one for one in every if one.candidate.plan.layout == split), key=lambda one: one.order)
     return [*spread_out([one for one in every if one is not data], options.layouts - 1), data]
 
 
@@ -141,7 +141,7 @@ def teams(request: SearchRequest, seed: int) -> Iterator[Candidate]:
         layouts, _ = planned.layouts(candidate.plan, request.machine)
         drawn = [text_of(tuple(chance.choices(every, k=5)), states_of("data")) for _ in range(DRAWN)]
         for split in dict.fromkeys([*layouts, *(split_text(name, ranks) for name in NAMED), *drawn]):
-            plan = replace(candidate.plan, split=split)
+            plan = replace(candidate.plan, layout=split)
             if planned.splits(plan):
                 yield Candidate(plan)
 

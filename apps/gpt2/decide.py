@@ -88,7 +88,7 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
     saved = checkpoint.open(path).meta.config if path else {}
     require_known(saved.get("schedule", job.plan.schedule))
     before = recorded(saved)
-    if before and names_layout(job.config) and before.plan.split != job.config.layout:
+    if before and names_layout(job.config) and before.plan.layout != job.config.layout:
         before = None
     if before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch):
         return Decision(before, f"as in {path}").plain()

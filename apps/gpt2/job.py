@@ -61,7 +61,7 @@ class Job:
     @property
     def states(self) -> dict[str, str]:
         """What ranks that multiply by one weight split of it, by operator."""
-        return states_of(self.plan.split)
+        return states_of(self.plan.layout)
 
     def plain(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it: --print-config prints it, and checkpoints record it."""
@@ -133,7 +133,7 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
     if config.team > 1 and is_searched(config.layout):
         text = searched(config.layout or AUTO, model, plan, sequence, config.itemsize, again=config.recompute)
         config = replace(config, layout=text)
-    plan = replace(plan, split=split_text(config.layout, config.team))
+    plan = replace(plan, layout=split_text(config.layout, config.team))
     split_of(model, plan)
     if planned:
         plan = replace(plan, costs=planned.plan.costs)

@@ -31,7 +31,7 @@ def given(config: GPT2Flags) -> dict[str, Any]:
 def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
     """The fields of a `GPT2Flags` that give this plan."""
     flags = {name: getattr(plan, name) for name in ("schedule", *SIZES, "tensor")}
-    return {**flags, "layout": plan.split or None, "knobs": plan.knobs, "recompute": recompute}
+    return {**flags, "layout": plan.layout or None, "knobs": plan.knobs, "recompute": recompute}
 
 
 def is_open(config: GPT2Flags) -> bool:
@@ -65,7 +65,7 @@ def follow_plan(
     flags = given(config) | ({} if config.batch is None else {"batch": config.batch})
     if config.layout is not None:
         text = split_text(config.layout, plan.tensor)
-        flags["layout"] = text if "+" in plan.split else sub(r"\+\w+", "", text)  # plans once left states to the flag
+        flags["layout"] = text if "+" in plan.layout else sub(r"\+\w+", "", text)  # plans once left states to the flag
     refuse_other_plan(config.plan, says, flags)
     named = {} if config.layout is None else {"layout": config.layout}  # it may say more than the plan's factors
     return replace(config, **arrangement(planned.plan, planned.recompute) | named), planned

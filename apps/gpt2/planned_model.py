@@ -101,19 +101,19 @@ class PlannedGPT2:
         if self.runs and alone(self.config):
             return False
         team = self._team(plan, Machine())
-        return team.possible if is_open(plan) else team.fits(layout_of(factors_of(plan.split, plan.tensor)))
+        return team.possible if is_open(plan) else team.fits(layout_of(factors_of(plan.layout, plan.tensor)))
 
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
-        team, key = self._team(plan, machine), (plan.tensor, plan.rows, machine, plan.split)
+        team, key = self._team(plan, machine), (plan.tensor, plan.rows, machine, plan.layout)
         if key not in self._texts:
-            self._texts[key] = [text_of(layout, states_of(plan.split)) for layout in team.front]
+            self._texts[key] = [text_of(layout, states_of(plan.layout)) for layout in team.front]
         return self._texts[key], moves_of_front(self.model, plan, self.sequence, team)
 
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
         return sizes_of_front(self.model, plan, self.sequence, self._team(plan, machine), groups, **self.config.held)
 
     def lighter(self, plan: Plan) -> Plan | None:
-        state, *_ = states_of(plan.split).values()
+        state, *_ = states_of(plan.layout).values()
         following = (*STATES, None)[("none", *STATES).index(state)]
         if self.config.layout is not None or following is None:
             return None
@@ -121,7 +121,7 @@ class PlannedGPT2:
             require_divisible(plan, self.all_reduce)
         except UsageError:
             return None
-        return replace(plan, split=f"+{following}")
+        return replace(plan, layout=f"+{following}")
 
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         costs = EVEN if is_open(plan) else costs_of(self._team(plan, machine), plan)
@@ -129,7 +129,7 @@ class PlannedGPT2:
         return sizes, stage_moves(self.model, plan, self.sequence, costs)
 
     def _team(self, plan: Plan, machine: Machine) -> TeamChain:
-        states = tuple(states_of(plan.split).values())
+        states = tuple(states_of(plan.layout).values())
         key = plan.tensor, plan.rows, machine, states
         if key not in self._teams:
             self._teams[key] = team_chain(
@@ -155,17 +155,17 @@ class PlannedGPT2:
 
     def build_member(self) -> Any:
         ranks = 2 if self.config.tensor == AUTO else self.config.team
-        plan = Plan("gpipe", 1, 1, ranks, 1, tensor=ranks, split=split_text(self.config.layout, ranks))
+        plan = Plan("gpipe", 1, 1, ranks, 1, tensor=ranks, layout=split_text(self.config.layout, ranks))
         return self.build_split(plan) if ranks > 1 and self.splits(plan) else None
 
     def divides(self, plan: Plan) -> bool:
-        return divides(plan.split)
+        return divides(plan.layout)
 
     def build_split(self, plan: Plan) -> Any:
         from apps.lm.sharded.gpt2 import ShardedGPT2
 
-        factors, again = factors_of(plan.split, plan.tensor), self.config.recompute_attention
-        return ShardedGPT2(self.model, factors, states_of(plan.split), again=again)
+        factors, again = factors_of(plan.layout, plan.tensor), self.config.recompute_attention
+        return ShardedGPT2(self.model, factors, states_of(plan.layout), again=again)
 
     def numerics(self) -> Any:
         from apps.common.numerics import numerics

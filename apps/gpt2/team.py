@@ -63,7 +63,7 @@ def split_of(model: ModelConfig, plan: Plan) -> dict[str, Factors]:
     """
     if plan.tensor == 1:
         return {}
-    factors = factors_of(plan.split, plan.tensor)
+    factors = factors_of(plan.layout, plan.tensor)
     require_fitting(factors, model.heads, plan.rows)
     return factors
 

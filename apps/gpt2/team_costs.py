@@ -72,14 +72,14 @@ def layout_of(factors: Mapping[str, Factors]) -> TeamLayout:
 
 def costs_of(team: TeamChain, plan: Plan) -> Costs:
     """The costs of the plan's layout."""
-    return team.costs(layout_of(factors_of(plan.split, plan.tensor)))
+    return team.costs(layout_of(factors_of(plan.layout, plan.tensor)))
 
 
 def sizes(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, **held: Any) -> Workload:
     """The workload of a rank, as `workload`; of a team that of its fullest member."""
     if plan.tensor == 1:
         return workload(config, plan, sequence, itemsize, **held)
-    states = tuple(states_of(plan.split).values())
+    states = tuple(states_of(plan.layout).values())
     product = held.get("product", 0)
     team = team_chain(
         config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize, states=states, product=product
@@ -175,7 +175,7 @@ def team_workload(
     """
     single, members = replace(plan, tensor=1), plan.tensor
     alone = workload(config, single, sequence, itemsize, exact=exact, masters=masters)
-    alone = alone.divided(plan) if divided or divides(plan.split) else alone
+    alone = alone.divided(plan) if divided or divides(plan.layout) else alone
     every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence
     stages = []
     for stage, kinds in zip(alone.stages, every, strict=True):

@@ -71,7 +71,7 @@ def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None =
     ranks = None if config.tensor == AUTO else world_size  # a planner fits the ranks
     plan, reason = choose_plan(config, ranks, tensor=config.team, layers=task.depth, batch=task.batch)
     if planned is not None:
-        plan, reason = replace(plan, split=planned.plan.split), f"{config.plan or AUTO_PLAN}: {planned.why}"
+        plan, reason = replace(plan, layout=planned.plan.layout), f"{config.plan or AUTO_PLAN}: {planned.why}"
     return Job(config, task, plan, reason, planned)
 
 
@@ -85,7 +85,7 @@ def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
     sizes = ("schedule", "depth", "width", "microbatch", "microbatches", "batch")
     says: dict[str, Any] = {name: getattr(plan, name) for name in sizes}
     given = {name: value for name in sizes if (value := getattr(config, name)) is not None}
-    team: dict[str, Any] = {"tensor": plan.tensor, "layout": plan.split or None}
+    team: dict[str, Any] = {"tensor": plan.tensor, "layout": plan.layout or None}
     asked = {name: value for name, value in config.given_team.items() if value != AUTO}
     refuse_other_plan(config.plan, says | team, given | asked)
     return replace(config, **says, **team, knobs=plan.knobs, recompute=planned.recompute)

@@ -58,15 +58,15 @@ def candidates(
         UsageError: no such schedule, or no plan matches.
     """
     fixed = dict(fixed or {})
-    tensor, split, compiles = fixed.pop("tensor", 1), fixed.pop("layout", None) or "", fixed.get("compile", False)
-    splitting = _divisors(ranks)[1:] if split else _divisors(ranks)  # one rank would drop the layout
+    tensor, layout, compiles = fixed.pop("tensor", 1), fixed.pop("layout", None) or "", fixed.get("compile", False)
+    splitting = _divisors(ranks)[1:] if layout else _divisors(ranks)  # one rank would drop the layout
     teams = splitting if tensor == AUTO else [tensor] if ranks % tensor == 0 else []
     recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
     names = [fixed["schedule"]] if "schedule" in fixed else known()
     for name in names:
         find(name)
     every = [
-        replace(plan, tensor=team, split=split)
+        replace(plan, tensor=team, layout=layout)
         for team in teams
         for name in names
         for plan in _of(name, ranks // team, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
@@ -74,7 +74,7 @@ def candidates(
     ]
     found = [plan for plan in every if (asynchronous or plan.flushes) and (not compiles or is_compilable(plan))]
     if not found:
-        fixed |= ({} if tensor == 1 else {"tensor": tensor}) | ({"layout": split} if split else {})
+        fixed |= ({} if tensor == 1 else {"tensor": tensor}) | ({"layout": layout} if layout else {})
         settings = "".join(f", {name}: {value}" for name, value in fixed.items())
         kind = "schedule" if asynchronous else "schedule with a flush"
         fact = f"no {kind} uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{settings})"

@@ -152,7 +152,7 @@ def _arrangement(outcome: Outcome) -> str:
     plan = outcome.candidate.plan
     again = ", recomputing" if outcome.candidate.recompute else ""
     sizes = f"depth {plan.depth} x width {plan.width}, microbatches of {plan.microbatch} x {plan.microbatches}"
-    sizes += f", teams of {plan.tensor} ranks with layout {plan.split}" if plan.tensor > 1 else ""
+    sizes += f", teams of {plan.tensor} ranks with layout {plan.layout}" if plan.tensor > 1 else ""
     return f"{outcome.candidate.label}, {sizes}{again}"
 
 

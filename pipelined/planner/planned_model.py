@@ -56,7 +56,7 @@ class StageMoves(NamedTuple):
 
 def is_open(plan: Plan) -> bool:
     """Whether the layout of the plan's teams is left open; its text then is +STATE, or empty."""
-    return plan.tensor > 1 and plan.split[:1] in ("", "+")
+    return plan.tensor > 1 and plan.layout[:1] in ("", "+")
 
 
 class LayoutSizes(NamedTuple):
@@ -104,7 +104,7 @@ class SplitModel(Protocol):
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
         """The layouts among which the best is for every plan with these teams and microbatches.
 
-        Returns: each as `Plan.split`; and its moves in seconds, [layout, stage, (of a microbatch, of a step)].
+        Returns: each as `Plan.layout`; and its moves in seconds, [layout, stage, (of a microbatch, of a step)].
         """
         ...
 

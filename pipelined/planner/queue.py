@@ -37,13 +37,13 @@ class Front:
         lightened: the lowest bound of these; infinity: all fit.
     """
 
-    def __init__(self, splits: Sequence[str], bounds: NDArray[np.float64], held: NDArray[np.float64], limit: float):
+    def __init__(self, layouts: Sequence[str], bounds: NDArray[np.float64], held: NDArray[np.float64], limit: float):
         fits = held <= limit
         self.considered, self.too_big = len(bounds), int((~fits).sum())
         self.lightened = float(bounds[~fits].min(initial=np.inf))
         places = np.flatnonzero(fits)
         self._places = places[np.argsort(bounds[places], kind="stable")]
-        self._splits, self._bounds = splits, bounds
+        self._layouts, self._bounds = layouts, bounds
         self._left = 0
 
     @property
@@ -54,7 +54,7 @@ class Front:
     def take(self) -> str:
         """The next layout."""
         self._left += 1
-        return self._splits[int(self._places[self._left - 1])]
+        return self._layouts[int(self._places[self._left - 1])]
 
 
 def held_by_layouts(
@@ -114,9 +114,9 @@ class Queue:
             self._lighten(candidate)
         else:
             self.considered -= 1
-            split = front.take()
+            layout = front.take()
             self._push(front.bound, candidate, front, worst)
-            self.add(replace(candidate, plan=replace(candidate.plan, split=split)))
+            self.add(replace(candidate, plan=replace(candidate.plan, layout=layout)))
         return None
 
     def _push(self, bound: float, candidate: Candidate, front: Front | None = None, worst: float = inf) -> None:
@@ -166,7 +166,7 @@ class Queue:
             candidate.plan,
             candidate.plan.stage_map,
         )  # placement and teams decide which ranks divide an update
-        sizes = plan.depth, plan.microbatch, plan.tensor, plan.split
+        sizes = plan.depth, plan.microbatch, plan.tensor, plan.layout
         key = sizes, stage_map.parts, plan.flushes or stage_map.updates, frozenset(stage_map.placement.items())
         if key not in self._workloads:
             workload = self._request.workload(plan)

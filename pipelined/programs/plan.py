@@ -47,7 +47,7 @@ class Plan:
         costs: the costs that determine the idle gaps in which gradient sums start (see `programs.overlap`). They change
             no result of training, so plans that differ in them alone are equal.
         tensor: the ranks of a worker, T.
-        split: how they split the model, as `--layout` of its program has it; "" for one rank, or where that is open.
+        layout: how they split the model, as `--layout` of its program has it; "" for one rank, or where that is open.
     """
 
     schedule: str
@@ -58,7 +58,7 @@ class Plan:
     knobs: Mapping[str, Value] = field(default_factory=dict, hash=False)
     costs: Costs = field(default=DEFAULT_COSTS, compare=False)
     tensor: int = 1
-    split: str = ""
+    layout: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", name_of(self.schedule))
@@ -67,7 +67,7 @@ class Plan:
         for name in (*SIZES, "tensor"):
             require_whole(name, getattr(self, name), 1)
         if self.tensor == 1:
-            object.__setattr__(self, "split", "")
+            object.__setattr__(self, "layout", "")
         if self.microbatch % self.stage_map.parts:
             fact = f"{SCALE.of(self)} cuts each microbatch in {self.stage_map.parts} (microbatch: {self.microbatch})"
             raise PlanError(f"{fact}; make it a multiple of {self.stage_map.parts}")
@@ -96,17 +96,17 @@ class Plan:
         knobs = {knob.name: document.get(knob.name, knob.default) for knob in knobs_of(document["schedule"])}
         require_possible({**sizes, **knobs})
         costs = Costs.parse(document["costs"], sizes["depth"]) if "costs" in document else DEFAULT_COSTS
-        split = (document.get("layout") or "") if sizes["tensor"] > 1 else ""
-        if type(split) is not str:
-            raise TypeError(f"layout is {split!r} and should be of type str")
-        return cls(document["schedule"], **sizes, knobs=knobs, costs=costs, split=split)
+        layout = (document.get("layout") or "") if sizes["tensor"] > 1 else ""
+        if type(layout) is not str:
+            raise TypeError(f"layout is {layout!r} and should be of type str")
+        return cls(document["schedule"], **sizes, knobs=knobs, costs=costs, layout=layout)
 
     def plain(self) -> dict[str, Any]:
         """The plan as flat JSON: the schedule, the sizes, every knob with its value, and what else is not default."""
         sizes = {name: getattr(self, name) for name in SIZES}
         knobs = {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
         costs = {} if self.costs == DEFAULT_COSTS else {"costs": self.costs.plain()}
-        team = {} if self.tensor == 1 else {"tensor": self.tensor, "layout": self.split}
+        team = {} if self.tensor == 1 else {"tensor": self.tensor, "layout": self.layout}
         return {"schedule": self.schedule, **sizes, **knobs, **costs, **team}
 
     @cached_property

@@ -152,7 +152,7 @@ def _of_plan(path: Path) -> str:
     Raises:
         UsageError: it is damaged, or its workers are single ranks.
     """
-    if not (split := read_plan(path).plan.split):
+    if not (split := read_plan(path).plan.layout):
         raise UsageError(f"{path} is a plan without teams, and has no layout; give it to --plan, or another --layout")
     return split
 

@@ -72,7 +72,7 @@ class PlannedSplits(PlannedLayers):
     def build_split(self, plan: Plan) -> SplitRow:
         """See `SplitModel`."""
         assert isinstance(self.model, LayeredModel), "`splits` refuses others"
-        return SplitRow(self.model, ranks=plan.tensor, layout=plan.split, rows=plan.rows)
+        return SplitRow(self.model, ranks=plan.tensor, layout=plan.layout, rows=plan.rows)
 
     def build_member(self) -> SplitRow | None:
         """See `MeasuredModel`: split as given, else as in megatron, else by what moves for the shortest time."""
@@ -135,11 +135,11 @@ class PlannedSplits(PlannedLayers):
             raise UsageError(f"a team takes targets of one tensor (a {type(targets).__name__}); use tensor 1")
         meta_inputs(inputs, rows, self.precision.dtype)
         require_elementwise(self.make_optimizer([torch.nn.Parameter(torch.zeros(2, 2))]))
-        plan = Plan("gpipe", 1, 1, rows, 1, tensor=2, split=NAMED if rows > 1 else MEGATRON)
+        plan = Plan("gpipe", 1, 1, rows, 1, tensor=2, layout=NAMED if rows > 1 else MEGATRON)
         PlannedTeam(self.build_split(plan), self).workload(plan)
 
     def _team(self, plan: Plan) -> PlannedTeam:
-        key = plan.tensor, plan.split, plan.rows
+        key = plan.tensor, plan.layout, plan.rows
         if key not in self._teams:
             self._teams[key] = PlannedTeam(self.build_split(plan), self)
         return self._teams[key]

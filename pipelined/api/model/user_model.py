@@ -61,10 +61,10 @@ class Team:
         Raises:
             UsageError: the plan has another layout.
         """
-        if plan.split and layout not in (None, plan.split):
-            fact = f"the plan has another layout (layout: {layout}, the plan's: {plan.split})"
+        if plan.layout and layout not in (None, plan.layout):
+            fact = f"the plan has another layout (layout: {layout}, the plan's: {plan.layout})"
             raise UsageError(f"{fact}; leave layout out")
-        return cls(plan.tensor, plan.split or layout, plan.rows, plan.microbatches, plan.depth, dtype)
+        return cls(plan.tensor, plan.layout or layout, plan.rows, plan.microbatches, plan.depth, dtype)
 
     def __post_init__(self) -> None:
         if self.ranks == 1 and self.layout is not None:

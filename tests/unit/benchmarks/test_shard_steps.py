@@ -28,8 +28,8 @@ def request_():
 def test_the_best_predicted_are_run_and_data_parallelism_with_them(request_):
     picked = pick(request_, OPTIONS)
     *others, data = [one.candidate.plan for one in picked]
-    assert len(picked) == len({plan.split + str(plan.rows) for plan in (*others, data)}) == 3
-    assert {factors.split("=")[1] for factors in data.split.split(",")} == {"4.1.1"}
+    assert len(picked) == len({plan.layout + str(plan.rows) for plan in (*others, data)}) == 3
+    assert {factors.split("=")[1] for factors in data.layout.split(",")} == {"4.1.1"}
     steps = [one.step_s for one in picked[:-1]]
     assert steps == sorted(steps)
 
@@ -44,7 +44,7 @@ def test_an_emulated_team_takes_no_longer_than_the_planner_predicts_and_little_l
             members = [Member(MeshGroups(end, 1), model, plan, 8, speed=OPTIONS.speed, clock=clock) for end in ends]
             return max(await asyncio.gather(*(member.step() for member in members)))
 
-        assert 0.9 * outcome.step_s <= run_virtual(step()) <= 1.005 * outcome.step_s, plan.split
+        assert 0.9 * outcome.step_s <= run_virtual(step()) <= 1.005 * outcome.step_s, plan.layout
 
 
 def test_the_memory_of_every_rank_is_counted_as_it_trains_and_near_what_is_planned(request_):

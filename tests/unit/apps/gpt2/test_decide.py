@@ -90,7 +90,7 @@ def test_a_resumed_run_on_other_ranks_or_another_batch_is_arranged_anew(tmp_path
 @pytest.mark.parametrize(("layout", "kept"), [("data", True), ("megatron", False), (None, True)])
 def test_a_resumed_run_with_a_named_layout_goes_on_with_no_other(tmp_path, monkeypatch, layout, kept):
     team = replace(FEW, plan=AUTO_PLAN, tensor="auto", checkpoint=tmp_path, resume="auto")
-    before = Plan("gpipe", 1, 1, 16, 2, tensor=2, split="data")
+    before = Plan("gpipe", 1, 1, 16, 2, tensor=2, layout="data")
     config = replace(FEW, tensor=2, layout="data", schedule="gpipe")
     path = save(tmp_path, replace(resolve(config, 2), plan=before))
 

@@ -49,7 +49,7 @@ def test_the_papers_is_that_of_the_search_in_its_space(capsys):
 
 def test_the_factors_that_were_found_are_those_of_the_configuration():
     job = resolve(GPT2Flags(**SIZES, layout="auto"), 2)
-    assert job.config.layout == job.plan.split, "a run that is resumed takes what it had"
+    assert job.config.layout == job.plan.layout, "a run that is resumed takes what it had"
     assert planned_model_of(GPT2Flags(**SIZES, layout="auto")).config.layout is None, "a planner searches it"
 
 
@@ -61,7 +61,7 @@ def test_a_plan_file_has_a_layout_if_it_has_teams(tmp_path):
         split = json.loads(path.read_text())["plan"].get("layout")
         given = GPT2Flags(**SIZES, layout=str(path))
         if tensor == 2:
-            assert resolve(given, 2).plan.split == split
+            assert resolve(given, 2).plan.layout == split
             continue
         with pytest.raises(UsageError, match="is a plan without teams, and has no layout"):
             resolve(given, 2)

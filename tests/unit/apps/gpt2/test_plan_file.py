@@ -77,7 +77,7 @@ def test_drift_is_reported_and_called_by_its_name_beyond_a_tenth(taken, told, wa
 def test_a_plan_with_teams_says_how_they_split_the_model(path):
     planned = read_plan(path)
     split = "c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=2.1.1,mlp.c_proj=2.1.1,wte=1.2.1"
-    plan = Plan("gpipe", 1, 3, 4, 4, tensor=2, split=split)
+    plan = Plan("gpipe", 1, 3, 4, 4, tensor=2, layout=split)
     write_plan(path, replace(planned, plan=plan))
     job = resolve(GPT2Flags(plan=path), 6)
     assert (job.plan, job.config.tensor, job.factors["c_fc"]) == (plan, 2, (2, 1, 1))

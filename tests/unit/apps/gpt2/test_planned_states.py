@@ -44,7 +44,7 @@ def everything():
         if candidate.plan.tensor > 1:
             split = product(product(factorizations(RANKS), repeat=len(OPERATORS)), ("none", *STATES))
             texts = [text_of(layout, dict.fromkeys(OPERATORS, state)) for layout, state in split]
-            plans = [plan for text in texts if asked.model.splits(plan := replace(candidate.plan, split=text))]
+            plans = [plan for text in texts if asked.model.splits(plan := replace(candidate.plan, layout=text))]
         outcomes = [asked.simulate(replace(candidate, plan=plan)) for plan in plans]
         found += [(outcome.step_s, outcome.memory) for outcome in outcomes]
     return found
@@ -60,13 +60,13 @@ def test_the_search_finds_what_is_fastest_of_all_layouts_in_all_states_that_fit(
 
 def test_the_least_memory_is_that_of_weights_in_parts_and_without_a_limit_they_are_whole():
     least = min(memory for _, memory in everything())
-    split = search(request(least)).chosen.candidate.plan.split
+    split = search(request(least)).chosen.candidate.plan.layout
     assert "zero3" in states_of(split).values()
-    assert all("+" not in one.candidate.plan.split for one in search(request()).best)
+    assert all("+" not in one.candidate.plan.layout for one in search(request()).best)
 
 
 def test_a_plan_with_states_is_tried_with_divided_updates():
-    model, plans = request().model, [Plan("gpipe", 1, 1, 2, 2, tensor=2, split=split_text(name, 2)) for name in NAMES]
+    model, plans = request().model, [Plan("gpipe", 1, 1, 2, 2, tensor=2, layout=split_text(name, 2)) for name in NAMES]
     assert [model.divides(plan) for plan in plans] == [False, True, True]
     assert [model.build_split(plan).shards_weights for plan in plans] == [False, False, True]
 
@@ -82,9 +82,9 @@ def test_sums_that_cannot_be_scattered_leave_weights_whole():
 def test_what_layouts_hold_is_found_at_once_as_it_is_of_each(state, schedule, depth, tied):
     model = PlannedGPT2(GPT2Flags(tensor="auto"), ModelConfig(2, 16, 4, 32, 8, 0.0, tied=tied), sequence=8, batch=16)
     machine, costs = Machine(Links(1e-5, 1e-8)), Stated(model.layer_costs, 8, flops=1e9)
-    plan = Plan(schedule, depth, 2, 4, 2, tensor=4, split=state)
+    plan = Plan(schedule, depth, 2, 4, 2, tensor=4, layout=state)
     splits, _ = model.layouts(plan, machine)
-    each = [Candidate(replace(plan, split=split)) for split in splits]
+    each = [Candidate(replace(plan, layout=split)) for split in splits]
     alone = [least_bytes(one, priced(model, one.plan, costs, machine)) for one in each]
     held = held_by_layouts(model, Candidate(plan), priced(model, plan, costs, machine), machine, len(splits))
     assert held.tolist() == pytest.approx(alone, rel=2e-9)

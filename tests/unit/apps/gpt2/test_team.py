@@ -73,7 +73,7 @@ def test_a_layout_may_be_a_file_that_shard_wrote(tmp_path):
     assert main(["shard", "--ranks=4", "--batch=32", "--layout=megatron_1d", f"--out={path}", "--json"]) == 0
     found = resolve(GPT2Flags(tensor=4, layout=str(path)), 4)
     assert found.factors == resolve(GPT2Flags(tensor=4, layout="megatron"), 4).factors
-    assert found.plan.split == "c_attn=1.4.1,attn.c_proj=1.1.4,c_fc=1.4.1,mlp.c_proj=1.1.4,wte=1.4.1"
+    assert found.plan.layout == "c_attn=1.4.1,attn.c_proj=1.1.4,c_fc=1.4.1,mlp.c_proj=1.1.4,wte=1.4.1"
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,8 @@ def test_zero1_is_data_with_a_divided_update():
     config = GPT2Flags(tensor=4, layout="zero1")
     assert config.divides and not GPT2Flags(tensor=4, layout="data").divides
     plan, data = (resolve(each, 4).plan for each in (config, GPT2Flags(tensor=4, layout="data")))
-    assert plan.split == ",".join(f"{word}+zero1" for word in data.split.split(",")) and replace(
-        plan, split=""
-    ) == replace(data, split="")
+    assert plan.layout == ",".join(f"{word}+zero1" for word in data.layout.split(","))
+    assert replace(plan, layout="") == replace(data, layout="")
 
 
 @pytest.mark.parametrize(("layout", "tensor"), [("data", 2), ("megatron", 4), (None, 1)])

@@ -92,7 +92,7 @@ def test_moves_and_parameters_are_those_that_are_trained(text, state, links):
 def test_a_plan_predicts_the_bytes_of_the_busiest_member(text):
     """The record ends before the losses are added up."""
     ranks = LAYOUTS[text]
-    plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, split=text)
+    plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, layout=text)
     found = planned_moves(PlannedGPT2(GPT2Flags(), CONFIG, T, B), plan, Machine(LINKS))
     records = [recorded(text, ranks, rank=rank)[0] for rank in range(ranks)]
     rows = factors_of(text, ranks)["wte"][0]
@@ -107,7 +107,7 @@ def test_a_member_keeps_what_its_tape_keeps(text):
     """On the meta device attention saves its weights; on a CPU one number for each token and head."""
     ranks = LAYOUTS.get(text, 4)
     state = "none" if text in LAYOUTS else "zero3"
-    plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, split=text)
+    plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, layout=text)
     (stage,) = sizes(CONFIG, plan, T).stages
     weights = 4 * B * T // ranks * CONFIG.heads * (T - 1) * CONFIG.layers
     assert 0.98 <= stage.activation_bytes / (recorded(text, ranks, state)[0].kept - weights) <= 1.05
@@ -132,7 +132,7 @@ def test_a_teams_computing_is_priced_as_a_member_of_one_takes_it():
             return replace(self, flops=self.flops / 3)
 
     model, machine = PlannedGPT2(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
-    plan, costs = Plan("gpipe", 1, 1, 4, 2, tensor=2, split="megatron"), Slower(model.layer_costs, T, 1e9)
+    plan, costs = Plan("gpipe", 1, 1, 4, 2, tensor=2, layout="megatron"), Slower(model.layer_costs, T, 1e9)
     (moved,), (priced_,) = model.team(plan, machine)[1], priced(model, plan, costs, machine).stages
     share = sum(model.layer_costs) * T * 4 / 2 / 1e9
     assert priced_.forward - moved.forward == pytest.approx(3 * share)
@@ -148,6 +148,6 @@ def test_an_update_takes_longer_the_more_parameters_a_member_holds(layout, least
             return 1.0 if op == "U" else 0.0
 
     model, machine = PlannedGPT2(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
-    plan = Plan("gpipe", 1, 1, 4, 2, tensor=2, split=layout)
+    plan = Plan("gpipe", 1, 1, 4, 2, tensor=2, layout=layout)
     (moved,), (priced_,) = model.team(plan, machine)[1], priced(model, plan, Updating([], T, 1.0), machine).stages
     assert least <= priced_.update - moved.update <= most

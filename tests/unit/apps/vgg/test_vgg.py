@@ -157,9 +157,9 @@ def test_a_plan_has_the_teams_that_fit_the_memory_and_a_dry_run_of_it_says_so(tm
     pipelined(words)
     assert "chosen: gpipe T=2" in capsys.readouterr().out
     plan = read_plan(tmp_path / "plan").plan
-    assert plan.tensor == 2 and plan.split.startswith("conv1_1=")
+    assert plan.tensor == 2 and plan.layout.startswith("conv1_1=")
     assert main("apps.vgg", VGGFlags(), [f"--plan={tmp_path}/plan", "--dry-run"]) == 0
-    assert f"layout: 2 ranks a worker; conv1_1 (Conv2d) {plan.split[8:13]}" in capsys.readouterr().out
+    assert f"layout: 2 ranks a worker; conv1_1 (Conv2d) {plan.layout[8:13]}" in capsys.readouterr().out
     assert main("apps.vgg", VGGFlags(), [f"--plan={tmp_path}/plan", "--tensor=4", "--dry-run"]) == 2
     assert "--tensor 4 is not what " in capsys.readouterr().err
 

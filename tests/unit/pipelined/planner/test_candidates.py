@@ -66,7 +66,7 @@ def test_what_is_fixed_is_not_chosen(fixed):
 
 
 def test_a_layout_that_is_named_is_that_of_every_plan():
-    found = {(c.plan.tensor, c.plan.split) for c in candidates(4, 16, 8, {"tensor": AUTO, "layout": "data"})}
+    found = {(c.plan.tensor, c.plan.layout) for c in candidates(4, 16, 8, {"tensor": AUTO, "layout": "data"})}
     assert found == {(2, "data"), (4, "data")}
     with pytest.raises(UsageError, match=r"ranks: 1, .*tensor: auto, layout: data"):
         list(candidates(1, 16, 8, {"tensor": AUTO, "layout": "data"}))

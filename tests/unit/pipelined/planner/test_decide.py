@@ -166,7 +166,7 @@ def test_all_ranks_run_what_took_least():
 
 def test_a_plan_of_a_team_is_tried_on_the_split_model():
     model = planned_model_of(GPT2Flags(layers=1, d_model=16, heads=2, seq=8, batch=2, tensor=2))
-    plan = Plan("gpipe", 1, 1, 2, 1, tensor=2, split=split_text("megatron", 2))
+    plan = Plan("gpipe", 1, 1, 2, 1, tensor=2, layout=split_text("megatron", 2))
     request = SearchRequest(model, Stated(model.layer_costs, 8, 1e9), Machine(Links()), 2)
     outcome = request.simulate(Candidate(plan))
     result = SearchResult(request=request, best=[outcome], baseline=None, considered=1, too_big=0, simulated=1)

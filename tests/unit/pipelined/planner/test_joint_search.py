@@ -67,11 +67,11 @@ class TwoLayers(Toy):
         return [written(layout) for layout in chain.front], np.array(moves).reshape(-1, plan.depth, 2)
 
     def team(self, plan, machine):
-        if not plan.split:
+        if not plan.layout:
             costs = [FREE] * plan.depth
         else:
-            costs = self.by_stage(plan, self.chain(plan, machine).costs(read(plan.split)))
-        alone = super().workload(replace(plan, tensor=1, split=""))
+            costs = self.by_stage(plan, self.chain(plan, machine).costs(read(plan.layout)))
+        alone = super().workload(replace(plan, tensor=1, layout=""))
         numbers = [sum(n for n, _ in each) for each in self.numbers(plan)]
         stages = [
             replace(stage, activation_bytes=round(stage.activation_bytes / plan.tensor + 4 * each.kept))
@@ -119,7 +119,7 @@ def everything(asked):
     for candidate in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed):
         plan = candidate.plan
         splits = toy.every_layout(plan) if plan.tensor > 1 else [""]
-        found += [asked.simulate(replace(candidate, plan=replace(plan, split=split))) for split in splits]
+        found += [asked.simulate(replace(candidate, plan=replace(plan, layout=split))) for split in splits]
     return sorted((o for o in found if o.memory <= asked.memory_limit), key=lambda outcome: outcome.order)
 
 
@@ -157,4 +157,4 @@ def test_teams_are_tried_only_where_they_are_requested():
     assert {plan.tensor for plan in plans} == {1}
     assert {c.plan.tensor for c in candidates(4, 2, 2, {"tensor": AUTO})} == {1, 2, 4}
     fixed = list(candidates(4, 2, 2, {"tensor": 2, "layout": "1.2.1,1.1.2"}))
-    assert {(c.plan.tensor, c.plan.split, c.plan.world_size) for c in fixed} == {(2, "1.2.1,1.1.2", 4)}
+    assert {(c.plan.tensor, c.plan.layout, c.plan.world_size) for c in fixed} == {(2, "1.2.1,1.1.2", 4)}

@@ -51,10 +51,10 @@ def test_a_plan_of_version_1_is_read(path):
 
 
 def test_teams_and_their_layout_are_written_and_read(path):
-    plan = Plan("one_f_one_b", 2, 1, 8, 4, tensor=2, split="c_attn=1.2.1,attn.c_proj=1.1.2")
+    plan = Plan("one_f_one_b", 2, 1, 8, 4, tensor=2, layout="c_attn=1.2.1,attn.c_proj=1.1.2")
     write_plan(path, replace(PLANNED, plan=plan))
     found = read_plan(path).plan
-    assert (found, found.tensor, found.split) == (plan, 2, plan.split)
+    assert (found, found.tensor, found.layout) == (plan, 2, plan.layout)
     assert json.loads(path.read_text())["ranks"] == 4
     changed(path, plan={**plan.plain(), "layout": 3})
     with pytest.raises(UsageError, match="layout is 3 and should be of type str"):

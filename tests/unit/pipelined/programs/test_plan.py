@@ -128,5 +128,5 @@ def test_a_misspelt_knob_is_refused_with_the_nearest():
 
 
 def test_a_worker_of_one_rank_has_no_split_so_a_plan_is_that_of_its_json():
-    plan = Plan("gpipe", 2, 1, 8, 2, split="megatron")
-    assert plan.split == "" and Plan.of(plan.plain()) == plan
+    plan = Plan("gpipe", 2, 1, 8, 2, layout="megatron")
+    assert plan.layout == "" and Plan.of(plan.plain()) == plan

@@ -50,7 +50,7 @@ def everything(asked):
             ",".join(f"{at}={'.'.join(map(str, f))}" for at, f in enumerate(each))
             for each in product(factors, repeat=2)
         ]
-        every = [replace(plan, split=text) for text in texts] if plan.tensor > 1 else [plan]
+        every = [replace(plan, layout=text) for text in texts] if plan.tensor > 1 else [plan]
         found += [
             asked.simulate(replace(candidate, plan=each)) for each in every if plan.tensor == 1 or model.splits(each)
         ]
@@ -91,7 +91,7 @@ def test_a_layout_moves_what_its_team_moves_and_holds_no_less_than_its_bounds(pl
     texts, moves = model.layouts(plan, machine)
     bounds = held_by_layouts(model, Candidate(plan), even, machine, len(texts))
     for text, moved, bound in zip(texts, moves, bounds, strict=True):
-        workload, each = model.team(replace(plan, split=text), machine)
+        workload, each = model.team(replace(plan, layout=text), machine)
         assert moved == pytest.approx(np.array([(one.forward + one.backward, one.update) for one in each]))
         held, least = (least_bytes(Candidate(plan), sizes) for sizes in (workload, even))
         assert least <= bound <= held and bound > 0.85 * held
@@ -110,7 +110,7 @@ def test_prices_times_a_number_give_the_same_plan():
 
 
 def test_what_is_given_is_kept():
-    (whole,) = {one.candidate.plan.split for one in search(request(2, tensor=2, layout="data")).best}
+    (whole,) = {one.candidate.plan.layout for one in search(request(2, tensor=2, layout="data")).best}
     assert whole == "data"
     assert {one.candidate.plan.tensor for one in search(request(4, tensor=2, schedule="gpipe")).best} == {2}
 
