@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from apps.lm.data.text import read_text
 from apps.swarm.config import SwarmTask
-from apps.swarm.data import feed_of
+from apps.swarm.data import prepared
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
@@ -40,8 +40,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     """Train until the last step is committed, or until a stop request; at the end export and sample, if requested."""
     subject = flags.subject
     text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
-    feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
-    task = SwarmTask(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
+    task, feed = prepared(subject, text, text.tokenizer.vocab_size)
     cut_of(subject, task.vocabulary)  # before torch is imported
 
     from apps.lm.export import FinalOutput

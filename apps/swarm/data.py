@@ -10,6 +10,7 @@ import numpy as np
 
 from apps.lm.data.batches import Batches, Rows, validation_windows
 from apps.lm.data.text import Text
+from apps.swarm.config import SwarmTask, TrainingConfig
 from pipelined.swarm.stages.stage import Microbatch
 
 Arrays = tuple[np.ndarray, ...]
@@ -69,3 +70,16 @@ def feed_of(text: Text, rows: int, sequence: int, microbatches: int, seed: int) 
     text.require_running("a swarm")
     batches = Batches(text.train, sequence, rows, microbatches, seed)
     return MicrobatchFeed(batches, validation_windows(text.validation, sequence, text.windows))
+
+
+def prepared(subject: TrainingConfig, text: Text, vocabulary: int) -> tuple[SwarmTask, MicrobatchFeed]:
+    """What is trained on this text, as the directory keeps it, and its microbatches.
+
+    Args:
+        vocabulary: symbols of the model.
+    Raises:
+        UsageError: as `feed_of`.
+    """
+    microbatches = subject.batch // subject.microbatch
+    feed = feed_of(text, subject.microbatch, subject.seq, microbatches, subject.seed)
+    return SwarmTask(subject, vocabulary, text.digest, feed.held_out), feed

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from apps.lm.data.text import read_text
-from apps.swarm.config import SwarmTask, TrainingConfig
-from apps.swarm.data import feed_of
+from apps.swarm.config import TrainingConfig
+from apps.swarm.data import prepared
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import TASK
@@ -61,8 +61,7 @@ def test_a_program_with_other_code_ends_with_both_digests_and_code_2(command):
             serving = asyncio.ensure_future(serve_directory(end, RealClock()))
             directory = EmbeddedDirectory(end, end.address, RealClock())
             subject = TrainingConfig()
-            feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
-            told = SwarmTask(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
+            told, _ = prepared(subject, text, text.tokenizer.vocab_size)
             await directory.transact({}, {TASK: told.pack(), HEAD: Commit(3, THEIRS).pack()})
             outcome = await refused(end.address)
             serving.cancel()

@@ -14,8 +14,8 @@ from apps.gpt2.members import check_paths, check_saved_text, refuse_flags
 from apps.gpt2.text import text_of
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
-from apps.swarm.config import TrainingConfig
-from apps.swarm.data import MicrobatchFeed, feed_of
+from apps.swarm.config import SwarmTask, TrainingConfig
+from apps.swarm.data import MicrobatchFeed, prepared
 from apps.swarm.families import gpt2_name
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition
@@ -131,13 +131,12 @@ class SwarmJob:
         """
         text = text_of(self.config, self.model)
         check_saved_text(self.config, self.model, text)
-        self.feed(text)
+        self.prepared(text)
         return text
 
-    def feed(self, text: Text) -> MicrobatchFeed:
-        """The microbatches of this text. Raises UsageError: it is too short."""
-        subject = self.subject
-        return feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
+    def prepared(self, text: Text) -> tuple[SwarmTask, MicrobatchFeed]:
+        """What is trained on this text, and its microbatches. Raises UsageError: it is too short."""
+        return prepared(self.subject, text, self.model.vocab)
 
 
 def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:

@@ -11,20 +11,16 @@ from dataclasses import dataclass
 from apps.common.report import Report
 from apps.common.trackers import Tracker, opened_trackers
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank
-from apps.gpt2.swarm.report import ActiveTime, StepReporter
+from apps.gpt2.swarm.report import StepReporter
 from apps.lm.data.ngram import compared
-from apps.lm.data.text import Text
 from apps.lm.export import FinalOutput, Say, say_digest
-from apps.lm.models.gpt2 import GPT2
 from apps.lm.weights import Weights
 from pipelined.aio.nursery import Nursery, cancelled
-from pipelined.membership.connection import connected
-from pipelined.membership.node import Node
-from pipelined.state import store
+from pipelined.errors import UsageError
+from pipelined.state.store import StoreError
 from pipelined.swarm.process.observer import SwarmSnapshot
-from pipelined.swarm.process.processes import TrainerProcess
+from pipelined.swarm.process.roles import JoinedTrainer
 from pipelined.swarm.process.session import run_trainer, snapshot
 from transports import Message
 
@@ -39,8 +35,7 @@ class RankZero:
     """
 
     rank: Rank
-    trainer: TrainerProcess
-    active_time: ActiveTime
+    trainer: JoinedTrainer
     url: str
     stop: asyncio.Event
 
@@ -56,19 +51,19 @@ class RankZero:
         with Report(
             True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics, trackers=trackers
         ) as report:
-            async with connected(self.url) as (endpoint, directory), Nursery() as tasks:
+            async with Nursery() as tasks:
                 report.say(f"others join by: {joining(self.url, job.config)}")
                 if first:
                     report.say(f"continues from step {first}, which all stages had saved")
                 stopped = [tasks.create_task(transport.receive(rank, STOPPED)) for rank in others]
-                receiving = [tasks.create_task(self.active_time.receive(rank)) for rank in others]
+                receiving = [tasks.create_task(self.rank.active_time.receive(rank)) for rank in others]
                 done, loss = await self._train(tasks, stopped, report)
                 await cancelled(*receiving)
                 for rank in others:
                     await transport.send(rank, STOP)
                 for each in stopped:
                     await each
-                await self._finish(self.rank.node("observer0", endpoint, directory), report, loss, done)
+            await self._finish(report, loss, done)
             for rank in others:
                 await transport.send(rank, DONE)
 
@@ -76,73 +71,55 @@ class RankZero:
         self, tasks: Nursery, stopped: "Sequence[asyncio.Task[Message]]", report: Report
     ) -> tuple[bool, float | None]:
         """Train until the end or a stop on any rank. Returns whether it is the end, and the last step's evaluation."""
-        steps = StepReporter(self.rank.session.training.optimizer_config, active_time=self.active_time, report=report)
-        training = tasks.create_task(run_trainer(self.trainer, self.stop, steps.report, report.say))
+        rank, process = self.rank, self.trainer.process
+        steps = StepReporter(rank.session.training.optimizer_config, active_time=rank.active_time, report=report)
+        training = tasks.create_task(run_trainer(process, self.stop, steps.report, report.say))
         await asyncio.wait([training, *stopped], return_when=asyncio.FIRST_COMPLETED)
         self.stop.set()
         return await training, steps.loss
 
-    async def _finish(self, node: Node, report: Report, loss: float | None, done: bool) -> None:
+    async def _finish(self, report: Report, loss: float | None, done: bool) -> None:
         """Fetch the model if it is needed, and save it; at the end of training also score, export and sample it."""
-        config, head = self.rank.job.config, self.trainer.view.head
+        config, head = self.rank.job.config, self.trainer.process.view.head
         step = head.step if head is not None else 0
         wanted = config.checkpoint or (done and (config.export or config.sample or config.digest))
-        stages = await snapshot(node, self.rank.session) if step and wanted else []
-        result = TrainingResult(self.rank.job, self.rank.text, stages)
-        await result.save()
+        stages = await snapshot(self.trainer.observer, self.rank.session) if step and wanted else []
+        await self._save(stages)
         if done:
-            return await result.report(loss, report.say)
+            return await self._conclude(stages, loss, report.say)
         step = stages[0][0].step if stages else step
         nowhere = "give --checkpoint to keep the work" if config.checkpoint is None else "there was no step yet"
         report.say(
             f"stopped on request after step {step}; saved to {config.checkpoint if stages else f'nowhere: {nowhere}'}"
         )
 
+    async def _save(self, stages: SwarmSnapshot) -> None:
+        """Save every stage, if there is a --checkpoint directory. Raises UsageError: it cannot be written."""
+        if (store := self.rank.store) is None:
+            return
+        try:
+            for saved, state in stages:
+                await asyncio.to_thread(store.save, saved, state)
+        except StoreError as error:
+            raise UsageError(str(error)) from error
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """The result of a training: saved first, then exported and sampled, which may fail.
-
-    Args:
-        snapshot: the state of every stage at one step; empty where it is not needed.
-    """
-
-    job: SwarmJob
-    text: Text
-    snapshot: SwarmSnapshot
-
-    async def save(self) -> None:
-        """Save every stage, if there is a --checkpoint directory."""
-        config, identity = self.job.config, self.job.model.identity()
-        if config.checkpoint is not None:
-            for saved, state in self.snapshot:
-                await asyncio.to_thread(
-                    store.save,
-                    config.checkpoint,
-                    saved,
-                    state,
-                    identity,
-                    keep=config.keep,
-                    text=self.text.digest,
-                )
-
-    async def report(self, loss: float | None, say: Say) -> None:
+    async def _conclude(self, stages: SwarmSnapshot, loss: float | None, say: Say) -> None:
         """Compare the loss with n-grams, export and sample, as the flags request.
 
         Args:
+            stages: the trained model; empty where it is not needed.
             loss: on the validation text; None where it was not evaluated.
         """
-        config, text, context = self.job.config, self.text, self.job.subject.seq
+        config, text, context = self.rank.job.config, self.rank.text, self.rank.job.subject.seq
         if loss is not None:
             say(compared(loss, await asyncio.to_thread(text.score_ngrams, context)))
-        if not self.snapshot:
+        if not stages:
             return
-        weights = Weights.of_stages(GPT2(self.job.model), [state for _, state in self.snapshot])
+        weights = Weights.of_stages(self.rank.session.model, [state for _, state in stages])
         if config.digest:
             await say_digest(weights, config.steps, say)
-        await FinalOutput(config.export, config.sample, config.prompt, context, config.seed).write(
-            weights, text.tokenizer, say
-        )
+        output = FinalOutput(config.export, config.sample, config.prompt, context, config.seed)
+        await output.write(weights, text.tokenizer, say)
 
 
 def joining(coordinator: str, config: GPT2Flags) -> str:

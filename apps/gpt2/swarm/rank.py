@@ -1,28 +1,29 @@
-"""One rank of `--schedule swarm`: the training, the same on all ranks, and this rank's peer and trainer."""
+"""One rank of `--schedule swarm`: what its peer and its trainer take, the same on all ranks but for names."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from apps.gpt2.swarm.job import SwarmJob
+from apps.gpt2.swarm.report import ActiveTime
 from apps.lm.data.text import Text
-from apps.swarm.config import SwarmTask
-from apps.swarm.data import MicrobatchFeed
 from apps.swarm.training import ModelSession, session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchExecutor
-from pipelined.aio.clock import RealClock
-from pipelined.directory import Directory
+from pipelined.aio.nursery import Nursery, cancelled
+from pipelined.aio.progress import Say
 from pipelined.membership.connection import connected
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import publish_task
 from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step
-from pipelined.swarm.config import PeerConfig
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.process.session import torch_peer
+from pipelined.swarm.config import PeerConfig, SwarmAddress
+from pipelined.swarm.process.processes import PeerProcess
+from pipelined.swarm.process.roles import TrainerJob
+from pipelined.swarm.process.session import Session, torch_peer
 from pipelined.swarm.records.steps import HEAD, Commit
 from transports import Transport
-from transports.rpc import Endpoint
 
 STOP, STOPPED, DONE = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
 """Tags: rank 0 requests that training stops; a rank confirms; rank 0 has fetched the model."""
@@ -30,7 +31,7 @@ STOP, STOPPED, DONE = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One rank, prepared.
+    """One rank, prepared; a `PeerSource` that computes with the executor of the rank.
 
     Args:
         session: the same on all ranks.
@@ -42,12 +43,12 @@ class Rank:
     transport: Transport
     job: SwarmJob
     text: Text
-    feed: MicrobatchFeed
-    task: SwarmTask
+    trained: TrainerJob
     session: ModelSession
     store: CheckpointStore | None
     start: SavedStage | None
     executor: TorchExecutor
+    active_time: ActiveTime
 
     async def begin(self, url: str, swarm: str = "") -> None:
         """Write to the directory what is trained, and the step at which it begins.
@@ -60,29 +61,33 @@ class Rank:
         if self.start is not None:
             head = replace(head, step=self.start.step, lineage=self.start.lineage)
         async with connected(url) as (_, directory):
-            await publish_task(directory, self.task, swarm)
+            await publish_task(directory, self.trained.task, swarm)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
-    def peer(self, endpoint: Endpoint, directory: Directory) -> PeerProcess:
-        """This rank's peer. It begins with its own stage, and later moves to the stage that needs it most."""
-        rank, config = self.transport.rank, self.job.config
-        every = config.save_every if config.checkpoint else 0
-        peer_config = PeerConfig(self.job.stage_of(rank), store=self.store, save_every=every)
-        node = self.node(f"rank{rank}", endpoint, directory)
-        return torch_peer(node, self.session, self.executor, peer_config)
+    def address(self, role: str, url: str) -> SwarmAddress:
+        """Of this rank's peer, "rank", or of its "trainer"."""
+        return SwarmAddress(url, name=f"{role}{self.transport.rank}")
 
     @property
     def trains(self) -> bool:
+        """Whether a trainer runs beside its peer."""
         return self.job.trains(self.transport.rank)
 
-    def trainer(self, endpoint: Endpoint, directory: Directory) -> TrainerProcess:
-        """This rank's trainer."""
-        node, steps = self.node(f"trainer{self.transport.rank}", endpoint, directory), self.job.subject.steps
-        return TrainerProcess(node, self.feed, self.session.rules, steps=steps)
+    @property
+    def device(self) -> str:
+        """See `PeerSource`."""
+        return self.executor.device
 
-    def node(self, name: str, endpoint: Endpoint, directory: Directory) -> Node:
-        """A process of the swarm on this rank."""
-        return Node(name, endpoint, directory, RealClock())
+    @asynccontextmanager
+    async def opened(self, node: Node, session: Session, say: Say) -> AsyncIterator[PeerProcess]:
+        """See `PeerSource`. The peer begins with its own stage, and later moves to the stage that needs it most."""
+        config, stage = self.job.config, self.job.stage_of(self.transport.rank)
+        every = config.save_every if config.checkpoint else 0
+        process = torch_peer(node, session, self.executor, PeerConfig(stage, store=self.store, save_every=every))
+        async with Nursery() as tasks:
+            sending = tasks.create_task(self.active_time.send(process.view))
+            yield process
+            await cancelled(sending)
 
 
 def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> Rank:
@@ -91,27 +96,26 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     Raises:
         UsageError: the text is too short, the model cannot be cut so, or the weights to begin with cannot be read.
     """
-    feed = job.feed(text)
-    task = SwarmTask(job.subject, job.model.vocab, text.digest, feed.held_out)
-    session, store = session_of(task), _store(job, text)
+    task, feed = job.prepared(text)
+    session = session_of(task)
+    store = _store(job, session)
     executor = TorchExecutor.of_rank(
         launch.ranks_here(transport.world_size), transport, share_devices=launch.share_devices
     )
-    start = None if store is None else common_step(store.saved_stages())
     return Rank(
         transport=transport,
         job=job,
         text=text,
-        feed=feed,
-        task=task,
+        trained=TrainerJob(task=task, session=session, data=feed, steps=job.subject.steps),
         session=session,
         store=store,
-        start=start,
+        start=None if store is None else common_step(store.saved_stages()),
         executor=executor,
+        active_time=ActiveTime(transport, executor),
     )
 
 
-def _store(job: SwarmJob, text: Text) -> CheckpointStore | None:
+def _store(job: SwarmJob, session: ModelSession) -> CheckpointStore | None:
     config = job.config
-    disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
+    disk = DiskStore(config.checkpoint, session.identity, config.keep, session.text) if config.checkpoint else None
     return disk if config.init is None else WeightsStore(config.init, job.subject.stages, disk)

@@ -25,6 +25,8 @@ class ActiveTime:
 
     async def send(self, view: SwarmView) -> None:
         """On other ranks: send this rank's seconds to rank 0 after every step, until cancelled."""
+        if self._transport.rank == 0:
+            return
         head = view.head
 
         def changed() -> bool:

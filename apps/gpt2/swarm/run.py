@@ -1,29 +1,27 @@
 """One rank of `--schedule swarm`: a peer, on some ranks a trainer beside it, and on rank 0 the directory and the end.
 
-Over the job's transport the ranks exchange only the directory's address and the end of training. All else they read
-from the directory, as a peer from outside does. A rank that fails ends the job, as its launcher would.
+Peers and trainers are those of `python -m apps.swarm`. Over the job's transport the ranks exchange only the directory's
+address and the end of training. A rank that fails ends the job, as its launcher would.
 """
 
 import asyncio
 import secrets
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from apps.common.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import RankZero
 from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, prepare
-from apps.gpt2.swarm.report import ActiveTime
 from apps.lm.data.text import Text
 from pipelined.actors.agree import agree, gather
 from pipelined.aio.nursery import Nursery, cancelled
-from pipelined.membership.connection import connected
+from pipelined.membership.node import Node
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.claim import claim
-from pipelined.swarm.process.processes import TrainerProcess
-from pipelined.swarm.process.session import run_peer, run_trainer
+from pipelined.swarm.process.roles import Stopped, joined_trainer, serve, train
 from transports import Transport
 
 
@@ -34,9 +32,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
     claimed = await agree(transport, "claim", asyncio.to_thread(claim, path, swarm) if path else asyncio.sleep(0))
     if transport.rank == 0:
         steps = job.config.steps
-        print(
-            f"{text.describe(job.tokens * steps, steps, job.subject.seq)}; device: {rank.executor.device}", flush=True
-        )
+        print(f"{text.describe(job.tokens * steps, steps, job.subject.seq)}; device: {rank.device}", flush=True)
     if claimed and claimed.warning:
         print_to_stderr(f"warning: {claimed.warning}")
     try:
@@ -51,39 +47,50 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
 
 async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
     """Run this rank's peer and, where it has one, its trainer, until rank 0 ends the training."""
-    async with AsyncExitStack() as stack:
-        peer = rank.peer(*await stack.enter_async_context(connected(url)))
-        trainer = rank.trainer(*await stack.enter_async_context(connected(url))) if rank.trains else None
-        active_time, stop = ActiveTime(rank.transport, rank.executor), asyncio.Event()
-        async with Nursery() as tasks:
-            serving = tasks.create_task(run_peer(peer, asyncio.Event()))
-            stopping = tasks.create_task(request.set(stop))
-            if rank.transport.rank == 0 and trainer is not None:
-                await RankZero(rank, trainer, active_time, url, stop).run()
-            else:
-                await _follow(rank, trainer, tasks.create_task(active_time.send(peer.view)), stop)
-            await cancelled(stopping, serving)
+    stop, stays = asyncio.Event(), asyncio.Event()
+    async with Nursery() as tasks:
+        address = rank.address("rank", url)
+        serving = tasks.create_task(serve(address, lambda record: rank.session, rank, stop=stays, say=_say_nothing))
+        stopping = tasks.create_task(request.set(stop))
+        if rank.transport.rank == 0:
+            address = rank.address("trainer", url)
+            async with joined_trainer(address, rank.trained, stop=stays, say=_say_nothing) as joined:
+                await RankZero(rank, joined, url, stop).run()
+        else:
+            await _follow(rank, url, stop)
+        await cancelled(stopping, serving)
 
 
-async def _follow(
-    rank: Rank, trainer: TrainerProcess | None, reporting: "asyncio.Task[None]", stop: asyncio.Event
-) -> None:
+async def _follow(rank: Rank, url: str, stop: asyncio.Event) -> None:
     """On other ranks: train until rank 0 or a signal requests a stop; serve until rank 0 has fetched the model."""
     transport = rank.transport
     async with Nursery() as tasks:
-        if trainer is not None:
-            training = tasks.create_task(run_trainer(trainer, stop, on_step=lambda event: None))
         requested = tasks.create_task(_set_on_message(stop, transport))
+        training = tasks.create_task(_train(rank, url, stop))
         await stop.wait()
-        await cancelled(reporting)
-        if trainer is not None:
-            await training
+        await training
         await transport.send(0, STOPPED)
         await requested
     await transport.receive(0, DONE)
+
+
+async def _train(rank: Rank, url: str, stop: asyncio.Event) -> None:
+    """Run the trainer of another rank, if it has one; rank 0 reports the steps."""
+    if rank.trains:
+        address = rank.address("trainer", url)
+        with suppress(Stopped):
+            await train(address, rank.trained, _leave, stop=stop, on_step=lambda event: None, say=_say_nothing)
+
+
+async def _leave(observer: Node) -> None:
+    """Rank 0 alone fetches the model."""
 
 
 async def _set_on_message(stop: asyncio.Event, transport: Transport) -> None:
     """Set the event when rank 0 requests a stop."""
     await transport.receive(0, STOP)
     stop.set()
+
+
+def _say_nothing(text: str) -> None:
+    """Rank 0 alone reports, by its own lines."""

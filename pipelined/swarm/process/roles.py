@@ -4,10 +4,11 @@ The programs and the public interface call these functions; flags and signals st
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pipelined.actors.device import check_device
 from pipelined.aio.progress import Say, reported_wait
@@ -16,8 +17,8 @@ from pipelined.membership.connection import connected, member_node
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import TaskRecord, publish_task, read_task
 from pipelined.swarm.config import SwarmAddress
-from pipelined.swarm.process.processes import TrainerProcess
-from pipelined.swarm.process.session import PeerOptions, Session, opened_peer, run_peer, run_trainer
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.session import Session, run_peer, run_trainer
 from pipelined.swarm.records.committed_steps import StepEvent
 from pipelined.swarm.trainer.trainer import Data
 
@@ -48,10 +49,23 @@ class TrainerJob:
     settings: str = "flags"
 
 
+class PeerSource(Protocol):
+    """Where the peer of a process comes from: `PeerOptions`, or a program that has its own executor and store."""
+
+    @property
+    def device(self) -> str:
+        """Where it computes: "cpu", "cuda:0", ..."""
+        ...
+
+    def opened(self, node: Node, session: Session, say: Say) -> AbstractAsyncContextManager[PeerProcess]:
+        """A block with a peer, which does not run yet."""
+        ...
+
+
 async def serve(
     address: SwarmAddress,
     session_of: Callable[[bytes], Session],
-    options: PeerOptions,
+    source: PeerSource,
     *,
     stop: asyncio.Event,
     say: Say,
@@ -64,13 +78,45 @@ async def serve(
         Stopped: `stop` was set before the directory had a record.
         UsageError: no such device, or the session or the directory of checkpoints does not fit. Else as `run_peer`.
     """
-    await asyncio.to_thread(check_device, options.device)
+    await asyncio.to_thread(check_device, source.device)
     async with connected(address.url, address.listen) as (endpoint, directory):
         record = await _unless(stop, read_task(directory, address.url, say))
         session = await asyncio.to_thread(session_of, record)
         async with member_node(address.url, endpoint, address.name, session.rules.lease_s) as node:
-            async with opened_peer(node, session, options, say) as process:
+            async with source.opened(node, session, say) as process:
                 await run_peer(process, stop, say)
+
+
+@dataclass(frozen=True)
+class JoinedTrainer:
+    """A trainer that has joined its swarm, and does not run yet.
+
+    Args:
+        observer: an observer of the swarm, at the same endpoint, which can fetch the model.
+    """
+
+    process: TrainerProcess
+    observer: Node
+
+
+@asynccontextmanager
+async def joined_trainer(
+    address: SwarmAddress, job: TrainerJob, *, stop: asyncio.Event, say: Say
+) -> AsyncIterator[JoinedTrainer]:
+    """Join a swarm as a trainer.
+
+    Raises:
+        Stopped: `stop` was set before the directory replied.
+        UsageError: the directory has another training.
+    """
+    rules = job.session.rules
+    async with connected(address.url, address.listen) as (endpoint, directory):
+        async with reported_wait(described(address.url), say):
+            await _unless(stop, publish_task(directory, job.task, settings=job.settings))
+        async with member_node(address.url, endpoint, address.name, rules.lease_s) as node:
+            process = TrainerProcess(node, job.data, rules, slots=job.slots, steps=job.steps, resume=job.resume)
+            say(f"{node.name}: trainer at {endpoint.address}, model {rules.digest}")
+            yield JoinedTrainer(process, Node(f"{node.name}-{token_hex(4)}", endpoint, directory, node.clock))
 
 
 async def train(
@@ -88,20 +134,11 @@ async def train(
         finish: called after the last step with an observer of the swarm, which can fetch the model.
         on_step: as in `run_trainer`.
     Returns: the result of `finish`; None: the training was stopped.
-    Raises:
-        Stopped: `stop` was set before the directory replied.
-        UsageError: the directory has another training. Else as `run_trainer`.
+    Raises: as `joined_trainer` and `run_trainer`.
     """
-    rules = job.session.rules
-    async with connected(address.url, address.listen) as (endpoint, directory):
-        async with reported_wait(described(address.url), say):
-            await _unless(stop, publish_task(directory, job.task, settings=job.settings))
-        async with member_node(address.url, endpoint, address.name, rules.lease_s) as node:
-            process = TrainerProcess(node, job.data, rules, slots=job.slots, steps=job.steps, resume=job.resume)
-            say(f"{node.name}: trainer at {endpoint.address}, model {rules.digest}")
-            if not await run_trainer(process, stop, on_step, say):
-                return None
-            return await finish(Node(f"{node.name}-{token_hex(4)}", endpoint, directory, node.clock))
+    async with joined_trainer(address, job, stop=stop, say=say) as joined:
+        done = await run_trainer(joined.process, stop, on_step, say)
+        return await finish(joined.observer) if done else None
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:

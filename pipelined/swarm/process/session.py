@@ -72,29 +72,28 @@ class PeerOptions:
         refuse_below(0, "save_every", self.save_every)
         refuse_below(0, "grace", self.grace)
 
+    @asynccontextmanager
+    async def opened(self, node: Node, session: Session, say: Say) -> AsyncIterator[PeerProcess]:
+        """A peer with a device, and a directory of checkpoints that belongs to its swarm; it does not run yet.
 
-@asynccontextmanager
-async def opened_peer(node: Node, session: Session, options: PeerOptions, say: Say) -> AsyncIterator[PeerProcess]:
-    """A peer with a device, and a directory of checkpoints that belongs to its swarm; it does not run yet.
-
-    Raises:
-        UsageError: another model's stages are saved there, or another swarm, or a pipeline, saves there.
-    """
-    with ExitStack() as stack:
-        store = None
-        if (path := options.checkpoint) is not None:
-            saved = await asyncio.to_thread(saved_of, path, session.identity)
-            if fact := await asyncio.to_thread(other_text, path, saved, session.text):
-                say(f"warning: {fact}")
-            claimed = stack.enter_context(await claim_for(node.directory, path))
-            if claimed.warning:
-                say(f"warning: {claimed.warning}")
-            store = DiskStore(path, session.identity, text=session.text)
-        executor = TorchExecutor(options.device, node.clock)
-        stack.callback(executor.close)
-        config = PeerConfig(options.stage, options.grace, store, options.save_every)
-        say(f"{node.name}: peer at {node.endpoint.address}, model {session.rules.digest}")
-        yield torch_peer(node, session, executor, config)
+        Raises:
+            UsageError: another model's stages are saved there, or another swarm, or a pipeline, saves there.
+        """
+        with ExitStack() as stack:
+            store = None
+            if (path := self.checkpoint) is not None:
+                saved = await asyncio.to_thread(saved_of, path, session.identity)
+                if fact := await asyncio.to_thread(other_text, path, saved, session.text):
+                    say(f"warning: {fact}")
+                claimed = stack.enter_context(await claim_for(node.directory, path))
+                if claimed.warning:
+                    say(f"warning: {claimed.warning}")
+                store = DiskStore(path, session.identity, text=session.text)
+            executor = TorchExecutor(self.device, node.clock)
+            stack.callback(executor.close)
+            config = PeerConfig(self.stage, self.grace, store, self.save_every)
+            say(f"{node.name}: peer at {node.endpoint.address}, model {session.rules.digest}")
+            yield torch_peer(node, session, executor, config)
 
 
 def torch_peer(node: Node, session: Session, executor: TorchExecutor, config: PeerConfig) -> PeerProcess:
