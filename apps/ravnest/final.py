@@ -28,8 +28,8 @@ AGAIN_S = 0.2
 """Seconds between two requests for what a node does not give yet: it joins again after its last step."""
 
 
-async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flags: FinalFlags, say: Say) -> None:
-    """Get the average from the nodes of clusters that have trained their last step, and write what is asked for.
+async def fetched_average(node: Node, task: RavnestTask, data: Text | Digits) -> Mapping[str, torch.Tensor]:
+    """Get the average from the nodes of clusters that have trained their last step; by name.
 
     Raises:
         UsageError: no node gives a part of it any more.
@@ -37,7 +37,12 @@ async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flag
     training, view = training_of(task, data), RavnestView(node.directory, node.clock)
     layers = state_by_layer(training.model, training.numerics.dtype)
     found = await beside(_averages(node, view, layers, task.subject.lease), view.follow())
-    tensors = {name: block.torch() for name, block in found.items()}
+    return {name: block.torch() for name, block in found.items()}
+
+
+async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flags: FinalFlags, say: Say) -> None:
+    """Get the average, and write what is asked for. Raises: as `fetched_average`."""
+    tensors = await fetched_average(node, task, data)
     subject, model = task.subject, task.subject.model(task.vocabulary)
     if isinstance(data, Digits):
         from apps.ravnest.digits_training import export_digits

@@ -17,10 +17,9 @@ from apps.common.children import (
     started_coordinator,
     terminate,
 )
-from apps.ravnest.commands import pool_request
-from apps.ravnest.config import RavnestTask
 from apps.ravnest.flag_groups import check_clusters
 from apps.ravnest.flags import MIN_VOCABULARY, Local
+from apps.ravnest.plan import pool_request
 from pipelined.actors.host_memory import free_memory
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
@@ -56,9 +55,9 @@ async def local(flags: Local, say: Say) -> None:
 
 def _refuse_small(flags: Local, pool: tuple[PoolNode, ...]) -> None:
     """Raises UsageError: there is no plan for this pool, not even with the fewest symbols; the text decides later."""
-    request = pool_request(RavnestTask(flags.subject, MIN_VOCABULARY, ""), flags.forming, flags.later.newcomers)
-    rules = replace(request.rules, saves=flags.checkpoint is not None)
-    plan_with_backups(replace(request, pool=pool, rules=rules))
+    subject, saves = flags.subject, flags.checkpoint is not None
+    request = pool_request(subject, subject.model(MIN_VOCABULARY), flags.forming, saves=saves)
+    plan_with_backups(replace(request, pool=pool, newcomers=flags.later.newcomers))
 
 
 async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:

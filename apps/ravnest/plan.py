@@ -1,18 +1,21 @@
-"""`plan`: the sizes of a model's layers in closed form, and the answer as text, JSON or a picture. No torch."""
+"""What is planned for a training, with its layers' sizes in closed form, and `plan`: the answer shown. No torch."""
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
+from typing import Protocol
 
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
 from apps.ravnest.digits import DigitsConfig
+from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.flags import Plan
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import ratio_of
 from pipelined.ravnest.planning.backups import STEPS_APART, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import read_pool
-from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
+from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules, Weights
 
 TOKEN_BYTES = 8
 BYTES = {"float32": (4, 4), "bfloat16": (4, 2), "float64": (8, 8)}
@@ -25,31 +28,39 @@ NORM_NUMBERS = 2
 """Mean and deviation of a token."""
 
 
+class Trained(Protocol):
+    """The settings of a training that its plan depends on; see `RavnestConfig`."""
+
+    @property
+    def microbatch(self) -> int: ...
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def weights(self) -> Weights: ...
+
+    @property
+    def average(self) -> str: ...
+
+    @property
+    def compress(self) -> str: ...
+
+
 def plan(flags: Plan, say: Callable[[str], None]) -> None:
     """Print the plan of a pool, and draw it where asked.
 
     Raises:
         UsageError: as `read_pool` and `plan_with_backups`, or the picture cannot be drawn.
     """
-    layers = () if flags.need else tuple(layer_sizes(flags.model, flags.microbatch, flags.seq, flags.dtype))
-    request = PoolRequest(
-        pool=read_pool(flags.pool),
-        layers=layers,
-        need=flags.need,
-        clusters=flags.forming.clusters,
-        balance=flags.forming.balance,
-        objective=flags.forming.objective,
-        method=flags.method,
-        rules=StageRules(
-            flags.weights,
-            ahead=flags.forming.ahead,
-            blocking=flags.average == "blocking",
-            saves=flags.saves,
-            behind=STEPS_APART * -(-flags.batch // flags.microbatch),
-            coded=ratio_of(flags.compress, flags.dtype),
-        ),
-        backups=flags.forming.backups,
-    )
+    request = pool_request(flags, None if flags.need else flags.model, flags.forming, saves=flags.saves)
+    request = replace(request, pool=read_pool(flags.pool), need=flags.need, method=flags.method)
     found = plan_with_backups(request)
     if flags.png is not None:
         try:
@@ -61,6 +72,34 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
         say(json.dumps(found.plain()))
     else:
         say("\n".join(described(found)))
+
+
+def pool_request(
+    trained: Trained, model: ModelConfig | DigitsConfig | None, forming: FormingFlags, *, saves: bool = False
+) -> PoolRequest:
+    """What to plan for this training, without the pool.
+
+    Args:
+        model: None: it is not described by layers.
+        saves: whether the nodes save.
+    """
+    layers = model and layer_sizes(model, trained.microbatch, trained.seq, trained.dtype)
+    return PoolRequest(
+        pool=(),
+        layers=tuple(layers or ()),
+        clusters=forming.clusters,
+        balance=forming.balance,
+        objective=forming.objective,
+        rules=StageRules(
+            trained.weights,
+            ahead=forming.ahead,
+            blocking=trained.average == "blocking",
+            saves=saves,
+            behind=STEPS_APART * -(-trained.batch // trained.microbatch),
+            coded=ratio_of(trained.compress, trained.dtype),
+        ),
+        backups=forming.backups,
+    )
 
 
 def layer_sizes(

@@ -1,12 +1,11 @@
 """One rank of `--schedule ravnest`: a node; rank 0 also has the directory, forms clusters and exports.
 
-Over the job's transport the ranks exchange the directory's address, the end of training, and at the end the model. All
-else they read from the directory, as `python -m apps.ravnest serve` does.
+Over the job's transport the ranks exchange the directory's address, and the end of training. All else they do as
+the nodes of `python -m apps.ravnest`.
 """
 
 import asyncio
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,71 +16,37 @@ from apps.gpt2.ravnest.job import RavnestJob
 from apps.lm.data.text import Text
 from apps.lm.export import FinalOutput
 from apps.lm.models.gpt2 import UntiedGPT2
-from apps.lm.weights import VALUE, Weights
+from apps.lm.weights import Weights
 from apps.ravnest.code import own_code
-from apps.ravnest.commands import MAX_BYTES, pool_request, show_steps
 from apps.ravnest.config import RavnestTask
+from apps.ravnest.final import fetched_average
 from apps.ravnest.offer import NOT_MEASURED, measured_line, measured_speed
+from apps.ravnest.parties import cluster_member, show_steps
+from apps.ravnest.plan import pool_request
 from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.actors.host_memory import free_memory
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.errors import UsageError
-from pipelined.measurement.line import serve_line
 from pipelined.membership.connection import connected, member_node
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import publish_task
 from pipelined.process.exit import print_line, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
-from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode
 from pipelined.ravnest.saving import ParameterStore, Saving
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.checkpoints.claim import claimed
-from pipelined.state.manifest import Layout
 from pipelined.state.store import DiskStore, saved_stages
-from pipelined.state.versions import SavedStage, Version, common_step
-from transports import Block, Transport
-from transports.rpc.world import Worlds
+from pipelined.state.versions import Version, common_step
+from transports import Transport
 
-STOP, OVER, STAGE = ("ravnest", "stop"), ("ravnest", "over"), ("ravnest", "stage")
-"""Tags: a rank requests that training stops; rank 0 says that it is over; a stage of the trained model."""
+STOP, OVER = ("ravnest", "stop"), ("ravnest", "over")
+"""Tags: a rank requests that training stops; rank 0 says that it is over, and has fetched the model."""
 T = TypeVar("T", int, float)
-
-
-class LastSave:
-    """A store that also keeps the values of the last save in memory. Earlier ones would take memory during rounds.
-
-    Args:
-        store: None: nothing is written.
-        step: of the last save.
-    """
-
-    def __init__(self, store: ParameterStore | None, step: int):
-        self._store, self._step, self.values = store, step, dict[str, Any]()
-        self.at: SavedStage | None = None
-
-    def saved_stages(self) -> list[SavedStage]:
-        """See `CheckpointStore`."""
-        return [*self._store.saved_stages()] if self._store else []
-
-    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
-        """See `CheckpointStore`."""
-        if saved.step == self._step:
-            self.at, self.values = saved, {name: value for name, value in state.items() if name.endswith(VALUE)}
-        return self._store is None or self._store.save(saved, state)
-
-    def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
-        """See `CheckpointStore`."""
-        assert self._store is not None
-        return self._store.load(at, layout)
-
-    def read(self, version: Version, name: str) -> Mapping[str, Block]:
-        """See `ParameterStore`."""
-        return self._store.read(version, name) if self._store else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +55,7 @@ class Rank:
 
     Args:
         capacity: what its node offers, but for its line where there are several machines: that is measured.
-        last: what its node saved last.
+        store: where its node saves; None: nowhere.
         run: unique name of this job, or of the one that it resumes.
         resumes: whether training goes on from a save.
     """
@@ -102,7 +67,7 @@ class Rank:
     training: ClusterTraining
     executor: TorchExecutor
     capacity: Capacity
-    last: LastSave
+    store: ParameterStore | None
     run: str
     resumes: bool
 
@@ -112,7 +77,7 @@ class Rank:
             await publish_task(directory, self.task, self.run)
 
     async def take_part(self, url: str, request: StopRequest) -> bool:
-        """Run this rank's node until rank 0 ends the training; returns whether its last step was trained."""
+        """Run this rank's node until rank 0 ends the job; returns whether the last step was trained."""
         lead = self._lead if self.transport.rank == 0 else self._follow
         async with (
             connected(url) as (endpoint, _),
@@ -125,10 +90,9 @@ class Rank:
         return done
 
     async def _serve(self, node: Node, url: str) -> None:
-        saving = Saving(self.last, 1, self.run)
-        member = ClusterMember(self.training, Worlds(node.endpoint, MAX_BYTES), self.executor, saving=saving)
+        saving = Saving(self.store, 1, self.run) if self.store else None
+        member = cluster_member(node, self.training, self.executor, saving=saving)
         say = print_line if self.transport.rank == 0 else _say_nothing
-        serve_line(node.endpoint)
         several = len(set(self.transport.nodes)) > 1
         line = (await measured_line(node, url) if several else None) or NOT_MEASURED
         capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
@@ -138,8 +102,8 @@ class Rank:
             raise UsageError(str(error)) from error
 
     async def _lead(self, url: str, request: StopRequest) -> bool:
-        """On rank 0: form the clusters, and report until their end, or a stop request on any rank."""
-        transport, config = self.transport, self.job.config
+        """On rank 0: form the clusters, and report until their end, or a stop request on any rank; then export."""
+        transport, config, subject = self.transport, self.job.config, self.job.subject
         others = range(1, transport.world_size)
         async with (
             opened_trackers(config, shown=True) as trackers,
@@ -148,7 +112,7 @@ class Rank:
             Nursery() as tasks,
         ):
             on_step = show_steps(print_line, config.metrics, trackers)
-            planned = pool_request(self.task, self.job.forming)
+            planned = pool_request(subject, subject.model(self.task.vocabulary), self.job.forming)
             former = ClusterFormer(node, self.job.ranks, planned, on_step, print_line, resume=self.resumes)
             training = tasks.create_task(former.run())
             stops: list[asyncio.Task[Any]] = [tasks.create_task(transport.receive(rank, STOP)) for rank in others]
@@ -156,6 +120,8 @@ class Rank:
             await asyncio.wait([training, *stops], return_when=asyncio.FIRST_COMPLETED)
             done = training.done()
             await cancelled(training, *stops)
+            if done:
+                await self._finish(node)
         for rank in others:
             await transport.send(rank, OVER, note=done)
         return done
@@ -172,27 +138,13 @@ class Rank:
         await request.wait()
         await self.transport.send(0, STOP)
 
-    async def finish(self) -> None:
-        """Gather the model at rank 0, which exports it and samples from it; all ranks call this."""
-        config, transport, seq = self.job.config, self.transport, self.job.subject.seq
+    async def _finish(self, node: Node) -> None:
+        """Get the model from the nodes, export it and sample from it, as the flags request."""
+        config, seq = self.job.config, self.job.subject.seq
         output = FinalOutput(config.export, config.sample, config.prompt, seq, config.seed)
-        if output.is_empty:
-            return
-        saved = await gather(transport, "last saves", self.last.at)
-        newest = max((each[0] for each in saved if each), default=0)
-        ranks = await broadcast(transport, "holders", [r for r, each in enumerate(saved) if each and each[0] == newest])
-        if transport.rank == 0:
-            states = [await self._state_of(rank) for rank in ranks]
-            weights = Weights.of_stages(UntiedGPT2(self.job.model), states)
+        if not output.is_empty:
+            weights = Weights(UntiedGPT2(self.job.model), await fetched_average(node, self.task, self.text))
             await output.write(weights, self.text.tokenizer, print_line)
-        elif transport.rank in ranks:
-            await transport.send(0, STAGE, *self.last.values.values(), note=[*self.last.values])
-
-    async def _state_of(self, rank: int) -> Mapping[str, Any]:
-        if rank == 0:
-            return self.last.values
-        message = await self.transport.receive(rank, STAGE)
-        return dict(zip(message.note, message.blocks, strict=True))
 
 
 async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, text: Text, stop: StopRequest) -> int:
@@ -216,7 +168,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
             training=training,
             executor=executor,
             capacity=capacity,
-            last=LastSave(disk, config.steps),
+            store=disk,
             run=run,
             resumes=bool(resumed),
         )
@@ -224,9 +176,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
             async with directory_of_rank0(transport, config.listen, rank.begin) as url:
                 done = await rank.take_part(url, stop)
                 await gather(transport, "gone", True)
-            if done:
-                await rank.finish()
-            elif transport.rank == 0:
+            if transport.rank == 0 and not done:
                 where = config.checkpoint or "nowhere: give --checkpoint to keep the work"
                 print_line(f"stopped on request; the last round is saved to {where}")
     finally:

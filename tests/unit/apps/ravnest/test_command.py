@@ -15,9 +15,10 @@ from apps.common.arguments import names_of
 from apps.lm.data.text import read_text
 from apps.ravnest.__main__ import PROGRAM, main, parse
 from apps.ravnest.code import own_code, require_own_code
-from apps.ravnest.commands import resumed_run, saving_of, serve, train
+from apps.ravnest.commands import serve, train
 from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask
 from apps.ravnest.local import _nodes, _training
+from apps.ravnest.parties import resumed_run, saving_of
 from apps.swarm.__main__ import PROGRAM as SWARM
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
@@ -242,19 +243,17 @@ def test_the_nodes_of_local_share_the_free_memory_and_have_the_lines_of_the_link
 
 
 def test_a_node_saves_beside_stages_of_its_own_run_alone(tmp_path):
-    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", "--checkpoint", str(tmp_path)])
-    saving = saving_of(flags, TASK, "this")
+    saving = saving_of(tmp_path, 1, TASK, "this")
     assert saving.store.save(SavedStage(3, 0, 1, "this-7"), {"weight/value": np.zeros(2, np.float32)})
-    assert saving_of(flags, TASK, "this") == saving
+    assert saving_of(tmp_path, 1, TASK, "this") == saving
     with pytest.raises(UsageError, match=r"holds stages of another run \(steps 3: stage 0\)"):
-        saving_of(flags, TASK, "other")
+        saving_of(tmp_path, 1, TASK, "other")
 
 
 def test_a_run_is_resumed_by_the_name_under_which_it_saved(tmp_path):
-    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", "--checkpoint", str(tmp_path)])
     with pytest.raises(UsageError, match=r"no node saved in .*; leave --resume out"):
         resumed_run(tmp_path, TASK)
-    store, weight = saving_of(flags, TASK, "this").store, {"weight/value": np.zeros(2, np.float32)}
+    store, weight = saving_of(tmp_path, 1, TASK, "this").store, {"weight/value": np.zeros(2, np.float32)}
     store.save(SavedStage(2, 0, 1, "swarm-ab"), weight)
     with pytest.raises(UsageError, match=r"holds stages of a swarm \(the latest: step 2\); leave --resume out"):
         resumed_run(tmp_path, TASK)
@@ -277,9 +276,8 @@ def trained_by(optimizer):
 @pytest.mark.parametrize("optimizer", get_args(RavnestConfig.__annotations__["optimizer"]))
 def test_a_run_is_resumed_with_the_optimizer_that_trained_it(tmp_path, optimizer):
     """A save of an earlier release records none, and AdamW trained it."""
-    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", "--checkpoint", str(tmp_path)])
     state = {"weight/value": np.zeros(2, np.float32), "weight/updates": np.array(3)}
-    saving = saving_of(flags, trained_by(optimizer), "this")
+    saving = saving_of(tmp_path, 1, trained_by(optimizer), "this")
     saving.store.save(SavedStage(3, 0, 1, "this-7"), state)
     assert resumed_run(tmp_path, trained_by(optimizer)) == "this"
     (other,) = {"adamw", "lamb"} - {optimizer}
@@ -300,9 +298,8 @@ def test_the_optimizer_is_a_part_of_what_is_trained():
 
 
 def test_a_run_is_resumed_by_the_name_of_a_stage_in_one_nodes_own_directory(tmp_path):
-    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", "--checkpoint", str(tmp_path)])
     state = {"weight/value": np.zeros(2, np.float32), "weight/updates": np.array(3)}
-    saving_of(flags, TASK, "this").store.save(SavedStage(3, 1, 2, "this-7"), state)
+    saving_of(tmp_path, 1, TASK, "this").store.save(SavedStage(3, 1, 2, "this-7"), state)
     assert resumed_run(tmp_path, TASK) == "this"
     with pytest.raises(UsageError, match="trained on other data"):
         resumed_run(tmp_path, replace(TASK, text="another digest"))

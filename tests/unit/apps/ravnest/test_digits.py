@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from apps.ravnest.__main__ import main
-from apps.ravnest.commands import read_data
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS_MODEL, Digits
 from apps.ravnest.digits_training import digits_model
 from apps.ravnest.flags import Local
+from apps.ravnest.parties import read_data
 from apps.ravnest.training import training_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import averaged, state_by_layer

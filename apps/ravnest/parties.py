@@ -1,0 +1,119 @@
+"""What the processes of Ravnest are made of, for its commands and for the ranks of `--schedule ravnest`.
+
+No torch before a node is made.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apps.common.arguments import TextFlags
+from apps.common.trackers import Tracker, append
+from apps.lm.data.text import Text, read_text
+from apps.ravnest.config import RavnestConfig, RavnestTask
+from apps.ravnest.digits import DIGITS, Digits, refuse_data
+from pipelined.aio.progress import Say
+from pipelined.errors import UsageError
+from pipelined.measurement.line import serve_line
+from pipelined.membership.node import Node
+from pipelined.ravnest.records import UPDATES, ClusterProgress
+from pipelined.state.versions import common_step, saved_steps
+
+if TYPE_CHECKING:
+    from pipelined.actors.executor import TorchExecutor
+    from pipelined.ravnest.cluster import ClusterMember
+    from pipelined.ravnest.orders import OrderDirectory
+    from pipelined.ravnest.saving import Saving
+    from pipelined.ravnest.training import ClusterTraining
+
+MAX_BYTES = 1 << 30
+"""The largest message that a node takes from another."""
+
+
+def cluster_member(
+    node: Node,
+    training: "ClusterTraining",
+    executor: "TorchExecutor",
+    *,
+    orders: "OrderDirectory | None" = None,
+    saving: "Saving | None" = None,
+) -> "ClusterMember":
+    """What trains a stage on this node. Its endpoint replies to measurements of its line from now on."""
+    from pipelined.ravnest.cluster import ClusterMember
+    from transports.rpc.world import Worlds
+
+    serve_line(node.endpoint)
+    return ClusterMember(training, Worlds(node.endpoint, MAX_BYTES), executor, orders=orders, saving=saving)
+
+
+def read_data(config: RavnestConfig, flags: TextFlags) -> Text | Digits:
+    """What is trained on.
+
+    Raises:
+        UsageError: it cannot be read, or there are files for a model that learns from none.
+    """
+    refuse_data(config.preset, flags.data)
+    return Digits.read() if config.preset == DIGITS else read_text(flags.data, flags.tokenizer)
+
+
+def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "Saving":
+    """Where a node with --checkpoint saves.
+
+    Args:
+        every: rounds from one save to the next.
+        run: its unique name.
+    Raises:
+        UsageError: stages of another run are there.
+    """
+    from pipelined.ravnest.saving import Saving
+    from pipelined.state.store import DiskStore, saved_stages
+
+    found = saved_stages(directory)
+    if any(saved.version.run != run for saved in found):
+        fact = f"{directory} holds stages of another run ({saved_steps(found)})"
+        raise UsageError(f"{fact}; give --checkpoint another directory")
+    identity = task.subject.model(task.vocabulary).identity()
+    store = DiskStore(directory, identity, text=task.text, optimizer=task.subject.optimizer)
+    return Saving(store, every, run)
+
+
+def show_steps(
+    say: Say, metrics: Path | None, trackers: Sequence[Tracker] = ()
+) -> Callable[[int, ClusterProgress], None]:
+    """What shows each step of a cluster: a line, a JSON object in this file, and a row for each tracker."""
+
+    def on_step(cluster: int, progress: ClusterProgress) -> None:
+        delays = " ".join(f"{delay:.1f}" for delay in progress.staleness)
+        say(f"step {progress.step}: loss {progress.loss:.4f}, cluster {cluster}, delays {delays}")
+        row = {"step": progress.step, "loss": progress.loss, "cluster": cluster, "staleness": progress.staleness}
+        row["step_s"] = progress.seconds
+        if metrics is not None:
+            append(metrics, row)
+        for tracker in trackers:
+            tracker.write(row)
+
+    return on_step
+
+
+def resumed_run(directory: Path, task: RavnestTask) -> str:
+    """The name of the run that saved the latest step in a directory: that of a step with all stages, if there is one.
+
+    Raises:
+        UsageError: nothing is saved there, or it is of a swarm, or of another model, text or optimizer.
+    """
+    from pipelined.state.saved import other_optimizer, other_text, saved_of
+    from pipelined.state.store import fields_of
+
+    saved = saved_of(directory, task.subject.model(task.vocabulary).identity())
+    at = common_step(saved) or max(saved, default=None)
+    if at is None:
+        fact = f"no node saved in {directory}"
+        raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
+    if UPDATES not in fields_of(directory, at):
+        fact = f"{directory} holds stages of a swarm (the latest: step {at.step})"
+        raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
+    if text := other_text(directory, saved, task.text):
+        raise UsageError(f"{text}; give the --data and --tokenizer of that run")
+    if optimizer := other_optimizer(directory, saved, task.subject.optimizer):
+        raise UsageError(f"{optimizer}; give the --optimizer of that run, or begin anew without --resume")
+    return at.version.run
