@@ -15,7 +15,7 @@ from collectives.group.call import Call, CallOwner
 from collectives.group.fifo_lock import FifoLock
 from collectives.group.signature import Signature
 from collectives.group.wait_check import WaitCheck
-from transports.aio.event_loop import this_task
+from transports.aio.nursery import this_task
 from transports.base import Transport
 
 PATIENCE_S = 10.0

@@ -1,4 +1,4 @@
-"""Structured tasks: `Nursery`, which the transports use as well, `beside`, `first_of`, `cancelled`, and a time-out."""
+"""Structured tasks: `Nursery`, shared with the transports, `beside`, `first_of`, `cancelled`; time-outs; `Notifier`."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pipelined.aio.clock import Clock
 from transports import Nursery
 
-__all__ = ["Nursery", "beside", "cancelled", "first_of", "with_timeout"]
+__all__ = ["Notifier", "Nursery", "beside", "cancelled", "first_of", "with_timeout"]
 
 T = TypeVar("T")
 
@@ -65,3 +65,26 @@ async def with_timeout(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
         doing.cancel()
         sleeping.cancel()
         await asyncio.gather(doing, sleeping, return_exceptions=True)
+
+
+class Notifier:
+    """Wakes all waiting coroutines at once. A call of `wait` after `notify_all` waits for the next one.
+
+    Notifications are not stored: check the condition first, then call `wait`, without an await in between. Waiting
+    begins at the call of `wait`, not at the await, so a notification between the two is not missed.
+    """
+
+    def __init__(self) -> None:
+        self._next: asyncio.Future[None] | None = None
+
+    def wait(self) -> "asyncio.Future[None]":
+        """A future that completes at the next notification."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._next)
+
+    def notify_all(self) -> None:
+        """Wake all waiting coroutines."""
+        if self._next is not None:
+            self._next.set_result(None)
+            self._next = None

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Notifier
-from pipelined.aio.nursery import Nursery, with_timeout
+from pipelined.aio.nursery import Notifier, Nursery, with_timeout
 from pipelined.directory import messages
 from pipelined.directory.api import Change, Conflict, Prefixes
 from pipelined.directory.disk import Disk

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.nursery import Notifier
 from pipelined.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
 from pipelined.directory.record import Record
 

@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from pipelined.actors.executor import Executor
-from pipelined.aio.notifier import Notifier
-from pipelined.aio.nursery import Nursery
+from pipelined.aio.nursery import Notifier, Nursery
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check

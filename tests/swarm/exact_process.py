@@ -22,7 +22,7 @@ from pipelined.directory import open_directory, serve_directory
 from pipelined.membership.node import Node
 from pipelined.state import donor
 from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.peer import all_reduce, passes, replica, rounds, stage_state
+from pipelined.swarm.peer import all_reduce, replica, rounds, stage_state
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.trainer import peer_pool, trainer
@@ -39,8 +39,8 @@ RULES = Rules(
 SECONDS = {"forward": 0.004, "backward": 0.008, "step": 0.002}
 
 PHASES = {
-    "forward": (passes.Passes, "forward"),
-    "backward": (passes.Passes, "backward"),
+    "forward": (replica.Passes, "forward"),
+    "backward": (replica.Passes, "backward"),
     # every other change is at the end of some work, before its reply leaves
     "acknowledged": (stage_state.Load, "_change"),
     "prepare": (rounds.RoundService, "prepare"),

@@ -1,10 +1,11 @@
-"""The event loop for transports, with timers finer than a millisecond; yielding to it, its task, resolving futures."""
+"""The event loop for transports, with timers finer than a millisecond, and yielding to it."""
 
 import asyncio
 import ctypes
 import selectors
 import sys
-from typing import Any
+
+from transports.aio.nursery import resolve
 
 PR_SET_TIMERSLACK = 29
 
@@ -27,26 +28,3 @@ async def yield_to_timers() -> None:
     due = loop.create_future()
     loop.call_at(loop.time(), resolve, due)
     await due
-
-
-def this_task() -> asyncio.Task[Any]:
-    """The running task.
-
-    Raises:
-        RuntimeError: no task is running: this is a callback, or another thread.
-    """
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("no task is running here; call this from a coroutine")
-    return task
-
-
-def resolve(future: asyncio.Future[Any], outcome: Any = None) -> None:
-    """Set a future's result, or its exception if the outcome is one; a done or cancelled future stays as it is."""
-    if future.done():
-        return
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-        future.exception()  # else the loop would report an unread exception if the waiter was cancelled
-    else:
-        future.set_result(outcome)

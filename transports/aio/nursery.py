@@ -10,8 +10,6 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from transports.aio.event_loop import this_task
-
 T = TypeVar("T")
 
 
@@ -95,3 +93,26 @@ def _raise(error: BaseException) -> None:
         raise error
     finally:
         error.__context__ = context
+
+
+def this_task() -> asyncio.Task[Any]:
+    """The running task.
+
+    Raises:
+        RuntimeError: no task is running: this is a callback, or another thread.
+    """
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("no task is running here; call this from a coroutine")
+    return task
+
+
+def resolve(future: asyncio.Future[Any], outcome: Any = None) -> None:
+    """Set a future's result, or its exception if the outcome is one; a done or cancelled future stays as it is."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+        future.exception()  # else the loop would report an unread exception if the waiter was cancelled
+    else:
+        future.set_result(outcome)

@@ -10,17 +10,108 @@ Both ends send requests. Each end numbers its own requests upwards, so the recei
 wait ends with the connection, which may be a socket or virtual.
 """
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from transports.aio.nursery import resolve
 from transports.errors import WireError
-from transports.rpc.base import Party, Response, Unreachable
-from transports.rpc.client import RpcClient
+from transports.rpc.base import Party, Rejected, Response, Unreachable
 from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind
-from transports.rpc.handlers import Handlers
-from transports.rpc.server import RpcServer
+from transports.rpc.server import Handlers, RpcServer
+from transports.stream.incoming import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
+
+
+class RpcClient:
+    """The client side: the requests in flight, by number. Each wait ends with a reply or with the connection."""
+
+    def __init__(self, sink: FrameSink, budget: MemoryBudget):
+        self._sink, self._budget = sink, budget
+        self._pending: dict[int, asyncio.Future[Response]] = {}
+        self._next = 0
+        self._ended: Unreachable | None = None
+
+    async def request(self, topic: str, blocks: Sequence[Block], note: Any) -> Response:
+        """See `Endpoint.request`."""
+        if self._ended is not None:
+            raise _copy_of(self._ended, sent=False)
+        number = self._next
+        self._sink.send(RpcKind.REQUEST, (number, topic), blocks, note)
+        self._next += 1
+        future = self._pending[number] = asyncio.get_running_loop().create_future()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._pending.pop(number, None) is not None and self._ended is None:
+                self._sink.send(RpcKind.CANCEL, (number,))
+            raise
+        finally:
+            self._pending.pop(number, None)
+            self._sink.withdraw(RpcKind.REQUEST, number)
+
+    def expects(self, number: int, header: Header) -> bool:
+        """Whether to allocate memory for a response.
+
+        Raises:
+            WireError: no request with this number was sent.
+        """
+        if not 0 <= number < self._next:
+            raise WireError(f"a response to no request (number: {number}, sent: {self._next})")
+        if number not in self._pending:
+            return False  # the request was cancelled meanwhile
+        kept = kept_bytes(header)
+        if not self._budget.fits(kept):
+            self._resolve(number, Rejected("too large", bytes=self._budget.taken + kept, limit=self._budget.limit))
+            self._sink.send(RpcKind.CANCEL, (number,))
+            return False
+        self._budget.taken += kept
+        return True
+
+    def on_response(self, number: int, header: Header, blocks: tuple[Block, ...]) -> None:
+        """An expected response is complete; its memory now belongs to the caller of `request`."""
+        self._budget.taken -= kept_bytes(header)
+        self._resolve(number, Response(blocks, header.note))
+
+    def on_truncated(self, number: int, header: Header) -> None:
+        """The server cut an expected response short: fail its request."""
+        self._budget.taken -= kept_bytes(header)
+        self._resolve(number, Rejected("failed", error="the responder cut the response short"))
+
+    def on_rejected(self, number: int, reason: str, facts: object) -> None:
+        """Fail the request with the received rejection. Raises WireError if its facts are malformed."""
+        self._resolve(number, _parse_rejection(reason, facts))
+
+    def end(self, error: Unreachable) -> None:
+        """Fail all pending and later requests."""
+        self._ended = error
+        for future in list(self._pending.values()):
+            resolve(future, _copy_of(error, error.sent))
+
+    def _resolve(self, number: int, outcome: Response | Rejected) -> None:
+        future = self._pending.pop(number, None)
+        if future is not None:
+            resolve(future, outcome)
+
+
+def _copy_of(error: Unreachable, sent: bool) -> Unreachable:
+    """A copy of the error for one waiting request; an exception that is raised twice would collect both tracebacks."""
+    return Unreachable(error.address, error.reason, sent, wrong_key=error.wrong_key, silent=error.silent)
+
+
+def _parse_rejection(reason: str, facts: object) -> Rejected:
+    """The `Rejected` that the handler raised, parsed from its frame.
+
+    Raises:
+        WireError: its facts are malformed.
+    """
+    if not isinstance(facts, dict) or not all(type(name) is str for name in facts):
+        raise WireError("facts of a rejection without names")
+    with suppress(TypeError):
+        return Rejected(reason, **facts)
+    raise WireError("facts of a rejection with invalid names")
 
 
 class RpcChannel:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from transports.rpc.base import Endpoint, Handler, Party, Response, Unreachable
 from transports.rpc.channel import RpcChannel
-from transports.rpc.handlers import Handlers
+from transports.rpc.server import Handlers
 from transports.wire.arrays import Block
 
 

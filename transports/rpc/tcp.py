@@ -15,7 +15,6 @@ from transports.emulation.options import LinkProfile
 from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import CommonEndpoint
-from transports.rpc.handlers import MAX_IN_FLIGHT
 from transports.rpc.identity import (
     SCHEME,
     PartyHello,
@@ -25,6 +24,7 @@ from transports.rpc.identity import (
     parse_address,
     rejection_label,
 )
+from transports.rpc.server import MAX_IN_FLIGHT
 from transports.rpc.slow_links import SharedLine
 from transports.rpc.tcp_connection import Connection
 from transports.stream.acceptor import Acceptor, AcceptorOwner

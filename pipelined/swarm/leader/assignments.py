@@ -12,7 +12,7 @@ measures it again, with the same bits.
 from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.nursery import Notifier
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue

@@ -1,7 +1,7 @@
 """The commit of steps: prepare and reduce, repeated until every stage holds the total of exactly one batch.
 
-A failed attempt changes only the queue, which then assigns the missing microbatches. The result is the head of the next
-step. `Leader` writes that head to the directory, and that write commits the step.
+A failed attempt changes only the queue, which then assigns the missing microbatches. The result is one of the four
+heads that can follow. `Leader` writes it to the directory, and that write commits the step.
 """
 
 import hashlib
@@ -18,8 +18,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, PreparedRound, Totals
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
-from pipelined.swarm.leader.failures import Failure
-from pipelined.swarm.leader.next_head import Repeated, Stepped
+from pipelined.swarm.leader.evictions import Failure
 from pipelined.swarm.leader.reassignment import RebalanceTimer
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue
@@ -27,6 +26,54 @@ from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The head of the next step: every stage holds the total of exactly one batch."""
+
+    head: Commit
+
+    def report(self, before: Commit) -> None:
+        """A step that is taken is no event; `CommittedSteps` follows the steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The head of the same step once more: its sums did not fit, and set the grids of the next attempt."""
+
+    head: Commit
+
+    def report(self, before: Commit) -> None:
+        """Report which step is computed again."""
+        emit("step repeated", step=before.step + 1, why="a gradient does not fit the grid of its exact sum")
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The head at a step that all stages saved."""
+
+    head: Commit
+
+    def report(self, before: Commit) -> None:
+        """Warn of the steps that are lost."""
+        warn("rolled back", step=before.step, to=self.head.step, why="a stage lost every peer that held its state")
+
+
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """The same head with moves of peers to a stage that no peer that stays holds."""
+
+    head: Commit
+
+    def report(self, before: Commit) -> None:
+        """Warn of every move."""
+        for peer, stage in self.head.moves.items():
+            warn("peer reassigned", peer=peer, stage=stage, why="no peer that stays holds this stage")
+
+
+NextHead = Stepped | Repeated | RolledBack | Reassigned
+
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 1.0
 OVERLAP_SHARE = 0.8

@@ -17,7 +17,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.view import NoLongerValid
 from pipelined.state.versions import Version
-from pipelined.swarm.leader.failures import FailureLog
+from pipelined.swarm.leader.evictions import FailureLog
 from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.messaging.reasons import Blame, Reason
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName, Summed

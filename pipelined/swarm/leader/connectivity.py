@@ -16,8 +16,7 @@ from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.evictions import Evictor
-from pipelined.swarm.leader.failures import MAX_DOUBLINGS
+from pipelined.swarm.leader.evictions import MAX_DOUBLINGS, Evictor
 from pipelined.swarm.messaging.client import MemberClient, Probe
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
 from pipelined.swarm.records.members import LEADER, Peer

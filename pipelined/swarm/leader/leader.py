@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from pipelined.aio.events import emit, warn
-from pipelined.aio.notifier import Notifier
-from pipelined.aio.nursery import Nursery, first_of
+from pipelined.aio.nursery import Notifier, Nursery, first_of
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.registration import Registration
 from pipelined.membership.node import Node
@@ -22,9 +21,8 @@ from pipelined.membership.view import RETRY_S
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments, QueueFactory
-from pipelined.swarm.leader.commit import CommitLoop
+from pipelined.swarm.leader.commit import CommitLoop, NextHead, Reassigned, Repeated, RolledBack, Stepped
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
-from pipelined.swarm.leader.next_head import NextHead, Reassigned, Repeated, RolledBack, Stepped
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rebalance, RebalanceTimer, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.leader.term import LeadershipLost, Term

@@ -20,8 +20,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.swarm.messaging.messages import send
 from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
-from pipelined.swarm.stages.codec import Coded, Coding
-from pipelined.swarm.stages.stage import add_sums
+from pipelined.swarm.stages.stage import Coded, Coding, add_sums
 from transports import Block, WireError
 from transports.rpc import Endpoint, Party, Rejected, Unreachable
 

@@ -10,7 +10,7 @@ from pipelined.swarm.messaging.client import MemberClient, Probe
 from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.stages.codec import Coding
+from pipelined.swarm.stages.stage import Coding
 
 
 @dataclass(frozen=True)

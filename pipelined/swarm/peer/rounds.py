@@ -25,8 +25,7 @@ from pipelined.swarm.protocol.rounds import (
     SendPart,
     Summed,
 )
-from pipelined.swarm.stages.codec import Coding
-from pipelined.swarm.stages.stage import SwarmStage
+from pipelined.swarm.stages.stage import Coding, SwarmStage
 from transports.rpc import Endpoint, Party, Rejected
 
 

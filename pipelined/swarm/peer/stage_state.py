@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelined.actors.executor import ClockedDevice
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.nursery import Notifier
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.messaging.reasons import Reason

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pipelined.state.versions import MAX_STAGES
-from pipelined.swarm.messaging.fields import Arrays, Many, Plain, number, text, whole
+from pipelined.swarm.messaging.fields import ANY, Arrays, Many, Plain, number, text, whole
 
 Name = Annotated[str, text()]
 Index = Annotated[int, whole()]
@@ -13,6 +13,6 @@ Revision = Annotated[int, whole()]
 StageNumber = Annotated[int, whole(MAX_STAGES - 1)]
 Seconds = Annotated[float, number(0.0)]
 Waits = Annotated[Mapping[Name, Seconds], Many()]
-CODING = Plain("any note of their coding", lambda value: True)
+CODING = Plain("any note of their coding", ANY.holds)
 CodedArrays = tuple[Annotated[tuple[Any, ...], Arrays()], Annotated[Any, CODING]]
-"""Arrays as they are sent, and the note of their coding; None: not coded. See `pipelined.swarm.stages.codec`."""
+"""Arrays as they are sent, and the note of their coding; None: not coded. See `pipelined.swarm.stages.stage`."""

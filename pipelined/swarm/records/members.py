@@ -1,4 +1,4 @@
-"""The records of the members of a swarm: its peers, trainers and observers, and the leader among them.
+"""The members of a swarm: the records of its peers, trainers, observers and its leader, and a census of its peers.
 
     conductor         LeaderRecord     the trainer that leads; expires with its lease
     came/NAME         (an address)     a peer that waits for a stage from the leader; expires with its lease
@@ -11,10 +11,14 @@
 An incarnation is the number of the lease that a record is bound to, so a newer one is always greater.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
+from pipelined.directory import Entry
 from pipelined.directory.record import Record
 from pipelined.state.versions import MAX_STAGES
 
@@ -127,3 +131,149 @@ class Eviction(Record):
     def __post_init__(self) -> None:
         if self.times < 1:
             raise ValueError(f"Eviction.times is no count of evictions (got: {self.times})")
+
+
+class Newcomer(NamedTuple):
+    """A new peer that waits for its assignment to a stage.
+
+    Args:
+        address: of its endpoint.
+        revision: of the record with which it announced itself.
+    """
+
+    address: str
+    revision: int
+
+
+class Census:
+    """The peers of each stage, and how many of them stay; a change costs the same in a swarm of any size.
+
+    A new peer counts at the stage to which the leader assigned it, until its own record names its stage.
+
+    Attributes:
+        peers, newcomers: by name.
+        record_revisions: by name, the revision of a peer's last record, also of one that cannot be read.
+
+    Cost: O(1) per change. `at` sorts the peers of a stage once after each change of one of them.
+    """
+
+    def __init__(self) -> None:
+        self.peers, self.newcomers, self.record_revisions = dict[str, Peer](), dict[str, Newcomer](), Counter[str]()
+        self._stages = dict[int, dict[str, Peer]]()
+        self._ordered, self._holders, self._changes = dict[int, list[Peer]](), Counter[int](), Counter[int]()
+        self._assigned, self._counted, self._staying = dict[str, int](), dict[str, int](), Counter[int]()
+        self._departures = dict[int, list[Peer]]()
+
+    def apply(self, name: str, entry: Entry | None, stage: str | None = None) -> None:
+        """Apply the entry of a peer's key; None: it was deleted.
+
+        Args:
+            stage: in the key; None: the key has no stage.
+        Raises:
+            ValueError: the record cannot be read, or names another peer or stage than its key. The deletion of that
+                key would not remove such a peer.
+        """
+        self.record_revisions.pop(name, None)
+        if entry is not None:
+            self.record_revisions[name] = entry.revision
+        self._unassign_if_placed(name)
+        peer = Peer.unpack(entry.value) if entry else None
+        if peer and (peer.name != name or stage not in (None, str(peer.stage))):
+            raise ValueError(f"a Peer under another key than its own (name: {peer.name!r:.80}, stage: {peer.stage})")
+        self.set_record(name, peer)
+
+    def apply_at_stage(self, key: str, entry: Entry | None) -> None:
+        """The same for the key that names the peer's stage too: STAGE/NAME."""
+        stage, _, name = key.partition("/")
+        if entry or (name in self.peers and str(self.peers[name].stage) == stage):  # otherwise it has moved
+            self.apply(name, entry, stage)
+
+    def apply_newcomer(self, name: str, entry: Entry | None) -> None:
+        """Apply the entry with which a new peer announces itself; None: it was deleted."""
+        self.newcomers.pop(name, None)
+        if entry is not None:
+            self.newcomers[name] = Newcomer(entry.value.decode(), entry.revision)
+        self._unassign_if_placed(name)
+
+    def _unassign_if_placed(self, name: str) -> None:
+        """Note that a new peer has left, or has written its own record after it announced itself."""
+        newcomer = self.newcomers.get(name)
+        if newcomer is None or self.record_revisions[name] >= newcomer.revision:
+            self.unassign(name)
+
+    def set_record(self, name: str, peer: Peer | None) -> None:
+        """Set the record of the peer of this name; None: the record was deleted."""
+        before = self.peers.pop(name, None)
+        if before is not None:
+            self._changed(before.stage)
+            del self._stages[before.stage][name]
+            self._holders[before.stage] -= before.phase != Phase.JOINING
+        if peer is not None:
+            self._changed(peer.stage)
+            self.peers[name] = self._stages.setdefault(peer.stage, {})[name] = peer
+            self._holders[peer.stage] += peer.phase != Phase.JOINING
+        if before is not None and (peer is None or peer.incarnation != before.incarnation):
+            for gone in self._departures.values():
+                gone.append(before)
+        self._count(name)
+
+    @contextmanager
+    def departures(self) -> Iterator[list[Peer]]:
+        """A list that receives the last record of each peer that leaves or starts under another incarnation.
+
+        The block removes what it has read from the list.
+        """
+        gone = list[Peer]()
+        self._departures[id(gone)] = gone
+        try:
+            yield gone
+        finally:
+            del self._departures[id(gone)]
+
+    def assign(self, name: str, stage: int) -> None:
+        """Count a new peer at the stage that it was assigned to, whatever its record says, until `unassign`."""
+        self._assigned[name] = stage
+        self._count(name)
+
+    def unassign(self, name: str) -> None:
+        """Count a peer by its own record from now on, or not at all if it has no record."""
+        if self._assigned.pop(name, None) is not None:
+            self._count(name)
+
+    def at(self, stage: int) -> Sequence[Peer]:
+        """The peers of a stage, by name."""
+        if stage not in self._ordered:
+            self._ordered[stage] = [peer for _, peer in sorted(self._stages.get(stage, {}).items())]
+        return self._ordered[stage]
+
+    def is_kept(self, stage: int) -> bool:
+        """Whether a peer stays at a stage or joins it, by the records alone."""
+        return any(peer.phase in STAY for peer in self._stages.get(stage, {}).values())
+
+    def changes(self, stage: int) -> int:
+        """Number of changes of the peers of a stage; while it is the same, `at` is the same."""
+        return self._changes[stage]
+
+    def holding(self, stage: int) -> int:
+        """Number of peers that have the state of a stage."""
+        return self._holders[stage]
+
+    def staying(self, stages: int, without: str) -> list[int]:
+        """By stage, the number of peers that stay or were assigned staying, without the peer named `without`."""
+        staying, at = [self._staying[stage] for stage in range(stages)], self._counted.get(without, stages)
+        if at < stages:
+            staying[at] -= 1
+        return staying
+
+    def _changed(self, stage: int) -> None:
+        self._ordered.pop(stage, None)
+        self._changes[stage] += 1
+
+    def _count(self, name: str) -> None:
+        peer, before = self.peers.get(name), self._counted.pop(name, None)
+        now = self._assigned.get(name, peer.stage if peer and peer.phase in STAY else None)
+        if before is not None:
+            self._staying[before] -= 1
+        if now is not None:
+            self._counted[name] = now
+            self._staying[now] += 1

@@ -7,7 +7,6 @@ from pipelined.directory import Directory, Entry, Prefixes
 from pipelined.membership.view import ApplyEntry, MembershipView, Single, Table
 from pipelined.state.versions import SAVED, SavedStages, Version
 from pipelined.swarm.config import OtherModel
-from pipelined.swarm.records.census import Census
 from pipelined.swarm.records.members import (
     EVICTED,
     LEADER,
@@ -17,6 +16,7 @@ from pipelined.swarm.records.members import (
     STAGES,
     TRAINERS,
     WORKING,
+    Census,
     Eviction,
     LeaderRecord,
     Observer,

@@ -32,8 +32,7 @@ from pipelined.swarm.protocol.work import (
     WorkReport,
 )
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.stages.codec import Coded
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.stage import Coded, Microbatch
 from pipelined.swarm.trainer.peer_pool import NonFinite, PeerPool, StepPassed
 from transports.rpc import Rejected, Unreachable
 

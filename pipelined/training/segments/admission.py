@@ -4,7 +4,7 @@ All ranks agree on the sums of a step when it is complete. Admission depends onl
 ranks. So all ranks end at the same step after a stop request, although no rank ever waits for all others.
 """
 
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.nursery import Notifier
 
 
 class StepAdmission:

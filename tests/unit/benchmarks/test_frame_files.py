@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import frame_files
-from benchmarks.frame_files import STAND_INS, Options, Watch, files_of_frames, frame, report, together
+from benchmarks.frame_files import STAND_INS, Options, Watch, files_of_a_step, files_of_frames, frame, report, together
 from tests.launching import ROOT
 from transports.local import world
 
@@ -75,3 +75,8 @@ async def test_a_third_rank_takes_no_part():
 @pytest.mark.parametrize("path", STAND_INS)
 def test_what_is_left_out_of_a_step_still_lies_there(path):
     assert (ROOT / path).exists()
+
+
+def test_a_quiet_step_of_a_swarm_runs_through_few_files():
+    """A change of a step begins with reading these files, so their number may only fall."""
+    assert len(files_of_a_step()) <= 59

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
-from transports.rpc.handlers import MAX_IN_FLIGHT
+from transports.rpc.server import MAX_IN_FLIGHT
 from transports.rpc.virtual.endpoint import SCHEME, FrameEvent, VirtualEndpoint
 from transports.rpc.virtual.process import Process
 from transports.urls import ParsedUrl

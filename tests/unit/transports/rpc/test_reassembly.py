@@ -13,8 +13,8 @@ from transports.rpc import Party, Response
 from transports.rpc.channel import RpcChannel
 from transports.rpc.frames import KINDS
 from transports.rpc.frames import RpcKind as Kind
-from transports.rpc.handlers import Handlers
 from transports.rpc.reassembly import Reassembly
+from transports.rpc.server import Handlers
 from transports.stream.reader import FrameReader
 from transports.wire.arrays import Block
 from transports.wire.frames import encode, encode_bare, encode_head

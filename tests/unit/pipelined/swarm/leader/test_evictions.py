@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from pipelined.directory import Conflict, CutOff
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.evictions import Evictor, choose_evictions
-from pipelined.swarm.leader.failures import Failure
+from pipelined.swarm.leader.evictions import Evictor, Failure, choose_evictions
 from pipelined.swarm.records.members import Peer, Phase
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.nursery import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.registration import registered
 from pipelined.membership.node import Node

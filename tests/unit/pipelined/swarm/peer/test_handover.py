@@ -16,8 +16,8 @@ from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMembe
 from pipelined.swarm.protocol.work import Backward
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.steps import Commit
-from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import with_delayed_updates
+from pipelined.swarm.stages.stage import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
 from transports.rpc import Rejected

@@ -15,8 +15,7 @@ from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName
 from pipelined.swarm.protocol.work import Backward, Forward
 from pipelined.swarm.records.steps import Commit
-from pipelined.swarm.stages.codec import Coding
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.stage import Coding, Microbatch
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
 from transports.rpc import Rejected
