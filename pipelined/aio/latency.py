@@ -2,7 +2,8 @@
 
 `Average` is the expectation by which a trainer chooses peers. `RoundTrip` tracks the mean and its variation, for a
 client and one server. `TimeoutEstimator` uses the median and the median deviation of the last replies, for requests
-that make a peer compute. A busy machine is not lost, so no reply counts as late before the time of a lease.
+that make a peer compute. A busy machine is not lost, so no reply counts as late before the time of a lease. `Backoff`
+gives the pauses between attempts.
 
 Source: RFC 6298, Computing TCP's Retransmission Timer, section 2.
 """
@@ -104,3 +105,21 @@ class TimeoutEstimator:
             deviation = median(abs(seconds - middle) for seconds in self._seen)
             self._limit = max(self._least, MULTIPLE * middle, middle + DEVIATIONS * deviation)
         return self._limit
+
+
+class Backoff:
+    """Pauses between attempts: the first, then each twice as long as the one before.
+
+    Args:
+        first, most: seconds of the first pause and of the longest.
+    """
+
+    def __init__(self, first: float, most: float):
+        if not 0 < first <= most:
+            raise ValueError(f"pauses cannot grow from {first} to {most} s; let 0 < first <= most")
+        self._next, self._most = first, most
+
+    def next(self) -> float:
+        """Seconds of the next pause."""
+        pause, self._next = self._next, min(2 * self._next, self._most)
+        return pause

@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TypeVar
 
-from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
-from pipelined.aio.latency import RoundTrip
+from pipelined.aio.latency import Backoff, RoundTrip
 from pipelined.aio.nursery import with_timeout
 from pipelined.directory.api import CutOff
 

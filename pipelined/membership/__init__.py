@@ -1,1 +1,1 @@
-"""The members of any system: how a process joins, its presence, and the view of the others that it keeps."""
+"""The members of any system: how a process joins, its presence, and its view and bans of the others."""

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from pipelined.actors.executor import Device
-from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import warn
+from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.view import Member, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of

@@ -10,9 +10,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
+from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments

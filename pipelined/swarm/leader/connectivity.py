@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
-from pipelined.aio.latency import UNKNOWN, TimeoutEstimator
+from pipelined.aio.latency import UNKNOWN, Backoff, TimeoutEstimator
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.membership.view import NoLongerValid

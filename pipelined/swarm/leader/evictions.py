@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipelined.aio.backoff import MAX_S
 from pipelined.aio.events import warn
 from pipelined.directory import Conflict, CutOff
+from pipelined.membership.bans import MAX_S
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol.rounds import parties_of

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import get_args
 
-from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import emit, warn
-from pipelined.aio.latency import TimeoutEstimator
+from pipelined.aio.latency import Backoff, TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid

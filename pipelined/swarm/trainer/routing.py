@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, get_args
 
-from pipelined.aio.backoff import Bans
 from pipelined.aio.latency import Average
+from pipelined.membership.bans import Bans
 from transports.rpc import Party
 
 Pass = Literal["forward", "backward"]

@@ -10,6 +10,7 @@ from pipelined.aio.latency import (
     MIN_S,
     MULTIPLE,
     Average,
+    Backoff,
     RoundTrip,
     TimeoutEstimator,
 )
@@ -71,3 +72,15 @@ def test_an_average_has_weights_that_fall_by_the_smoothing_and_add_up_to_one(smo
         average.add(value)
     weights = [(1 - smoothing) ** age for age in reversed(range(len(values)))]
     assert average.value == pytest.approx(sum(map(float.__mul__, weights, values)) / sum(weights))
+
+
+@pytest.mark.parametrize("first, most", [(0.1, 10.0), (1.0, 1.0), (0.3, 1.0)])
+def test_pauses_double_up_to_the_longest(first, most):
+    backoff = Backoff(first, most)
+    assert [backoff.next() for _ in range(12)] == [min(first * 2**attempt, most) for attempt in range(12)]
+
+
+@pytest.mark.parametrize("first, most", [(0.0, 1.0), (1.0, 0.5)])
+def test_pauses_that_cannot_grow_are_refused(first, most):
+    with pytest.raises(ValueError, match="cannot grow"):
+        Backoff(first, most)

@@ -1,7 +1,7 @@
-"""Back-off: pauses that double up to a limit, and bans: after a failure, a client sends a peer no requests for a while.
+"""Bans: after a failure, a client sends a member no requests for a while.
 
-A ban ends when its time is up and the peer has announced itself again, under another incarnation. A ban soon after the
-last one lasts twice as long. The caller passes the current time.
+A ban ends when its time is up and the member has announced itself again, under another incarnation. A ban soon after
+the last one lasts twice as long. The caller passes the current time.
 """
 
 from collections.abc import Container, Mapping
@@ -11,24 +11,6 @@ from transports.rpc import Party
 
 FIRST_S, MAX_S = 1.0, 300.0
 """Seconds of the first ban of a peer, and of the longest ban."""
-
-
-class Backoff:
-    """Pauses between attempts: the first, then each twice as long as the one before.
-
-    Args:
-        first, most: seconds of the first pause and of the longest.
-    """
-
-    def __init__(self, first: float, most: float):
-        if not 0 < first <= most:
-            raise ValueError(f"pauses cannot grow from {first} to {most} s; let 0 < first <= most")
-        self._next, self._most = first, most
-
-    def next(self) -> float:
-        """Seconds of the next pause."""
-        pause, self._next = self._next, min(2 * self._next, self._most)
-        return pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +24,7 @@ class Bans:
     """The bans of one client.
 
     Args:
-        first, most: seconds of the first ban of a peer, and of the longest ban.
+        first, most: seconds of the first ban of a member, and of the longest ban.
 
     Source: SWARM, Appendix C, Algorithm 1, line 11, and section 3.2; the back-off is our own.
     """

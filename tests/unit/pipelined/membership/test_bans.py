@@ -2,20 +2,8 @@
 
 import pytest
 
-from pipelined.aio.backoff import Backoff, Bans
+from pipelined.membership.bans import Bans
 from transports.rpc import Party
-
-
-@pytest.mark.parametrize("first, most", [(0.1, 10.0), (1.0, 1.0), (0.3, 1.0)])
-def test_pauses_double_up_to_the_longest(first, most):
-    backoff = Backoff(first, most)
-    assert [backoff.next() for _ in range(12)] == [min(first * 2**attempt, most) for attempt in range(12)]
-
-
-@pytest.mark.parametrize("first, most", [(0.0, 1.0), (1.0, 0.5)])
-def test_pauses_that_cannot_grow_are_refused(first, most):
-    with pytest.raises(ValueError, match="cannot grow"):
-        Backoff(first, most)
 
 
 def test_a_ban_without_effect_is_forgotten():
