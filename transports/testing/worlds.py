@@ -4,17 +4,12 @@ Programs do not import this; they open the ranks of one process with `transports
 """
 
 from collections.abc import Sequence
-from functools import singledispatch
 
 from transports.aio.nursery import Nursery
 from transports.base import Transport
-from transports.emulation.transport import SlowTransport
-from transports.errors import Closed, PeerLost
 from transports.local import LocalTransport, world
-from transports.rpc.virtual.endpoint import VirtualEndpoint
 from transports.rpc.virtual.network import VirtualNetwork
 from transports.rpc.world import RpcTransport, Worlds
-from transports.stream.connection import Ending
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig, this_machine
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
@@ -68,7 +63,6 @@ async def endpoint_world(world_size: int) -> list[RpcTransport]:
     return [task.result() for task in found]
 
 
-@singledispatch
 def kill(end: Transport, reason: str = "it was killed") -> None:
     """End a rank of this process as if it had a process of its own that was killed. What it has not yet sent is lost.
 
@@ -77,36 +71,4 @@ def kill(end: Transport, reason: str = "it was killed") -> None:
     Raises:
         TypeError: ranks of this transport are processes; kill the process instead.
     """
-    raise TypeError(f"a rank of {type(end).__name__} dies with its process; kill that")
-
-
-@kill.register
-def _(end: LocalTransport, reason: str = "it was killed") -> None:
-    end._finish(_dead(end, reason))
-    for other in end._others():
-        other._messages.drop(end.rank)
-        other._buffers.drop(end.rank)
-        other._lose(PeerLost(end.rank, reason))
-
-
-@kill.register
-def _(end: TcpTransport, reason: str = "it was killed") -> None:
-    end._peers.end(Ending.DROP, _dead(end, reason))
-
-
-@kill.register
-def _(end: SlowTransport, reason: str = "it was killed") -> None:
-    kill(end._inner, reason)
-    end._end(_dead(end, reason))
-
-
-@kill.register
-def _(end: RpcTransport, reason: str = "it was killed") -> None:
-    if not isinstance(endpoint := end._peers._endpoint, VirtualEndpoint):
-        raise TypeError(f"a {type(endpoint).__name__} dies with its process; kill that")
-    end._peers.end(_dead(end, reason))
-    endpoint.kill()
-
-
-def _dead(end: Transport, reason: str) -> Closed:
-    return Closed(f"rank {end.rank} is dead: {reason}")
+    end._die(reason)

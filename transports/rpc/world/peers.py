@@ -59,7 +59,7 @@ class WorldPeers:
     """
 
     def __init__(self, owner: WorldOwner, endpoint: Endpoint, name: str, holders: Holders, max_bytes: int):
-        self._owner, self._endpoint, self.name, self.holders = owner, endpoint, name, holders
+        self._owner, self.endpoint, self.name, self.holders = owner, endpoint, name, holders
         self._addresses, self._max_bytes = holders.addresses, max_bytes
         self.rank, self.world_size = holders.ranks[holders.own], holders.world_size
         self.inboxes = Inboxes[tuple[Header, Blocks], Block](self.world_size + holders.have_backups)  # + the twin
@@ -266,7 +266,7 @@ class WorldPeers:
         """Send a request; connect again while the process there listens and does not reply, as one without a core."""
         while True:
             try:
-                await self._endpoint.request(self._addresses[member], note.topic, *blocks, note=note.pack())
+                await self.endpoint.request(self._addresses[member], note.topic, *blocks, note=note.pack())
                 self._silent.discard(member)
                 return
             except Unreachable as error:
