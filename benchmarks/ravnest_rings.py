@@ -1,7 +1,7 @@
 """How long a round between clusters takes: `python -m benchmarks.ravnest_rings`.
 
-The rings of `collectives.clusters` over a virtual network on the virtual clock, where all links of a node share its
-line; so every figure is the same on any machine. The bound is the time of the busiest line, max(bytes/rate).
+The rings of `pipelined.ravnest.averaging.rings` over a virtual network on the virtual clock, where all links of a node
+share its line; so every figure is the same on any machine. The bound is the time of the busiest line, max(bytes/rate).
 """
 
 import asyncio
@@ -17,8 +17,9 @@ import tyro
 from benchmarks._results import Reported, tell
 from collectives import ProblemSize
 from collectives.algorithms.all_reduce.ring import RingAllReduce
-from collectives.clusters import Rings, Share, rings_of
 from pipelined.aio.clock import run_virtual
+from pipelined.ravnest.averaging.rings import Rings
+from pipelined.ravnest.planning.rings import Share, rings_of
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 from transports.rpc.world import Worlds
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 import torch
 
-from collectives.clusters import Share, rings_of
 from collectives.errors import Mismatch
+from pipelined.ravnest.planning.rings import Share, rings_of
 from pipelined.ravnest.records import Clusters
 from transports import SizeMismatch
 

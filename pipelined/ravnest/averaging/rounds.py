@@ -16,14 +16,15 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from collectives.clusters import Rings, Share, rings_of
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
+from pipelined.ravnest.averaging.rings import Rings
 from pipelined.ravnest.held_stage import State, averaged, flat_copy
 from pipelined.ravnest.orders import KeptOrder
+from pipelined.ravnest.planning.rings import Share, rings_of
 from pipelined.ravnest.records import Clusters, RoundEnd
 from pipelined.ravnest.saving import StageSaver
 from pipelined.training.check_model import persistent_buffers

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collectives.clusters import Ring
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.cuts import Cuts, Objective
 from pipelined.ravnest.planning.formation import Formation, Method, Partition, form, method_for
 from pipelined.ravnest.planning.pace import Pace, pace_of
 from pipelined.ravnest.planning.pool import Newcomer, PoolNode
-from pipelined.ravnest.planning.rings import rings_between, round_bytes
+from pipelined.ravnest.planning.rings import Ring, rings_between, round_bytes
 from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
 
 

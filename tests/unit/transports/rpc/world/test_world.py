@@ -5,7 +5,6 @@ import asyncio
 import numpy as np
 import pytest
 
-from collectives.clusters import Rings, Share
 from tests.virtual_time import virtual_seconds
 from transports import PeerAborted, PeerLost, WireError
 from transports.rpc import Rejected, Unreachable, open_endpoint
@@ -224,23 +223,6 @@ async def test_requests_of_other_parties_and_malformed_ones_are_rejected_and_fai
             await sender.request(address, topic, *arrays, note=note)
         assert seen.value.reason == reason, note
     assert not ends[0].failed.done() and not world.probe(None, ("k",))
-
-
-@pytest.mark.virtual
-async def test_rings_between_uneven_clusters_send_their_bytes_over_endpoints(network):
-    """1,200 elements cut at 600, and at 300 and 900: four rings, and a node sends its bytes once."""
-    clusters = [
-        [Share(0, 0, 600), Share(1, 600, 1200)],
-        [Share(2, 0, 300), Share(3, 300, 900), Share(4, 900, 1200)],
-    ]
-    ends = await opened([network.endpoint(f"n{rank}") for rank in range(5)])
-    arrays = [np.arange(s.low, s.high, dtype=np.float64) * (1 + c) for c, row in enumerate(clusters) for s in row]
-    await asyncio.gather(
-        *(Rings(end, clusters, 0).all_reduce([array]) for end, array in zip(ends, arrays, strict=True))
-    )
-    for share, array in zip([share for row in clusters for share in row], arrays, strict=True):
-        assert (array == 1.5 * np.arange(share.low, share.high)).all()
-    assert [end.traffic.bytes_sent for end in ends] == [8 * n for n in (600, 600, 300, 600, 300)]
 
 
 def test_ranks_meet_over_tcp():

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from collectives import ProblemSize
 from collectives.algorithms import ALL_REDUCE
-from collectives.clusters import Ring, Rings, Share, rings_of
+from pipelined.ravnest.averaging.rings import Rings
+from pipelined.ravnest.planning.rings import Ring, Share, rings_of
 from transports.local import world
+from transports.testing import endpoint_world
 
 FIGURE = [[Share(0, 0, 60), Share(1, 60, 120)], [Share(2, 0, 30), Share(3, 30, 90), Share(4, 90, 120)]]
 
@@ -111,3 +113,20 @@ def test_arrays_that_are_not_the_ranks_shares_are_refused():
     rings = Rings(world(5)[0], FIGURE, 0)
     with pytest.raises(ValueError, match=r"elements: \[61\], shares: \[60\]"):
         asyncio.run(rings.all_reduce([np.ones(61)]))
+
+
+@pytest.mark.virtual
+async def test_rings_between_uneven_clusters_send_their_bytes_over_endpoints():
+    """1,200 elements cut at 600, and at 300 and 900: four rings, and a node sends its bytes once."""
+    clusters = [
+        [Share(0, 0, 600), Share(1, 600, 1200)],
+        [Share(2, 0, 300), Share(3, 300, 900), Share(4, 900, 1200)],
+    ]
+    ends = await endpoint_world(5)
+    arrays = [np.arange(s.low, s.high, dtype=np.float64) * (1 + c) for c, row in enumerate(clusters) for s in row]
+    await asyncio.gather(
+        *(Rings(end, clusters, 0).all_reduce([array]) for end, array in zip(ends, arrays, strict=True))
+    )
+    for share, array in zip([share for row in clusters for share in row], arrays, strict=True):
+        assert (array == 1.5 * np.arange(share.low, share.high)).all()
+    assert [end.traffic.bytes_sent for end in ends] == [8 * n for n in (600, 600, 300, 600, 300)]
