@@ -101,6 +101,11 @@ class Transport(ABC):
         return (0,) * self.world_size
 
     @property
+    def ranks_here(self) -> tuple[int, ...]:
+        """The ranks that share this rank's machine, its cores and its memory, this rank included."""
+        return tuple(rank for rank, node in enumerate(self.nodes) if node == self.nodes[self.rank])
+
+    @property
     def aborts_as_one(self) -> bool:
         """Whether all ranks must be ended together: after `abort` no rank can exit alone, so call `abort_job`."""
         return False

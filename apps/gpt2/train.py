@@ -113,10 +113,7 @@ async def train(
         claimed: on rank 0: whether this run has claimed its checkpoint directory, so that no other run saves there.
     """
     config, clock = job.config, RealClock()
-    ranks_here = launch.ranks_here(transport.world_size)
-    executor = TorchExecutor.of_rank(
-        ranks_here, transport, numerics(config).threads, share_devices=launch.share_devices
-    )
+    executor = TorchExecutor.of_rank(transport, numerics(config).threads, share_devices=launch.share_devices)
     executor.planned = lambda: job.planned_bytes(job.plan.position(transport.rank)[1])
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:

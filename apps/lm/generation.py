@@ -111,8 +111,7 @@ async def generate(
     Raises:
         UsageError: the model has fewer heads than T.
     """
-    ranks_here = launch.ranks_here(transport.world_size)
-    executor = TorchExecutor.of_rank(ranks_here, transport, share_devices=launch.share_devices)
+    executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
     description = JobDescription(
         model=source.model if tensor == 1 else _split(source.model, tensor),
         plan=Plan("gpipe", transport.world_size // tensor, 1, microbatch=1, microbatches=1, tensor=tensor),

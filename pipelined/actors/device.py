@@ -26,7 +26,7 @@ def device_of_rank(transport: Transport, *, share: bool) -> str:
     """
     import torch
 
-    here = [rank for rank, node in enumerate(transport.nodes) if node == transport.nodes[transport.rank]]
+    here = transport.ranks_here
     number = here.index(transport.rank)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

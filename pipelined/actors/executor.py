@@ -158,16 +158,16 @@ class TorchExecutor(Executor):
 
     @classmethod
     def of_rank(
-        cls, ranks_here: int, transport: Transport, threads: int | None = None, *, share_devices: bool = False
+        cls, transport: Transport, threads: int | None = None, *, planned: int = 0, share_devices: bool = False
     ) -> "TorchExecutor":
         """The executor of a rank: on its GPU where the machine has one, else on the CPU.
 
         On the CPU this sets torch's threads.
 
         Args:
-            ranks_here: the number of ranks on this machine, or of those that are planned for.
-            transport: learns when work begins and ends.
+            transport: knows the ranks of this machine; learns when work begins and ends.
             threads: threads on the CPU; None: the rank's share of the cores of this machine.
+            planned: the number of ranks that are to share the cores. Default: those of this machine.
             share_devices: whether ranks may share a GPU.
         Raises:
             UsageError: they would have to, and may not.
@@ -176,7 +176,8 @@ class TorchExecutor(Executor):
 
         device = device_of_rank(transport, share=share_devices)
         if device == "cpu":
-            torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // ranks_here))
+            sharing = planned or len(transport.ranks_here)
+            torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // sharing))
         return cls(device, RealClock(), transport.set_computing)
 
     async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:

@@ -114,11 +114,8 @@ class RankSession:
             AgreedError: on every rank: the model, the plan and the optimizer do not fit together on one of them, or
                 two ranks have different ones.
         """
-        ranks_here = launch.ranks_here(transport.world_size)
         async with AsyncExitStack() as stack:
-            executor = TorchExecutor.of_rank(
-                ranks_here, transport, job.numerics.threads, share_devices=launch.share_devices
-            )
+            executor = TorchExecutor.of_rank(transport, job.numerics.threads, share_devices=launch.share_devices)
             stack.callback(executor.close)
             actor = await stack.enter_async_context(Actor(transport))
             claims = await stack.enter_async_context(AsyncExitStack())  # held until the last save is written

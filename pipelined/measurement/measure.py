@@ -71,9 +71,9 @@ async def measure(
     Cost: some seconds for a small model: about a dozen stages, each of `sizes` for a quarter of a second.
     """
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
-    local = launch.ranks_here(transport.world_size) if transport.world_size > 1 else ranks
+    local = len(transport.ranks_here) if transport.world_size > 1 else ranks
     cores, numerics = len(os.sched_getaffinity(0)), model.numerics()
-    executor = TorchExecutor.of_rank(local, transport, numerics.threads, share_devices=launch.share_devices)
+    executor = TorchExecutor.of_rank(transport, numerics.threads, planned=local, share_devices=launch.share_devices)
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
         async with Actor(transport) as actor:

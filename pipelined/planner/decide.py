@@ -72,7 +72,7 @@ async def decide(transport: Transport, model: PlannedModel, launch: Launch, defa
     Raises:
         AgreedError: no plan fits the memory.
     """
-    limit = await _limit(transport, launch)
+    limit = await _limit(transport)
     sizes = worth_timing(await _sizes(transport, model, limit), default)
     brief = _search(transport, model, launch, sizes, limit)
     found = await replace(brief, effort=BRIEF, max_seconds=SEARCH_S).run(transport)
@@ -93,7 +93,7 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
     """
     from pipelined.planner.trial import try_best
 
-    limit = await _limit(transport, launch)
+    limit = await _limit(transport)
     sizes = await _sizes(transport, model, limit)
     found = await _search(transport, model, launch, sizes, limit).run(transport)
     result = await try_best(transport, model, launch, found and found[0], most=TRIES)
@@ -103,12 +103,11 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
     return await _broadcast(transport, Decision(best.candidate, reason(result), best.expected_s))
 
 
-async def _limit(transport: Transport, launch: Launch) -> float:
+async def _limit(transport: Transport) -> float:
     """The bytes that a rank may hold; rank 0's value on all ranks."""
     from pipelined.measurement.measure import gpu_bytes
 
-    here = launch.ranks_here(transport.world_size)
-    return await broadcast(transport, "limit", share_of_memory(here, gpu_bytes()))
+    return await broadcast(transport, "limit", share_of_memory(len(transport.ranks_here), gpu_bytes()))
 
 
 async def _sizes(transport: Transport, model: PlannedModel, limit: float) -> list[int]:

@@ -57,8 +57,7 @@ async def try_best(
     plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
     plans = await broadcast(transport, "worth trying", plans if result else None)
     chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
-    ranks_here, threads = launch.ranks_here(transport.world_size), model.numerics().threads
-    executor = TorchExecutor.of_rank(ranks_here, transport, threads, share_devices=launch.share_devices)
+    executor = TorchExecutor.of_rank(transport, model.numerics().threads, share_devices=launch.share_devices)
     try:
         seconds = await try_plans(transport, model, chosen, executor, progress)
     finally:

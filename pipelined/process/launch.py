@@ -68,7 +68,9 @@ class Launch:
         return self.by != "srun" and self.local_size == self.world_size
 
     def ranks_here(self, world_size: int) -> int:
-        """The number of ranks on this node, which share its cores and its memory.
+        """The number of ranks on this node, which share its cores and its memory, as far as the launcher says.
+
+        This is for decisions before the ranks have found one another; then `Transport.ranks_here` knows.
 
         Args:
             world_size: ranks in the job; all of them are here if no launcher started them.

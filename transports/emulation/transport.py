@@ -47,6 +47,11 @@ class SlowTransport(Transport):
         node = self._profile.node
         return tuple(rank - rank % node for rank in range(self.world_size)) if node else self._inner.nodes
 
+    @property
+    def ranks_here(self) -> tuple[int, ...]:
+        """Those of the inner transport: nodes of a profile are pretended, and share one machine's cores."""
+        return self._inner.ranks_here
+
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._state.check_sendable(peer)
         now = asyncio.get_running_loop().time()

@@ -155,11 +155,9 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     resumed = await agree(transport, "run", _saved_run(transport, config))
     run = resumed or await broadcast(transport, "new run", secrets.token_hex(8))
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
-    executor = TorchExecutor.of_rank(
-        launch.ranks_here(transport.world_size), transport, share_devices=launch.share_devices
-    )
+    executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
     try:
-        capacity = await _capacity(transport, launch, task, training, executor)
+        capacity = await _capacity(transport, task, training, executor)
         rank = Rank(
             transport=transport,
             job=job,
@@ -201,10 +199,10 @@ async def _saved_run(transport: Transport, config: GPT2Flags) -> str:
 
 
 async def _capacity(
-    transport: Transport, launch: Launch, task: RavnestTask, training: ClusterTraining, executor: TorchExecutor
+    transport: Transport, task: RavnestTask, training: ClusterTraining, executor: TorchExecutor
 ) -> Capacity:
     """A share of its machine's memory, and its speed: the same on all ranks of a machine, so that plans are equal."""
-    own = await asyncio.to_thread(free_memory) // launch.ranks_here(transport.world_size)
+    own = await asyncio.to_thread(free_memory) // len(transport.ranks_here)
     ram = await _least_here(transport, "free memory", own)
     flops = await agree(transport, "own speed", measured_speed(task, training, ram, executor))
     return Capacity(ram, NOT_MEASURED.rate, await _least_here(transport, "speed", flops))
@@ -213,8 +211,7 @@ async def _capacity(
 async def _least_here(transport: Transport, what: str, own: T) -> T:
     """The least of all ranks of a machine."""
     found = await broadcast(transport, f"every {what}", await gather(transport, what, own))
-    here = transport.nodes[transport.rank]
-    return min(each for each, node in zip(found, transport.nodes, strict=True) if node == here)
+    return min(found[rank] for rank in transport.ranks_here)
 
 
 def _say_nothing(text: str) -> None:

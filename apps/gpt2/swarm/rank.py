@@ -99,9 +99,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     task, feed = job.prepared(text)
     session = session_of(task)
     store = _store(job, session)
-    executor = TorchExecutor.of_rank(
-        launch.ranks_here(transport.world_size), transport, share_devices=launch.share_devices
-    )
+    executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
     return Rank(
         transport=transport,
         job=job,

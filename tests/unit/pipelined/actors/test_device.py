@@ -1,13 +1,13 @@
 """A rank computes on a GPU of its own, unless ranks may share one; a device that is not there is refused."""
 
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pipelined.actors.device import check_device, device_of_rank
 from pipelined.errors import UsageError, as_flags
+from transports.testing import local_world
 
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver."
 
@@ -19,8 +19,7 @@ def gpus(monkeypatch, number):
 
 
 def devices(nodes, share=False):
-    ends = [SimpleNamespace(rank=rank, nodes=nodes) for rank in range(len(nodes))]
-    return [device_of_rank(end, share=share) for end in ends]
+    return [device_of_rank(end, share=share) for end in local_world(len(nodes), nodes)]
 
 
 def test_each_rank_of_a_machine_has_its_own_gpu(monkeypatch):
