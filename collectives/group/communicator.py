@@ -4,11 +4,11 @@ Both ends of a message know its size beforehand; empty messages are not sent. Th
 carries a fingerprint as well (see `collectives.group.signature`), which does not count as payload.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 
 from collectives.group.call import Call
 from collectives.group.concurrency import run_both
+from collectives.group.members import Members
 from collectives.group.sequence import CallSequence
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
 from collectives.group.workspace import Workspace
@@ -23,21 +23,36 @@ class Communicator:
     """The ranks of a group, or some of them, for messages inside a call of the group.
 
     Args:
-        transport: this rank's end of the network.
-        ranks: the transport's ranks, this one included; the position of each is its rank here.
-        channel: the channel of the group.
+        members: these ranks.
         calls, workspace: those of the group.
     """
 
-    def __init__(
-        self, transport: Transport, ranks: Sequence[int], channel: int, *, calls: CallSequence, workspace: Workspace
-    ):
-        self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
-        self.size, self.rank = len(self.ranks), self.ranks.index(transport.rank)
-        self.calls, self.workspace = calls, workspace
+    def __init__(self, members: Members, calls: CallSequence, workspace: Workspace):
+        self.members, self.calls, self.workspace = members, calls, workspace
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(ranks={self.ranks}, channel={self.channel})"
+        return f"{type(self).__name__}{self.members}"
+
+    @property
+    def transport(self) -> Transport:
+        """See `Members`, as for the following."""
+        return self.members.transport
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return self.members.ranks
+
+    @property
+    def channel(self) -> int:
+        return self.members.channel
+
+    @property
+    def size(self) -> int:
+        return self.members.size
+
+    @property
+    def rank(self) -> int:
+        return self.members.rank
 
     @property
     def running(self) -> Call:
@@ -56,7 +71,7 @@ class Communicator:
                 these two ranks share, for example with the size of the array between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer, call, uncounted = self.ranks[to], self.running, 0
+        peer, call, uncounted = self.members.ranks[to], self.running, 0
         if not view.nbytes:
             return
         if call.first_to(peer):
@@ -65,7 +80,7 @@ class Communicator:
                 view, uncounted = memoryview(b"".join((fingerprint, view))), FINGERPRINT_BYTES
             else:
                 await self._send_fingerprint(peer, signature or call.signature)
-        await self.transport.send_buffer(peer, self.channel, view, uncounted=uncounted)
+        await self.members.transport.send_buffer(peer, self.members.channel, view, uncounted=uncounted)
 
     async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
         """Fill `view` with the next bytes from a rank of the group, inside a call.
@@ -74,7 +89,7 @@ class Communicator:
             expected: what to compare its first message with; None: the signature of the call.
         Raises: as `Transport.receive_buffer`. Mismatch: the rank called something else.
         """
-        peer, call = self.ranks[source], self.running
+        peer, call = self.members.ranks[source], self.running
         if not view.nbytes:
             return
         if call.first_from(peer):
@@ -82,7 +97,7 @@ class Communicator:
                 view[:] = await self._receive_first(peer, call, view.nbytes, expected)
                 return
             await self._receive_first(peer, call, 0, expected)
-        await self.transport.receive_buffer(peer, self.channel, view)
+        await self.members.transport.receive_buffer(peer, self.members.channel, view)
 
     async def exchange(
         self,
@@ -104,7 +119,7 @@ class Communicator:
         A collective ends with this and `check_fingerprint` for the ranks with which it may exchange nothing: a rank
         that was called differently may expect, or send, more.
         """
-        peer, call = self.ranks[to], self.running
+        peer, call = self.members.ranks[to], self.running
         if call.first_to(peer):
             await self._send_fingerprint(peer, sent or call.signature)
 
@@ -113,13 +128,13 @@ class Communicator:
 
         Raises: as `receive`.
         """
-        peer, call = self.ranks[source], self.running
+        peer, call = self.members.ranks[source], self.running
         if call.first_from(peer):
             await self._receive_first(peer, call, 0, expected)
 
     async def _send_fingerprint(self, peer: int, signature: Signature) -> None:
         fingerprint = memoryview(signature.fingerprint)
-        await self.transport.send_buffer(peer, self.channel, fingerprint, uncounted=FINGERPRINT_BYTES)
+        await self.members.transport.send_buffer(peer, self.members.channel, fingerprint, uncounted=FINGERPRINT_BYTES)
 
     async def _receive_first(
         self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
@@ -127,7 +142,7 @@ class Communicator:
         """Receive and compare a peer's fingerprint. Returns the bytes after it; bytes of another size have it too."""
         packed = memoryview(bytearray(FINGERPRINT_BYTES + nbytes))
         try:
-            await self.transport.receive_buffer(peer, self.channel, packed, uncounted=FINGERPRINT_BYTES)
+            await self.members.transport.receive_buffer(peer, self.members.channel, packed, uncounted=FINGERPRINT_BYTES)
         except SizeMismatch as mismatch:
             if len(mismatch.prefix) >= FINGERPRINT_BYTES:
                 call.compare(peer, mismatch.prefix, expected)
@@ -138,5 +153,5 @@ class Communicator:
     @cached_property
     def nodes(self) -> tuple[int, ...]:
         """For each rank of the group, the lowest rank of the group on the same node."""
-        nodes = [self.transport.nodes[rank] for rank in self.ranks]
+        nodes = [self.members.transport.nodes[rank] for rank in self.members.ranks]
         return tuple(map(nodes.index, nodes))

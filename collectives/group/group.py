@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from collectives.cost_model import Links, MeasuredTimes
 from collectives.group.call import Call
 from collectives.group.communicator import Communicator
+from collectives.group.members import Members
 from collectives.group.sequence import PATIENCE_S, CallSequence
 from collectives.group.shared_memory import SharedMemory
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
@@ -53,16 +54,15 @@ class Group(Communicator):
         window: int | None = None,
         patience: float = PATIENCE_S,
     ):
-        ranks = tuple(ranks)
-        _check(ranks, channel, transport)
-        calls, workspace = CallSequence(transport, ranks, channel, patience), Workspace(piece, ahead)
-        super().__init__(transport, ranks, channel, calls=calls, workspace=workspace)
+        _check(tuple(ranks), channel, transport)
+        members = Members(transport, ranks, channel)
+        super().__init__(members, CallSequence(members, patience), Workspace(piece, ahead))
         self.links = links or Links()
         self.measured: MeasuredTimes | None = None
         self._native: NativeCollectives | None = None
         if window is None:
-            window = WINDOW_BYTES + 2 * (FINGERPRINT_BYTES + len(ranks) * SLOT_HEADER_BYTES)
-        self.shared = SharedMemory(transport, ranks, channel, window)
+            window = WINDOW_BYTES + 2 * (FINGERPRINT_BYTES + members.size * SLOT_HEADER_BYTES)
+        self.shared = SharedMemory(members, window)
 
     def call(self, signature: Signature) -> Call:
         """The context in which a collective runs; its signature must be equal on all ranks."""
@@ -73,8 +73,8 @@ class Group(Communicator):
 
         Two ranks must not exchange messages in more than one such part at a time.
         """
-        chosen = [self.ranks[rank] for rank in ranks]
-        return Communicator(self.transport, chosen, self.channel, calls=self.calls, workspace=self.workspace)
+        chosen = Members(self.transport, [self.ranks[rank] for rank in ranks], self.channel)
+        return Communicator(chosen, self.calls, self.workspace)
 
     async def open_native(self) -> NativeCollectives | None:
         """The transport's own collectives over these ranks, or None if it has none; see `Transport.open_native`."""

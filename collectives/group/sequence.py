@@ -8,15 +8,14 @@ Unless a call waits long, it sends only the collective's own bytes and creates n
 """
 
 import zlib
-from collections.abc import Sequence
 
 from collectives.errors import Unsupported
 from collectives.group.call import Call, CallOwner
 from collectives.group.fifo_lock import FifoLock
+from collectives.group.members import Members
 from collectives.group.signature import Signature
 from collectives.group.wait_check import WaitCheck
 from transports.aio.nursery import this_task
-from transports.base import Transport
 
 PATIENCE_S = 10.0
 """Seconds that a rank waits in a call before it reports its call to the first rank."""
@@ -26,21 +25,20 @@ class CallSequence(CallOwner):
     """The calls of one group on one rank, one at a time.
 
     Args:
-        transport: this rank's end of the network.
-        ranks: the transport's ranks that are in the group.
-        channel: the channel of the group.
+        members: the ranks of the group.
         patience: seconds (see `WaitCheck`).
     Attributes:
         wait_check: ends calls that wait for one another.
     """
 
-    def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, patience: float):
-        self._rank, self._number = transport.rank, 0
+    def __init__(self, members: Members, patience: float):
+        transport, self._number = members.transport, 0
+        self._rank = transport.rank
         self._current: Call | None = None
-        self._lock = FifoLock(f"Group(ranks={ranks}, channel={channel})")
-        name = "collective", channel, zlib.crc32(repr(ranks).encode())
+        self._lock = FifoLock(f"Group{members}")
+        name = "collective", members.channel, zlib.crc32(repr(members.ranks).encode())
         key = *name, transport.next_serial(name)  # differs from the keys of other groups, also of earlier ones
-        self.wait_check = WaitCheck(transport, ranks, key, patience)
+        self.wait_check = WaitCheck(members, key, patience)
 
     @property
     def running(self) -> Call:

@@ -13,7 +13,8 @@ import numpy as np
 
 from collectives.arrays import Vector
 from collectives.group.fifo_lock import FifoLock
-from transports.base import SharedWindows, Transport
+from collectives.group.members import Members
+from transports.base import SharedWindows
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +68,19 @@ class SharedMemory:
     """The shared memory of one group; all ranks make the same calls, and allocate inside a call of the group.
 
     Args:
-        transport: this rank's end of the network.
-        ranks: the transport's ranks that are in the group.
-        channel: the channel of the group.
+        members: the ranks of the group.
         window: bytes that each rank shares with the others.
     Attributes:
         memory: the windows; None if the ranks share no memory, and before `open`.
         read_again_at: the barrier after which ranks read, for the second time, the half of the windows written next.
     """
 
-    def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, window: int):
+    def __init__(self, members: Members, window: int):
         self.memory: SharedWindows | None = None
         self.read_again_at = -1
-        self._transport, self._ranks, self._channel, self._window = transport, ranks, channel, window
+        self._members, self._window = members, window
         self._allocated: list[SymmetricArray] = []
-        self._opened, self._lock = False, FifoLock(f"Group(ranks={ranks}, channel={channel})")
+        self._opened, self._lock = False, FifoLock(f"Group{members}")
 
     async def open(self) -> SharedWindows | None:
         """The windows, or None if the ranks share no memory; the same answer on all ranks.
@@ -97,7 +96,7 @@ class SharedMemory:
         error: BaseException | None = None
         try:
             if not self._opened:
-                self.memory = await self._transport.open_shared(self._ranks, self._channel, self._window)
+                self.memory = await self._open(self._window)
                 self._opened = True
         except BaseException as found:
             error = found
@@ -116,12 +115,16 @@ class SharedMemory:
         """This rank's part of a new symmetric array, or None if the ranks share no memory; the same on all ranks."""
         if await self.open() is None:
             return None
-        memory = await self._transport.open_shared(self._ranks, self._channel, nbytes)
+        memory = await self._open(nbytes)
         if memory is None:
             return None
-        own = self._ranks.index(self._transport.rank)
+        own = self._members.rank
         self._allocated.append(SymmetricArray(len(self._allocated), memory.windows, own))
         return self._allocated[-1].array
+
+    async def _open(self, nbytes: int) -> SharedWindows | None:
+        members = self._members
+        return await members.transport.open_shared(members.ranks, members.channel, nbytes)
 
     def find(self, vector: Vector) -> SymmetricView | None:
         """The symmetric array in which the vector lies, with the vectors of all ranks at its place."""

@@ -1,13 +1,13 @@
 """The check of calls that wait for long: ranks that called different things may wait for one another for ever."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from collectives.errors import Mismatch
 from collectives.group.call import Call
-from transports.base import Key, Transport
+from collectives.group.members import Members
+from transports.base import Key
 from transports.errors import TransportError
 
 STALL_S = 10.0
@@ -28,13 +28,13 @@ class WaitCheck:
     One timer serves all calls: a timer for each call would cost 2 microseconds a call.
 
     Args:
-        ranks: the ranks of the group; the first of them compares.
+        members: the ranks of the group; the first of them compares.
         key: the key under which the others send their calls to it.
         patience: seconds.
     """
 
-    def __init__(self, transport: Transport, ranks: Sequence[int], key: Key, patience: float):
-        self._transport, self._ranks, self._key, self._patience = transport, ranks, key, patience
+    def __init__(self, members: Members, key: Key, patience: float):
+        self._members, self._key, self._patience = members, key, patience
         self._call: Call | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class WaitCheck:
             self._task = None
         if self._found is not None and call is not None and call.task.uncancel() == self._cancelling:
             raise self._found from None
-        while error is None and self._transport.rank == self._ranks[0] and self._transport.probe(None, self._key):
+        while error is None and self._members.rank == 0 and self._members.transport.probe(None, self._key):
             await self._read()
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -80,24 +80,24 @@ class WaitCheck:
         if self._call is not None and loop.time() < self._due:
             self._arm(loop)
         elif self._call is not None:
-            late = self._compare if self._transport.rank == self._ranks[0] else self._send
+            late = self._compare if self._members.rank == 0 else self._send
             self._task = loop.create_task(late(self._call))
 
     async def _send(self, call: Call) -> None:
         pause = STALL_S
         with suppress(TransportError):  # the call itself fails in the same way, or does not need the first rank
             while True:
-                await self._transport.send(self._ranks[0], self._key, note=self._note(call))
+                await self._members.transport.send(self._members.ranks[0], self._key, note=self._note(call))
                 await asyncio.sleep(pause)
                 pause *= 2
 
     def _note(self, call: Call) -> list[Any]:
-        return [call.number, str(call.requested), str(call.signature), self._transport.traffic.bytes_received]
+        return [call.number, str(call.requested), str(call.signature), self._members.transport.traffic.bytes_received]
 
     async def _compare(self, call: Call) -> None:
         with suppress(TransportError):
             while True:
-                self._keep(self._transport.rank, self._note(call))
+                self._keep(self._members.transport.rank, self._note(call))
                 self._found = self._find_mismatch(call) or self._find_stuck(call)
                 if self._found is not None:
                     call.task.cancel()
@@ -105,7 +105,7 @@ class WaitCheck:
                 await self._read()
 
     async def _read(self) -> None:
-        message = await self._transport.receive(None, self._key)
+        message = await self._members.transport.receive(None, self._key)
         self._keep(message.source, message.note)
 
     def _keep(self, rank: int, note: Any) -> None:
@@ -126,7 +126,7 @@ class WaitCheck:
                 case [call.number, str(requested), str(signature), _]:
                     both_chose = signature != requested and mine != asked
                     if requested != asked or (both_chose and signature != mine):
-                        return Mismatch.between(self._transport.rank, mine, rank, signature)
+                        return Mismatch.between(self._members.transport.rank, mine, rank, signature)
         return None
 
     def _find_stuck(self, call: Call) -> Mismatch | None:
@@ -135,11 +135,11 @@ class WaitCheck:
         Only reports received since this rank began to wait count.
         """
         since, last = zip(*self._waited.values(), strict=True)
-        if len(since) < len(self._ranks) or min(last) - max(since) < STALL_S:
+        if len(since) < self._members.size or min(last) - max(since) < STALL_S:
             return None
         for rank, note in self._latest.items():
             match note:
                 case [int(number), _, str(signature), _] if number != call.number:
                     mine = f"call {call.number}, {call.signature}"
-                    return Mismatch.apart(self._transport.rank, mine, rank, f"call {number}, {signature}")
+                    return Mismatch.apart(self._members.transport.rank, mine, rank, f"call {number}, {signature}")
         return None
