@@ -24,7 +24,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import most_alive
 from pipelined.ravnest.backed import BackedPlace, fixed_order
 from pipelined.ravnest.orders import NodeOrder, OrderTracer
-from pipelined.ravnest.planning.places import StagePlace
+from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records import Clusters
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
@@ -76,7 +76,10 @@ def backed_place(run: dict[str, Any], world: RpcTransport, actor: Actor) -> Back
         return None
     alive = [int(each) for each in run["ahead"].split(",")]
     each, stage = run["microbatches"], world.rank
-    row = [StagePlace("", at, 0, n, n + 1, k) for n, (at, k) in enumerate(zip(run["addresses"], alive, strict=True))]
+    row = [
+        StagePlace(Holder("", at, 0), n, n + 1, k)
+        for n, (at, k) in enumerate(zip(run["addresses"], alive, strict=True))
+    ]
     order = NodeOrder(fixed_order(Clusters(1, [row]), (0, stage), each * run["steps"]), {})
     return BackedPlace(world, actor, order, microbatches=each, alive=alive[stage])
 

@@ -121,7 +121,7 @@ def late(options: Options) -> dict[str, Any]:
     count, late = len(clusters.rows), clusters.rows[-1]
     most = max(parameter_bytes(comes, place) for place in late)
     bound = (3 * most + 2 * (count - 1) / count * most) / options.rate
-    trains = min(comes.executors[place.name].first["forward"] for place in late)
+    trains = min(comes.executors[place.holder.name].first["forward"] for place in late)
     lost = [lost_s(comes, cluster, formed, trains) for cluster in range(count - 1)]
     return {"clusters": count, "trains_after_s": trains - formed, "bound_s": bound, "lost_s": lost}
 

@@ -157,7 +157,7 @@ class ClusterMember:
         name, numbers = f"clusters {clusters.number}", range(len(clusters.rows))
         if number is not None:
             name, numbers = f"{name}, {number}", range(number, number + 1)
-        addresses = [place.address for each in numbers for place in clusters.rows[each]]
+        addresses = [place.holder.address for each in numbers for place in clusters.rows[each]]
         backups = [address for each in numbers for address in clusters.backup_addresses(each)]
         return await self.worlds.open(name, addresses, backups)
 

@@ -262,7 +262,7 @@ class ClusterFormer:
 
     def _describe(self, clusters: Clusters) -> None:
         for number, row in enumerate(clusters.rows):
-            places = (f"{p.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
+            places = (f"{p.holder.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
             late = "" if number < clusters.kept else ", from the average of the next round on"
             self.say(f"cluster {number}: {', '.join(places)}{late}")
         if clusters.begun.lineage:

@@ -58,7 +58,7 @@ def new_backups(
     """
     giving, places = StageSizes(sizes.layers, replace(sizes.rules, gives=True)), list[HeldPlace]()
     for (cluster, stage), node in alone.items():
-        row, (first, end) = clusters.rows[cluster], clusters.rows[cluster][stage][3:5]
+        row, (first, end) = clusters.rows[cluster], clusters.rows[cluster][stage][1:3]
         held = sizes.of_row(row)[stage]
         least = sizes.backed(first, end, max(held, sizes.receiving(first, end)))
         places.append(HeldPlace(node, max(giving.of_row(row)[stage], sizes.backed(first, end, held)), least))

@@ -208,7 +208,9 @@ def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed
             orders[at] = max(orders.get(at, order), order, key=lambda each: len(each.instructions))
     whole = RunOrders(task, clusters, orders, until, followed)
     places = [(cluster, stage) for cluster in whole.needed for stage in range(len(clusters.rows[cluster]))]
-    if missing := [clusters.rows[cluster][stage].name for cluster, stage in places if (cluster, stage) not in orders]:
+    if missing := [
+        clusters.rows[cluster][stage].holder.name for cluster, stage in places if (cluster, stage) not in orders
+    ]:
         fact = f"orders are missing in {path} (nodes: {', '.join(missing)})"
         raise UsageError(f"{fact}; copy there what each node wrote to its --orders")
     return whole

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from pipelined.directory.record import Record
 from pipelined.ravnest.planning.places import (
@@ -29,7 +30,7 @@ from pipelined.ravnest.planning.places import (
     read_going,
     read_place,
 )
-from pipelined.ravnest.planning.plan import PlannedStage, RavnestPlan
+from pipelined.ravnest.planning.plan import RavnestPlan
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import Version
 
@@ -116,7 +117,7 @@ class Clusters(Record):
         if len({each[:2] for each in backups}) < len(backups):
             raise ValueError(f"Clusters.backups: two of one place (got: {backups!r:.200})")
         object.__setattr__(self, "backups", backups)
-        addresses = [place.address for row in rows for place in row] + [each.holder.address for each in backups]
+        addresses = [place.holder.address for row in rows for place in row] + [each.holder.address for each in backups]
         if len(set(addresses)) < len(addresses):
             raise ValueError(f"Clusters.rows: a node twice (addresses: {addresses!r:.200})")
         object.__setattr__(self, "rows", rows)
@@ -137,13 +138,15 @@ class Clusters(Record):
     @staticmethod
     def rows_of(plan: RavnestPlan, nodes: Iterable[NodeRecord]) -> list[list[StagePlace]]:
         """The rows of a plan of these nodes."""
-        named = {node.name: node for node in nodes}
+        named = {node.name: Holder(node.name, node.address, node.incarnation) for node in nodes}
+        return [
+            [StagePlace(named[each.node.name], each.first, each.end, each.alive) for each in cluster.stages]
+            for cluster in plan.clusters
+        ]
 
-        def place(stage: PlannedStage) -> StagePlace:
-            node = named[stage.node.name]
-            return StagePlace(node.name, node.address, node.incarnation, stage.first, stage.end, stage.alive)
-
-        return [[place(stage) for stage in cluster.stages] for cluster in plan.clusters]
+    def stored(self) -> dict[str, Any]:
+        """See `Record.stored`; each place is one list, as earlier releases wrote it."""
+        return {**Record.stored(self), "rows": [[place.stored for place in row] for row in self.rows]}
 
     def step_of(self, cluster: int, step: int) -> int:
         """The step of the training that is this step of one of these clusters."""
@@ -180,12 +183,12 @@ class Clusters(Record):
     def holders(self, cluster: int, stage: int) -> list[Holder]:
         """The node of a place, and its backup if it has one."""
         backups = [each.holder for each in self.backups if each[:2] == (cluster, stage)]
-        return [Holder(*self.rows[cluster][stage][:3]), *backups]
+        return [self.rows[cluster][stage].holder, *backups]
 
     @property
     def all_holders(self) -> list[Holder]:
         """The nodes of all places, and then the backups."""
-        return [*(Holder(*place[:3]) for row in self.rows for place in row), *(each.holder for each in self.backups)]
+        return [*(place.holder for row in self.rows for place in row), *(each.holder for each in self.backups)]
 
     def has_backup(self, cluster: int, stage: int) -> bool:
         """Whether a place has a backup."""
@@ -200,7 +203,7 @@ class Clusters(Record):
         """The number that a cluster has here of those before; None: it is not among those that go on."""
         old = before.rows[number]
         for here, row in enumerate(self.rows[: self.kept]):
-            if len(row) == len(old) and all(p[:3] in before.holders(number, s) for s, p in enumerate(row)):
+            if len(row) == len(old) and all(p.holder in before.holders(number, s) for s, p in enumerate(row)):
                 return here
         return None
 

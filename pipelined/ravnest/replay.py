@@ -86,7 +86,7 @@ async def _replay(
             if cluster not in orders.needed:
                 continue
             place = clusters.rows[cluster][stage]
-            worlds, before = LocalWorlds(ranks, place.address), held.get(Holder(*place[:3]))
+            worlds, before = LocalWorlds(ranks, place.holder.address), held.get(place.holder)
             member = ClusterMember(training, worlds, executor, order=order, saving=saving)
 
             def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:

@@ -109,7 +109,7 @@ class RavnestStatus:
             "waits_for": LATE if number >= self.clusters.kept and not self.round else None,
             "places": [
                 {
-                    "node": place.name,
+                    "node": place.holder.name,
                     "backup": names.get(stage),
                     "layers": [place.first, place.end],
                     "microbatches": trained,

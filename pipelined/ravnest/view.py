@@ -24,7 +24,6 @@ from pipelined.ravnest.records import (
     Holder,
     NodeRecord,
     RoundRecord,
-    StagePlace,
     WaitingNodes,
 )
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, whole_steps
@@ -158,7 +157,7 @@ class RavnestView(MembershipView):
         if self.is_done(clusters):
             return []
         places = ((n, s) for n, row in enumerate(clusters.rows) for s in range(len(row)))
-        return [clusters.rows[n][s].name for n, s in places if not self.remaining_at(clusters, n, s)]
+        return [clusters.rows[n][s].holder.name for n, s in places if not self.remaining_at(clusters, n, s)]
 
     @property
     def begun(self) -> Version:
@@ -194,7 +193,7 @@ class RavnestView(MembershipView):
         for number, row in enumerate(rows):
             for stage, place in enumerate(row):
                 first, *others = self.remaining_at(clusters, number, stage) or clusters.holders(number, stage)[:1]
-                row[stage] = StagePlace(*first, *place[3:])
+                row[stage] = place._replace(holder=first)
                 backups += [BackupPlace(number, stage, other) for other in others]
         return replace(clusters, rows=rows, backups=backups)
 

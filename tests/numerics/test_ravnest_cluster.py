@@ -47,7 +47,7 @@ def test_a_cluster_over_endpoints_has_the_losses_of_the_pipeline_in_one_process(
     limits = [5, 4, 2] if ahead else [3, 2, 1]
     plan = Plan("async_1f1b", 3, 1, 2, 3, {"ahead": ",".join(map(str, limits))})
     (row,) = together.clusters.rows
-    write(path, [together.tracers[place.name].events() for place in row])
+    write(path, [together.tracers[place.holder.name].events() for place in row])
     job = CASE.job(dtype, optimizer_config=OPTIMIZER)
     cut = tuple(range(place.first, place.end) for place in row)
     reports = in_process(replace(job, plan=plan, cut=cut), read_orders(path, plan))

@@ -12,7 +12,7 @@ from torch import nn
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
-from pipelined.ravnest.records import Clusters, StagePlace
+from pipelined.ravnest.records import Clusters, Holder, StagePlace
 from pipelined.ravnest.replay import LocalLog
 from pipelined.training.digests import model_digest
 from tests.numerics.own_model import Rows
@@ -41,7 +41,9 @@ class Log(LocalLog):
 def rows(*cuts):
     """Clusters with these layers of their nodes."""
     names = iter("abcdefgh")
-    return [[StagePlace(name := next(names), f"at {name}", 1, first, end, 1) for first, end in row] for row in cuts]
+    return [
+        [StagePlace(Holder(name := next(names), f"at {name}", 1), first, end, 1) for first, end in row] for row in cuts
+    ]
 
 
 def on_loop(story):

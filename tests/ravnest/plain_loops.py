@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from pipelined.ravnest.records import CLUSTERS, ROUND, STOPPED, Clusters, ClusterStop, RoundRecord, StagePlace
+from pipelined.ravnest.records import CLUSTERS, ROUND, STOPPED, Clusters, ClusterStop, Holder, RoundRecord, StagePlace
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
 from tests.numerics.test_ravnest_rounds import on_loop
@@ -161,7 +161,7 @@ class Chain:
 
 def digest_of(training, values):
     """The digest of these parameters, as a run prints it."""
-    clusters = Clusters(1, [[StagePlace("a", "a", 1, 0, training.model.layers, 1)]])
+    clusters = Clusters(1, [[StagePlace(Holder("a", "a", 1), 0, training.model.layers, 1)]])
 
     async def digest():
         async with opened(world(1)[0], training.job(clusters, 0)) as trainer:

@@ -252,7 +252,7 @@ class Story:
         found = asyncio.get_running_loop().create_future()
 
         def look(event):
-            of = {f"{place.name}": n for n, row in enumerate(self._rows()) for place in row}
+            of = {f"{place.holder.name}": n for n, row in enumerate(self._rows()) for place in row}
             ends = of.get(event.source), of.get(event.destination)
             if "world/buffer" in event.key and set(ends) == {0, 1} and not found.done():
                 found.set_result(None)

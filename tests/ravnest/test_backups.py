@@ -64,7 +64,7 @@ def test_a_node_that_lost_a_connection_leaves_at_once_what_its_backup_shows(monk
         await story.view.wait_for(lambda: story.view.progress)
         (backup,), (row,) = story.view.clusters.backups, story.view.clusters.rows
         assert backup.stage == 0
-        await story.befall(Fault.RESET, seconds=0.1, names=[row[0].name, row[1].name])
+        await story.befall(Fault.RESET, seconds=0.1, names=[row[0].holder.name, row[1].holder.name])
 
     run_virtual(story.run(lost()))
     assert story.stall < 1.0 and len([*story.chain]) == 1
@@ -76,7 +76,7 @@ def test_train_names_the_node_that_died_not_those_of_a_place_with_a_backup_that_
 
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
-        died.append(story.view.clusters.rows[0][-1].name)
+        died.append(story.view.clusters.rows[0][-1].holder.name)
         story._end(died[0])
         await story.view.wait_for(lambda: died[0] not in story.view.nodes)
         story._start(died[0])
@@ -91,7 +91,7 @@ def test_a_restart_of_train_forgets_no_loss_and_counts_none_twice():
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
         (backup,) = story.view.clusters.backups
-        died.append(story.view.clusters.rows[0][backup.stage].name)
+        died.append(story.view.clusters.rows[0][backup.stage].holder.name)
         story._end(died[0])
         await story.view.wait_for(lambda: story.view.losses.of(died[0]))
         await story.befall(Fault.KILL_TRAIN, seconds=0.1)
@@ -110,9 +110,9 @@ def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_
         clusters = story.view.clusters
         (backup,), number = clusters.backups, 1 - clusters.backups[0].cluster
         for place in clusters.rows[number]:
-            story.network.cut(backup.holder.name, place.name)
+            story.network.cut(backup.holder.name, place.holder.name)
         await story.sleep(LEASE_S)
-        story._end(clusters.rows[number][0].name)
+        story._end(clusters.rows[number][0].holder.name)
 
     training = replace(OVERLAPPED, overlapped=overlapped)
     told, orders = recorded(tmp_path, training, then=befall, nodes=4, backups=1, ahead=2)
@@ -198,7 +198,7 @@ async def replaced(story):
 
 
 def first_of(clusters, new):
-    return clusters.rows[new.cluster][new.stage].name
+    return clusters.rows[new.cluster][new.stage].holder.name
 
 
 @pytest.mark.in_turns(4)

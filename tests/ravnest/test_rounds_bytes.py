@@ -48,7 +48,7 @@ def test_a_cluster_that_becomes_the_first_holds_what_it_saves(tmp_path, blocking
 
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.LOSE, names=[story.view.clusters.rows[0][0].name])
+        await story.befall(Fault.LOSE, names=[story.view.clusters.rows[0][0].holder.name])
 
     run_virtual(story.run(lost()))
     before, *others = story.every_clusters
@@ -75,7 +75,7 @@ def test_one_cluster_alone_holds_what_it_saves(tmp_path):
 def test_clusters_that_go_on_hold_no_older_stage_and_the_first_one_the_moments_for_a_late_cluster():
     async def lost(story):
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][0].name])
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][0].holder.name])
 
     story = WeighedStory(replace(TRAINING, steps=40), nodes=4, delay=0.03, rate=SLOW_RATE)
     run_virtual(story.run(lost(story)))
@@ -93,7 +93,7 @@ def test_clusters_that_go_on_hold_nothing_of_a_round_in_which_another_cluster_wa
 
     async def lost(story):
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][lost_stage].name])
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][lost_stage].holder.name])
 
     saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     training = replace(TRAINING, overlapped=not blocking, steps=45)
@@ -111,7 +111,7 @@ def test_a_late_cluster_forms_only_where_the_first_one_has_room_for_a_copy_of_it
 
     async def lost(story):
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][0].name])
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][0].holder.name])
 
     story = Story(4, ram=ram, steps=20)
     run_virtual(story.run(lost(story)))

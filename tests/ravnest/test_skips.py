@@ -113,7 +113,7 @@ def test_with_several_microbatches_alive_the_replay_has_the_same_bits(tmp_path, 
 
 async def at_a_node_between(story, fault, moment):
     await story.view.wait_for(lambda: story.view.progress)
-    names = [story.view.clusters.rows[0][stage].name for stage in (1, 2)]
+    names = [story.view.clusters.rows[0][stage].holder.name for stage in (1, 2)]
     await story.befall(fault, moment=moment, seconds=2.5, names=names)
 
 

@@ -72,7 +72,7 @@ def test_a_node_that_comes_late_forms_a_cluster_of_its_own_where_their_number_is
     story = Story(1, steps=24, clusters=None)
     run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
     last = story.view.clusters
-    assert last.going.late == 1 and [place.name for place in last.rows[-1]] == ["late"]
+    assert last.going.late == 1 and [place.holder.name for place in last.rows[-1]] == ["late"]
 
 
 def test_train_waits_for_nodes_when_those_that_are_left_cannot_hold_the_model():

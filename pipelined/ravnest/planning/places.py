@@ -10,26 +10,29 @@ MAX_ALIVE = MAX_AHEAD
 MAX_STEP = 1 << 53
 
 
-class StagePlace(NamedTuple):
-    """One stage of one cluster: its node, its layers [first, end), and its most microbatches alive.
-
-    The incarnation is the node's at that time: a node that has left and joined again is not in the cluster.
-    """
-
-    name: str
-    address: str
-    incarnation: int
-    first: int
-    end: int
-    alive: int
-
-
 class Holder(NamedTuple):
     """A node in one incarnation, as a holder of a place."""
 
     name: str
     address: str
     incarnation: int
+
+
+class StagePlace(NamedTuple):
+    """One stage of one cluster: its node, its layers [first, end), and its most microbatches alive.
+
+    The incarnation is the node's at that time: a node that has left and joined again is not in the cluster.
+    """
+
+    holder: Holder
+    first: int
+    end: int
+    alive: int
+
+    @property
+    def stored(self) -> list[str | int]:
+        """As a record has it, and `read_place` takes it: one list without the node's own."""
+        return [*self.holder, *self[1:]]
 
 
 class BackupPlace(NamedTuple):
@@ -100,10 +103,11 @@ def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPl
 
 
 def read_place(value: object) -> StagePlace:
-    """One stage of one cluster. Raises ValueError: it is something else."""
+    """One stage of one cluster, as it is stored. Raises ValueError: it is something else."""
+    value = value.stored if isinstance(value, StagePlace) else value
     if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
         raise ValueError(f"Clusters.rows: no place (got: {value!r:.80})")
-    place = StagePlace(*value)
+    place = StagePlace(Holder(*value[:3]), *value[3:])
     if not 0 <= place.first < place.end or not 1 <= place.alive <= MAX_ALIVE:
         raise ValueError(f"Clusters.rows: layers or microbatches alive out of range (got: {place})")
     return place

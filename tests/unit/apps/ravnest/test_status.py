@@ -30,7 +30,7 @@ from pipelined.ravnest.status import statuses
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual
-CLUSTERS = Clusters(4, [[StagePlace("a", "at a", 1, 0, 2, 2), StagePlace("b", "at b", 2, 2, 5, 1)]])
+CLUSTERS = Clusters(4, [[StagePlace(Holder("a", "at a", 1), 0, 2, 2), StagePlace(Holder("b", "at b", 2), 2, 5, 1)]])
 NODES = {f"nodes/{name}": NodeRecord(name, f"at {name}", at, 1, 1.0, 0.0) for at, name in enumerate("abc", 1)}
 RECORDS = {
     **NODES,
@@ -83,8 +83,8 @@ async def test_what_each_place_trained_and_sent_follows_from_steps_and_rounds():
     With two clusters a node sends its own bytes in a round.
     """
     task = RavnestTask(RavnestConfig(layers=1, microbatch=4, batch=16), 256, "digest of a text")
-    rows = [[StagePlace("a", "at a", 1, 0, 1, 2), StagePlace("b", "at b", 2, 1, 3, 1)]]
-    clusters = replace(CLUSTERS, rows=[*rows, [StagePlace("c", "at c", 3, 0, 3, 1)]])
+    rows = [[StagePlace(Holder("a", "at a", 1), 0, 1, 2), StagePlace(Holder("b", "at b", 2), 1, 3, 1)]]
+    clusters = replace(CLUSTERS, rows=[*rows, [StagePlace(Holder("c", "at c", 3), 0, 3, 1)]])
     progress = ClusterProgress(4, 6, 2.5, [1.5, 0.0], 0.25, "")
     look, *_ = await seen({**RECORDS, "clusters": clusters, "progress/0": progress, "subject": task})
     embedding, *others = (4 * sum(map(prod, shapes.values())) for shapes in layer_shapes(task.subject.model(256)))
@@ -116,7 +116,9 @@ async def test_a_lost_node_is_named_and_an_old_round_is_not_shown():
 
 async def test_what_waiting_nodes_and_a_late_cluster_wait_for_is_shown_until_they_have_it():
     late = replace(
-        CLUSTERS, rows=[*CLUSTERS.rows, [StagePlace("d", "at d", 4, 0, 5, 1)]], going=GoingOn(3, late=1, apart=[[]])
+        CLUSTERS,
+        rows=[*CLUSTERS.rows, [StagePlace(Holder("d", "at d", 4), 0, 5, 1)]],
+        going=GoingOn(3, late=1, apart=[[]]),
     )
     joined = {"nodes/d": NodeRecord("d", "at d", 4, 1, 1.0, 0.0), "waits": WaitingNodes("for more RAM")}
     for rounds, word in enumerate(["the average and the moments of cluster 0", None]):

@@ -10,7 +10,7 @@ from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.backed import CATCH_UP, BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.orders import NodeOrder
-from pipelined.ravnest.records import Clusters, StagePlace
+from pipelined.ravnest.records import Clusters, Holder, StagePlace
 from pipelined.schedules import Shape, find
 from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork
@@ -18,7 +18,9 @@ from transports.rpc.world import Worlds
 
 
 def clusters_of(*alive):
-    return Clusters(1, [[StagePlace(f"n{at}", f"at {at}", 1, at, at + 1, most) for at, most in enumerate(alive)]])
+    return Clusters(
+        1, [[StagePlace(Holder(f"n{at}", f"at {at}", 1), at, at + 1, most) for at, most in enumerate(alive)]]
+    )
 
 
 def test_a_stage_alternates_when_as_many_microbatches_are_alive_as_may_be():

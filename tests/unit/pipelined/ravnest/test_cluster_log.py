@@ -47,7 +47,7 @@ async def story(stack):
     stack.callback(lambda: [task.cancel() for task in running])
     registration = await stack.enter_async_context(registered(directory, NODES + "a", 1.0, clock, "at a"))
     await registration.put(NodeRecord("a", "at a", registration.incarnation, 1, 1.0, 0.0))
-    clusters = Clusters(1, [[StagePlace("a", "at a", registration.incarnation, 0, 3, 1)]])
+    clusters = Clusters(1, [[StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1)]])
     await directory.transact({}, {CLUSTERS: clusters.pack()})
     await view.wait_for(lambda: view.current == clusters)
     return directory, registration, ClusterLog(view, registration, clusters, 0, clock), view
@@ -64,8 +64,8 @@ async def test_a_step_that_is_not_the_cluster_s_is_replaced(step):
     """A node that looked for the turn of such a step among its own turns never came to an end."""
     async with AsyncExitStack() as stack:
         directory, registration, _, view = await story(stack)
-        held = StagePlace("a", "at a", registration.incarnation, 0, 3, 1)
-        both = Clusters(2, [[held], [StagePlace("b", "at b", 9, 0, 3, 1)]])
+        held = StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1)
+        both = Clusters(2, [[held], [StagePlace(Holder("b", "at b", 9), 0, 3, 1)]])
         wrong = ClusterProgress(2, step, 1.0, [], 0.0, "")
         await directory.transact({}, {CLUSTERS: both.pack(), f"{PROGRESS}0": wrong.pack()})
         await view.wait_for(lambda: view.current == both and "0" in view.progress)
@@ -107,7 +107,7 @@ async def two_clusters(stack, is_listed):
     if is_listed:
         await other.put(NodeRecord("b", "at b", other.incarnation, 1, 1.0, 0.0))
     incarnations = {"a": registration.incarnation, "b": other.incarnation}
-    both = Clusters(2, [[StagePlace(name, f"at {name}", at, 0, 3, 1)] for name, at in incarnations.items()])
+    both = Clusters(2, [[StagePlace(Holder(name, f"at {name}", at), 0, 3, 1)] for name, at in incarnations.items()])
     await directory.transact({}, {CLUSTERS: both.pack()})
     await view.wait_for(lambda: view.clusters == both and is_listed != bool(view.missing(both)))
     return directory, ClusterLog(view, registration, both, 0, VirtualClock())
@@ -147,7 +147,7 @@ async def test_a_node_that_lost_its_lease_writes_nothing():
 async def test_a_node_writes_nothing_about_clusters_that_others_followed():
     async with AsyncExitStack() as stack:
         directory, _, log, view = await story(stack)
-        newer = Clusters(9, [[StagePlace("b", "at b", 99, 0, 3, 1)]])
+        newer = Clusters(9, [[StagePlace(Holder("b", "at b", 99), 0, 3, 1)]])
         await directory.transact({}, {CLUSTERS: newer.pack(), ROUND: RoundRecord(9, 4).pack()})
         with pytest.raises(NoLongerValid):
             await log.write(1)
@@ -158,7 +158,7 @@ async def beside_a_backup(stack, directory, first):
     """The clusters of this node and a backup, which end; the backup's registration, and these clusters."""
     second = await stack.enter_async_context(registered(directory, NODES + "b", 1.0, VirtualClock(), "at b"))
     await second.put(NodeRecord("b", "at b", second.incarnation, 1, 1.0, 0.0))
-    row = [StagePlace("a", "at a", first.incarnation, 0, 3, 1)]
+    row = [StagePlace(Holder("a", "at a", first.incarnation), 0, 3, 1)]
     both = Clusters(2, [row], backups=[BackupPlace(0, 0, Holder("b", "at b", second.incarnation))])
     await directory.transact({}, {CLUSTERS: both.pack(), ENDING: ClustersEnding(2).pack()})
     return second, both

@@ -25,6 +25,7 @@ from pipelined.ravnest.records import (
     Clusters,
     ClustersEnding,
     ClusterStop,
+    Holder,
     NodeRecord,
     StagePlace,
 )
@@ -54,7 +55,10 @@ async def test_clusters_that_are_done_meanwhile_are_followed_by_none():
         directory = EmbeddedDirectory(node, address_of("directory"), clock)
         registration = await stack.enter_async_context(registered(directory, NODES + "a", 1.0, clock, "at a"))
         await registration.put(NodeRecord("a", "at a", registration.incarnation, 1, 1.0, 0.0))
-        left, lost = StagePlace("a", "at a", registration.incarnation, 0, 3, 1), StagePlace("b", "at b", 99, 0, 3, 1)
+        left, lost = (
+            StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1),
+            StagePlace(Holder("b", "at b", 99), 0, 3, 1),
+        )
         clusters, done = Clusters(1, [[left], [lost]]), ClusterProgress(1, 3, 0.5, [], 0.1, "digest").pack()
         begun = {CLUSTERS: clusters.pack(), ENDING: ClustersEnding(1).pack(), f"{PROGRESS}0": done}
         await directory.transact({}, {**begun, f"{STOPPED}0": ClusterStop(1, 4, []).pack()})
@@ -108,4 +112,4 @@ async def test_losses_that_the_directory_has_decide_which_place_is_backed_up():
     for name in "ab":
         clusters = await formed(request, LossCounts({name: [2, 1]}))
         (backup,) = clusters.backups
-        assert clusters.rows[0][backup.stage].name == name
+        assert clusters.rows[0][backup.stage].holder.name == name

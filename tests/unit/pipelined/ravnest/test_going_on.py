@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from pipelined.ravnest.going_on import Newcomers, following
-from pipelined.ravnest.records import Clusters, StagePlace
+from pipelined.ravnest.records import Clusters, Holder, StagePlace
 from pipelined.ravnest.training import ClusterTraining
 
 
 def row(name):
-    return [StagePlace(name, f"at {name}", 1, 0, 3, 1)]
+    return [StagePlace(Holder(name, f"at {name}", 1), 0, 3, 1)]
 
 
 def training_of(steps, every, overlapped):

@@ -5,11 +5,11 @@ import threading
 from pathlib import Path
 
 from pipelined.ravnest.orders import KeptOrder, OrderDirectory, read_orders
-from pipelined.ravnest.records import Clusters, StagePlace
+from pipelined.ravnest.records import Clusters, Holder, StagePlace
 from pipelined.state.versions import Version
 from pipelined.traces.tracer import NullTracer
 
-CLUSTERS = Clusters(1, [[StagePlace("a", "at a", 7, 0, 2, 1)]], Version(0, ""))
+CLUSTERS = Clusters(1, [[StagePlace(Holder("a", "at a", 7), 0, 2, 1)]], Version(0, ""))
 
 
 async def test_a_failed_write_keeps_the_order_before_and_names_the_file(tmp_path, monkeypatch, caplog):

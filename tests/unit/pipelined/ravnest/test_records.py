@@ -15,8 +15,10 @@ from pipelined.ravnest.records import (
 )
 from pipelined.state.versions import Version
 
-ROW = [StagePlace("a", "at a", 7, 0, 2, 3), StagePlace("b", "at b", 8, 2, 5, 1)]
-OTHER = [StagePlace("c", "at c", 9, 0, 5, 1)]
+ROW = [StagePlace(Holder("a", "at a", 7), 0, 2, 3), StagePlace(Holder("b", "at b", 8), 2, 5, 1)]
+OTHER = [StagePlace(Holder("c", "at c", 9), 0, 5, 1)]
+STORED, OTHER_STORED = [["a", "at a", 7, 0, 2, 3], ["b", "at b", 8, 2, 5, 1]], [["c", "at c", 9, 0, 5, 1]]
+"""These rows as every release writes them."""
 
 
 def test_clusters_come_back_and_know_each_place():
@@ -26,6 +28,10 @@ def test_clusters_come_back_and_know_each_place():
     assert clusters.place_of(node("b", 8)) == (0, 1) and clusters.place_of(node("c", 9)) == (1, 0)
     assert clusters.place_of(node("d", 10)) is None
     assert clusters.place_of(node("b", 11)) is None, "it left, and joined again"
+
+
+def test_each_place_is_stored_as_one_list():
+    assert Clusters(4, [ROW, OTHER]).stored()["rows"] == [STORED, OTHER_STORED]
 
 
 def test_clusters_that_an_earlier_release_wrote_do_not_go_on():
@@ -68,7 +74,7 @@ def test_steps_of_lost_clusters_come_first():
 )
 def test_clusters_that_go_on_in_no_way_are_refused(going):
     with pytest.raises(ValueError, match=r"Clusters\.going"):
-        Clusters.unpack(msgpack.packb({"number": 4, "rows": [ROW, OTHER], "begun": [6, ""], "going": going}))
+        Clusters.unpack(msgpack.packb({"number": 4, "rows": [STORED, OTHER_STORED], "begun": [6, ""], "going": going}))
 
 
 def node(name, incarnation):
@@ -80,15 +86,15 @@ def node(name, incarnation):
     [
         [],
         [[]],
-        [ROW[:1], OTHER],
-        [ROW[1:]],
-        [ROW, ROW],
+        [STORED[:1], OTHER_STORED],
+        [STORED[1:]],
+        [STORED, STORED],
         [["a"]],
         [[["a", "at a", 7, 0, 2, 0]]],
         [[["a", "at a", 7, 2, 2, 1]]],
         [[["a", "at a", 7, 0, True, 1]]],
         [[["a", "at a", 7, 0, 2, 1 << 20]]],
-        [[StagePlace(f"{n}", f"at {n}", 7, n, n + 1, 1) for n in range(5000)]],
+        [[[f"{n}", f"at {n}", 7, n, n + 1, 1] for n in range(5000)]],
     ],
 )
 def test_rows_that_are_no_clusters_are_refused(rows):
@@ -99,7 +105,7 @@ def test_rows_that_are_no_clusters_are_refused(rows):
 @pytest.mark.parametrize("begun", [[], [1], ["", ""], [-1, ""], [True, ""], [1, "run-3", 4]])
 def test_clusters_that_begin_with_no_save_are_refused(begun):
     with pytest.raises(ValueError, match=r"Clusters\.begun"):
-        Clusters.unpack(msgpack.packb({"number": 1, "rows": [OTHER], "begun": begun}))
+        Clusters.unpack(msgpack.packb({"number": 1, "rows": [OTHER_STORED], "begun": begun}))
 
 
 STRANGE = [

@@ -14,7 +14,7 @@ from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
 from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.records import NODES, Clusters, NodeRecord, StagePlace
+from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord, StagePlace
 from pipelined.ravnest.saved_layers import TOPIC, SavedLayers
 from pipelined.ravnest.saving import Saving
 from pipelined.ravnest.view import RavnestView
@@ -147,7 +147,9 @@ async def test_other_dtypes_are_refused_with_both(tmp_path):
             await load(found["x"], {"a/value": np.zeros(3)})
 
 
-CLUSTERS = Clusters(4, [[StagePlace(name, f"virtual://{name}", 1, at, at + 1, 1) for at, name in enumerate("xy")]])
+CLUSTERS = Clusters(
+    4, [[StagePlace(Holder(name, f"virtual://{name}", 1), at, at + 1, 1) for at, name in enumerate("xy")]]
+)
 LAYERS = [{"a": torch.empty(3, device="meta")}, {"b": torch.empty(2, 2, device="meta")}]
 
 

@@ -10,7 +10,7 @@ from pipelined.actors.actor import Actor
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import LateState, share_state
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
-from pipelined.ravnest.records import Clusters, GoingOn, StagePlace
+from pipelined.ravnest.records import Clusters, GoingOn, Holder, StagePlace
 from pipelined.state.manifest import describe, layout_of
 from tests.ravnest.story import at_once
 from transports import Block, TransportError
@@ -73,7 +73,10 @@ async def test_a_new_backup_gets_a_state_of_which_one_tensor_exceeds_the_largest
 async def test_a_late_cluster_gets_all_but_the_averages_of_what_it_shares_with_each_node(small_messages):
     """The first cluster holds x and y on a node each, the late one both on one node."""
     ends = await opened("abc")
-    rows = [[StagePlace("a", "a", 1, 0, 1, 1), StagePlace("b", "b", 1, 1, 2, 1)], [StagePlace("c", "c", 1, 0, 2, 1)]]
+    rows = [
+        [StagePlace(Holder("a", "a", 1), 0, 1, 1), StagePlace(Holder("b", "b", 1), 1, 2, 1)],
+        [StagePlace(Holder("c", "c", 1), 0, 2, 1)],
+    ]
     clusters = Clusters(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage(state_of("y")), Stage({}, "x", "y")]
     layers = [{"x": None}, {"y": None}]
@@ -110,7 +113,7 @@ async def test_a_state_of_another_layout_is_refused_before_memory_is_taken_for_i
 
 async def test_a_late_node_refuses_the_state_of_another_layout_by_name(small_messages):
     ends = await opened("ab")
-    rows = [[StagePlace("a", "a", 1, 0, 1, 1)], [StagePlace("b", "b", 1, 0, 1, 1)]]
+    rows = [[StagePlace(Holder("a", "a", 1), 0, 1, 1)], [StagePlace(Holder("b", "b", 1), 0, 1, 1)]]
     clusters = Clusters(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage({}, "x")]
     del stages[0].state["x/step"]
