@@ -8,7 +8,7 @@ from functools import cached_property
 
 from collectives.group.call import Call
 from collectives.group.concurrency import run_both
-from collectives.group.members import Members
+from collectives.group.ranks import GroupRanks
 from collectives.group.sequence import CallSequence
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
 from collectives.group.workspace import Workspace
@@ -27,7 +27,7 @@ class Communicator:
         calls, workspace: those of the group.
     """
 
-    def __init__(self, members: Members, calls: CallSequence, workspace: Workspace):
+    def __init__(self, members: GroupRanks, calls: CallSequence, workspace: Workspace):
         self.members, self.calls, self.workspace = members, calls, workspace
 
     def __repr__(self) -> str:
@@ -35,7 +35,7 @@ class Communicator:
 
     @property
     def transport(self) -> Transport:
-        """See `Members`, as for the following."""
+        """See `GroupRanks`, as for the following."""
         return self.members.transport
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from collectives.cost_model import Links, MeasuredTimes
 from collectives.group.call import Call
 from collectives.group.communicator import Communicator
-from collectives.group.members import Members
+from collectives.group.ranks import GroupRanks
 from collectives.group.sequence import PATIENCE_S, CallSequence
 from collectives.group.shared_memory import SharedMemory
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
@@ -55,7 +55,7 @@ class Group(Communicator):
         patience: float = PATIENCE_S,
     ):
         _check(tuple(ranks), channel, transport)
-        members = Members(transport, ranks, channel)
+        members = GroupRanks(transport, ranks, channel)
         super().__init__(members, CallSequence(members, patience), Workspace(piece, ahead))
         self.links = links or Links()
         self.measured: MeasuredTimes | None = None
@@ -73,7 +73,7 @@ class Group(Communicator):
 
         Two ranks must not exchange messages in more than one such part at a time.
         """
-        chosen = Members(self.transport, [self.ranks[rank] for rank in ranks], self.channel)
+        chosen = GroupRanks(self.transport, [self.ranks[rank] for rank in ranks], self.channel)
         return Communicator(chosen, self.calls, self.workspace)
 
     async def open_native(self) -> NativeCollectives | None:

@@ -12,7 +12,7 @@ import zlib
 from collectives.errors import Unsupported
 from collectives.group.call import Call, CallOwner
 from collectives.group.fifo_lock import FifoLock
-from collectives.group.members import Members
+from collectives.group.ranks import GroupRanks
 from collectives.group.signature import Signature
 from collectives.group.wait_check import WaitCheck
 from transports.aio.nursery import this_task
@@ -31,7 +31,7 @@ class CallSequence(CallOwner):
         wait_check: ends calls that wait for one another.
     """
 
-    def __init__(self, members: Members, patience: float):
+    def __init__(self, members: GroupRanks, patience: float):
         transport, self._number = members.transport, 0
         self._rank = transport.rank
         self._current: Call | None = None

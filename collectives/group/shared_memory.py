@@ -13,7 +13,7 @@ import numpy as np
 
 from collectives.arrays import Vector
 from collectives.group.fifo_lock import FifoLock
-from collectives.group.members import Members
+from collectives.group.ranks import GroupRanks
 from transports.base import SharedWindows
 
 
@@ -75,7 +75,7 @@ class SharedMemory:
         read_again_at: the barrier after which ranks read, for the second time, the half of the windows written next.
     """
 
-    def __init__(self, members: Members, window: int):
+    def __init__(self, members: GroupRanks, window: int):
         self.memory: SharedWindows | None = None
         self.read_again_at = -1
         self._members, self._window = members, window

@@ -6,7 +6,7 @@ from typing import Any
 
 from collectives.errors import Mismatch
 from collectives.group.call import Call
-from collectives.group.members import Members
+from collectives.group.ranks import GroupRanks
 from transports.base import Key
 from transports.errors import TransportError
 
@@ -33,7 +33,7 @@ class WaitCheck:
         patience: seconds.
     """
 
-    def __init__(self, members: Members, key: Key, patience: float):
+    def __init__(self, members: GroupRanks, key: Key, patience: float):
         self._members, self._key, self._patience = members, key, patience
         self._call: Call | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from transports.base import Transport
 
 
-class Members:
+class GroupRanks:
     """The ranks of a group.
 
     Args:
