@@ -4,10 +4,14 @@ import difflib
 import errno
 import math
 import re
+import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
+
+OWN = Path(__file__).parent
 
 
 class UsageError(ValueError):
@@ -77,7 +81,7 @@ def require_switch(name: str, value: object, remedy: str = "give one of these") 
         raise UsageError(f"{name} is {value!r:.40}, which is neither True nor False; {remedy}")
 
 
-def ran_out_of_memory(error: Exception) -> bool:
+def ran_out_of_memory(error: BaseException) -> bool:
     """Whether a device or this machine has no memory left: torch has a type for the first and a text for the other.
 
     A peer's error may quote that text, and is none.
@@ -111,3 +115,41 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error.strerror}); name a file in a folder you can write to") from error
+
+
+@contextmanager
+def user_code(what: str, remedy: str, kind: type[UsageError] = UsageError, *, may_exit: bool = True) -> Iterator[None]:
+    """Call a user's function inside the `with` block.
+
+    Args:
+        what: the function, and what it is called for, in words.
+        kind: of the error.
+        may_exit: a SystemExit, also one of a signal handler that came meanwhile, ends the process, as it asks.
+    Raises:
+        UsageError: the function raised; with its exception, the line of the user's code, and the remedy. One that it
+            raised itself, and an error of memory, stay what they are.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        if ran_out_of_memory(error) or (may_exit and isinstance(error, SystemExit)):
+            raise
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        place = line_of(error)
+        if isinstance(error, AttributeError) and error.name:
+            remedy = guess(error.name, dir(error.obj)) + remedy
+        raise kind(f"{what} raised {reason}{f', at {place}' if place else ''}; {remedy}") from error
+
+
+def line_of(error: BaseException) -> str:
+    """The innermost line of an error's traceback that is neither Python's, nor torch's, nor this package's; or ""."""
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    others = [OWN, *([Path(torch).parent] if torch else [])]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        is_pythons = path.is_relative_to(Path(traceback.__file__).parent) and "site-packages" not in path.parts
+        if path.exists() and not is_pythons and not any(map(path.is_relative_to, others)):
+            return f"{path.name}, line {frame.lineno} ({frame.line})"
+    return ""

@@ -11,8 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from pipelined.api.user_code import user_code
-from pipelined.errors import UsageError, refuse_below
+from pipelined.errors import UsageError, refuse_below, user_code
 
 OptimizerBuilder = Callable[[Sequence[nn.Parameter]], Optimizer]
 

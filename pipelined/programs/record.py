@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pipelined.aio.clock import Deadlock
+from pipelined.errors import user_code
 from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.programs.proof.check import check
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker
 from pipelined.schedules.own.bounded import bounded
-from pipelined.schedules.own.load import run_user_code
 from pipelined.schedules.parts.worker import At
 
 
@@ -80,10 +80,9 @@ def _in_time(schedule: Schedule, stage_map: StageMap) -> tuple[Program, bool]:
 
 def _recorded(schedule: Schedule, stage_map: StageMap, index: int) -> _RecordingWorker:
     worker = _RecordingWorker(index, stage_map)
-    with _bounded(schedule, f"the schedule of worker {index}", worker.most):
-        run_user_code(
-            f"the schedule of worker {index} fails", lambda: _run_without_waiting(schedule.schedule(worker), index)
-        )
+    what = f"the schedule of worker {index}"
+    with _bounded(schedule, what, worker.most), user_code(what, "correct it", ScheduleError, may_exit=False):
+        _run_without_waiting(schedule.schedule(worker), index)
     return worker
 
 

@@ -138,5 +138,5 @@ def test_a_file_that_is_no_schedule_is_refused(tmp_path, text, fact):
 
 @pytest.mark.parametrize("name", ["nowhere/mine.py", "nowhere.mine"])
 def test_a_file_or_module_that_is_not_there_is_refused(name):
-    with pytest.raises(ScheduleError, match=f"cannot import the schedule '{name}'"):
+    with pytest.raises(ScheduleError, match=f"importing the schedule '{name}'"):
         find(name)

@@ -40,7 +40,7 @@ MISTAKES = [
     mistake("--depth 4 --chunks 3", "chunks: 3", "--chunks 1"),
     mistake("--depth 4 --scale up", "unknown scale 'up'", "known: direct"),
     mistake("--schedule zigzag", "unknown schedule 'zigzag'", "known: ", ", chimera, "),
-    mistake("--schedule ~/absent.py", "cannot import the schedule", "absent.py", "the known: ", ", chimera, "),
+    mistake("--schedule ~/absent.py", "importing the schedule", "absent.py", "the known: ", ", chimera, "),
     mistake("--schedule ~/stuck.py --depth 2", "deadlock"),
     mistake("--schedule ~/stuck.py --depth 2 --dry-run", "deadlock", "^ waits for 0F0p0"),
     mistake("--schedule ~/forgets.py --depth 2", "worker 0 lacks 0B0p0", "^ missing: 0B0p0"),

@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 
 from pipelined.api.data.batch import Batch, BatchError, converted, rows_of_batch, slice_rows
-from pipelined.api.user_code import user_code
+from pipelined.errors import user_code
 from pipelined.programs.plan import Plan
 from pipelined.training.digests import tree_digest
 from pipelined.training.exchange.stream import Tree

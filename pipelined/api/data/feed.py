@@ -8,7 +8,7 @@ import torch
 
 from pipelined.api.data.batch import Batch, BatchError, converted, rows_of
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.user_code import user_code
+from pipelined.errors import user_code
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.stream import Tree
 

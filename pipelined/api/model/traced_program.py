@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.api.model.cut_graph import Boundary, CutGraph
-from pipelined.api.user_code import line_of
+from pipelined.errors import line_of
 from pipelined.training.check_model import ModelError
 
 MAX_SHARE = 1 / 8

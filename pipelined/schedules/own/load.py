@@ -9,7 +9,6 @@ import importlib.util
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -17,22 +16,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pipelined.errors import user_code
 from pipelined.schedules.own.bounded import announced, bounded
 from pipelined.schedules.parts.knobs import Knob
 from pipelined.schedules.parts.shapes import one_pipe
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
-
-EARLIER = {
-    "ready": "write worker.here(op, pipe)",
-    "comes": "write await worker.wait((op, pipe), patience=0.25)",
-    "first_of": "write await worker.wait((op, pipe), …)",
-    "enters": 'write await worker.wait(("F", pipe))',
-    "pipes": "write PIPES.of(shape), with PIPES from pipelined.schedules",
-    "chunks": "write CHUNKS.of(shape), with CHUNKS from pipelined.schedules",
-    "scale": "write SCALE.of(shape), with SCALE from pipelined.schedules",
-}
-"""Attributes of a worker and a shape that an earlier version had, and what to write now."""
 
 TAKEN = ("schedule", "depth", "width", "microbatch", "microbatches", "recompute", "steps")
 """Settings that every schedule has, so that no knob may have their names."""
@@ -79,13 +68,17 @@ class OwnSchedule:
         """
         if inspect.isfunction(self.source):
             return one_pipe(self.name, shape)
-        with bounded(f"the stage map of {self.__name__}", shape.depth * shape.microbatches * shape.steps):
-            answer = run_user_code(f"cannot lay out {self.__name__}", lambda: self._functions().stage_map(shape))
+        what = f"the stage map of {self.__name__}"
+        with (
+            bounded(what, shape.depth * shape.microbatches * shape.steps),
+            user_code(what, "correct it", ScheduleError, may_exit=False),
+        ):
+            answer = self._functions().stage_map(shape)
         if not isinstance(answer, StageMap):
             raise ScheduleError(f"the stage map of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
         for (pipe, stage), worker in answer.placement.items():
-            if isinstance(worker, tuple):  # as earlier versions wanted it
-                fact = f"the stage map of {self.__name__} places stage {stage} of pipe {pipe} on {worker}"
+            if not isinstance(worker, int):
+                fact = f"the stage map of {self.__name__} places stage {stage} of pipe {pipe} on {worker!r}"
                 raise ScheduleError(f"{fact}; give the number of one worker")
         return answer
 
@@ -131,8 +124,9 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
         ScheduleError: it cannot be imported, or lacks one of the two functions.
     """
     remedy = f"correct it, or name one of the known: {', '.join(others)}"
-    with announced(f"importing the schedule {name!r}"):
-        source = run_user_code(f"cannot import the schedule {name!r}", lambda: _imported(name), remedy)
+    what = f"importing the schedule {name!r}"
+    with announced(what), user_code(what, remedy, ScheduleError, may_exit=False):
+        source = _imported(name)
     schedule = OwnSchedule(name, source)
     if schedule.missing:
         need = "stage_map(shape) and async schedule(worker)"
@@ -151,26 +145,6 @@ def is_module(name: str) -> bool:
         or ":" in name
         or (name.isidentifier() and name != "__main__" and importlib.util.find_spec(name) is not None)
     )
-
-
-def run_user_code(what: str, work: Callable[[], Any], remedy: str = "correct it") -> Any:
-    """Run a user's code; turn each exception into one message with the file and line.
-
-    Args:
-        what: the beginning of that message; `remedy` is its end.
-    Raises:
-        ScheduleError: raised by the code itself, or made from the exception that it raised.
-    """
-    try:
-        return work()
-    except ScheduleError:
-        raise
-    except (Exception, SystemExit) as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        if isinstance(error, AttributeError) and isinstance(error.obj, Worker | Shape):
-            remedy = EARLIER.get(str(error.name), remedy)
-        where = "" if isinstance(error, SyntaxError | ImportError | OSError) else f" at {frame.filename}:{frame.lineno}"
-        raise ScheduleError(f"{what} ({type(error).__name__}: {error}{where}); {remedy}") from error
 
 
 def _imported(name: str) -> Any:
