@@ -6,7 +6,8 @@ last are alike: else a small node may have to get a small layer in the middle.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageSizes
 
-MAX_NODES = 16
-"""Nodes of a cluster up to which every set of them is looked at: 16 take some 10 ms, 10 less than 1."""
+MAX_SETS = 2**16
+"""Sets of a cluster's nodes up to which each is looked at; nodes with as much memory are alike in them.
+
+16 nodes of 16 memories, or 28 of 4, take some 20 ms, 10 nodes less than 1."""
 Indices = NDArray[np.int64]
 NOWHERE = -1
 
@@ -32,7 +35,7 @@ class Fitting:
     def lack(self, members: Sequence[int]) -> int | None:
         """Layers that no cut over these nodes can hold, 0 if one fits; None where this file cannot say.
 
-        Where a node finds no place in any order, more than the model has. Of many nodes one order alone is tried.
+        Where a node finds no place in any order, more than the model has. Of too many sets one order alone is tried.
         """
         key = tuple(sorted(self._rams[node] for node in members))
         if key not in self._lacks:
@@ -44,14 +47,16 @@ class Fitting:
         """An order of these nodes in which a cut fits; None where there is none, or this file cannot say."""
         if self.lack(members) != 0:
             return None
-        if len(members) > MAX_NODES:
+        kinds = self._kinds(members)
+        if _sets(kinds) > MAX_SETS:
             return self._in_turn(members)[0]
-        (furthest, ends), mask, order = self._furthest(members), 2 ** len(members) - 1, list[int]()
+        (furthest, ends), order = self._furthest(kinds), list[int]()
+        steps, at = _steps(tuple(map(len, kinds))), len(furthest) - 2
         for table in reversed(ends):
-            held = [node for node in range(len(members)) if mask >> node & 1]
-            last = next(node for node in held if table[node, furthest[mask ^ 1 << node]] == furthest[mask])
-            order.insert(0, members[last])
-            mask ^= 1 << last
+            held = [kind for kind, nodes in enumerate(kinds) if nodes]
+            last = next(kind for kind in held if table[kind, furthest[at - steps[kind]]] == furthest[at])
+            order.insert(0, kinds[last].pop())
+            at -= steps[last]
         return order
 
     def _lack(self, members: Sequence[int]) -> int | None:
@@ -60,14 +65,22 @@ class Fitting:
             return layers + depth
         if any(self._ends(stage, depth) is None for stage in range(depth)):
             return None
-        if depth > MAX_NODES:
+        kinds = self._kinds(members)
+        if _sets(kinds) > MAX_SETS:
             order, reached = self._in_turn(members)
             return layers - reached if len(order) == depth else layers + depth - len(order)
-        furthest, _ = self._furthest(members)
-        if furthest[-1] != NOWHERE:
-            return layers - int(furthest[-1])
-        placed = max(mask.bit_count() for mask in map(int, np.flatnonzero(furthest != NOWHERE)))
-        return layers + depth - placed
+        furthest, _ = self._furthest(kinds)
+        if furthest[-2] != NOWHERE:
+            return layers - int(furthest[-2])
+        placed = _sizes(tuple(map(len, kinds)))[np.flatnonzero(furthest[:-1] != NOWHERE)].sum(axis=1)
+        return layers + depth - int(placed.max())
+
+    def _kinds(self, members: Sequence[int]) -> list[list[int]]:
+        """The members that have as much memory, for each memory: most first, so that few transitions differ."""
+        kinds = dict[float, list[int]]()
+        for node in members:
+            kinds.setdefault(float(self._rams[node]), []).append(node)
+        return sorted(kinds.values(), key=len, reverse=True)
 
     def _in_turn(self, members: Sequence[int]) -> tuple[list[int], int]:
         """An order: the smallest node left that holds a layer, for as long as there is one; and the layer reached."""
@@ -82,17 +95,21 @@ class Fitting:
             left.remove(able[0])
         return order, reached
 
-    def _furthest(self, members: Sequence[int]) -> tuple[Indices, list[Indices]]:
-        """By set of members, as a mask, the furthest layer that they reach as first stages; and every stage's ends."""
-        layers, depth = len(self._sizes.layers), len(members)
-        found, ends = np.full(2**depth, NOWHERE), list[Indices]()
+    def _furthest(self, kinds: Sequence[Sequence[int]]) -> tuple[Indices, list[Indices]]:
+        """By set of nodes the furthest layer that they reach as first stages, `NOWHERE` last; and every stage's ends.
+
+        The ends are by kind of node and first layer.
+        """
+        layers, counts = len(self._sizes.layers), tuple(map(len, kinds))
+        depth, firsts = sum(counts), [nodes[0] for nodes in kinds]
+        found, ends = np.full(_sets(kinds) + 1, NOWHERE), list[Indices]()
         found[0] = 0
-        for stage, (masks, nodes, rest) in enumerate(_transitions(depth)):
+        for stage, (sets, kind, rest, starts) in enumerate(_transitions(counts)):
             known = self._ends(stage, depth)
             assert known is not None
-            table = np.minimum(known[list(members)], layers - (depth - 1 - stage))  # a layer for each node that follows
+            table = np.minimum(known[firsts], layers - (depth - 1 - stage))  # a layer for each node that follows
             table[table <= np.arange(layers + 2)] = NOWHERE
-            found[masks] = table[nodes, found[rest]].max(axis=1)
+            found[sets] = np.maximum.reduceat(table[kind, found[rest]], starts)
             ends.append(table)
         return found, ends
 
@@ -113,14 +130,30 @@ class Fitting:
         return self._ends_of[key]
 
 
-@cache
-def _transitions(depth: int) -> list[tuple[Indices, Indices, Indices]]:
-    """For each stage: the sets of nodes up to it, as masks; the nodes of each; and the sets without each of them."""
-    masks = np.arange(2**depth)
-    held = masks[:, None] >> np.arange(depth) & 1
-    counts, found = held.sum(axis=1), []
-    for count in range(1, depth + 1):
-        sets = masks[counts == count]
-        nodes = np.nonzero(held[sets])[1].reshape(len(sets), count)
-        found.append((sets, nodes, sets[:, None] ^ 1 << nodes))
+def _sets(kinds: Sequence[Sequence[int]]) -> int:
+    """How many sets of these nodes there are, where those of a kind are alike."""
+    return prod(len(nodes) + 1 for nodes in kinds)
+
+
+def _steps(counts: tuple[int, ...]) -> list[int]:
+    """How far apart the places of two sets are that differ in one node, by its kind."""
+    return [prod(count + 1 for count in counts[:kind]) for kind in range(len(counts))]
+
+
+@lru_cache(32)
+def _sizes(counts: tuple[int, ...]) -> Indices:
+    """Of each set in its place, how many nodes it has, by kind. Shape: (sets, kinds)."""
+    held = np.indices([count + 1 for count in reversed(counts)]).reshape(len(counts), -1)
+    return held[::-1].T.copy()
+
+
+@lru_cache(32)
+def _transitions(counts: tuple[int, ...]) -> list[tuple[Indices, Indices, Indices, Indices]]:
+    """For each stage: the places of the sets of nodes up to it; and one by one the kinds of each, what is left of the
+    set without it, and where those of each set start."""
+    held, steps, found = _sizes(counts), np.array(_steps(counts)), []
+    for size in range(1, sum(counts) + 1):
+        sets = np.flatnonzero(held.sum(axis=1) == size)
+        row, kind = np.nonzero(held[sets])
+        found.append((sets, kind, sets[row] - steps[kind], np.flatnonzero(np.diff(row, prepend=-1))))
     return found

@@ -47,7 +47,8 @@ def random_layers(chance, alike):
 
 def random_cluster(chance, alike):
     rules = StageRules(chance.choice(["kept", "newest"]), chance.random() < 0.5, chance.choice([None, 3]))
-    nodes = tuple(PoolNode(str(i), chance.randint(20, 300), 1.0) for i in range(chance.randint(1, 5)))
+    rams = [chance.randint(20, 300) for _ in range(chance.choice([2, 5]))]
+    nodes = tuple(PoolNode(str(i), chance.choice(rams), 1.0) for i in range(chance.randint(1, 5)))
     return nodes, StageSizes(random_layers(chance, alike), rules)
 
 
@@ -84,8 +85,21 @@ def test_where_a_small_node_needs_a_small_layer_in_the_middle_it_cannot_say():
     assert Fitting(nodes, sizes).lack(range(4)) is None
 
 
-def test_of_many_nodes_one_order_is_tried(monkeypatch):
-    monkeypatch.setattr(fitting, "MAX_NODES", 2)
+def test_many_nodes_of_few_memories_are_looked_at_in_every_order():
+    """18 nodes hold these 33 layers only where some of the larger ones come first: two layers are left over else."""
+    ends = [LayerSize(*size, 4, 1.0) for size in [(8, 6), (2, 3)]]
+    layers = [ends[0], *[LayerSize(4, 7, 4, 1.0)] * 31, ends[1]]
+    sizes = StageSizes(layers, StageRules("kept", rounds=True, ahead=4))
+    nodes = tuple(PoolNode(str(i), 274 if i < 10 else 343, 1.0) for i in range(18))
+    found, smallest_first = Fitting(nodes, sizes), Fitting(nodes, sizes)._in_turn(range(18))
+    assert smallest_first[1] == 31
+    order = found.order(range(18))
+    assert sorted(order) == [*range(18)]
+    assert Cuts(nodes, sizes, "transfer")._worst_in_order(order) <= 1
+
+
+def test_of_too_many_sets_of_nodes_one_order_is_tried(monkeypatch):
+    monkeypatch.setattr(fitting, "MAX_SETS", 4)
     chance, missed = random.Random(2), 0
     for _ in range(200):
         nodes, sizes = random_cluster(chance, alike=True)
