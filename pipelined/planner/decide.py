@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collectives import Links
-from pipelined.actors.agree import agree, broadcast
+from pipelined.actors.agree import broadcast
 from pipelined.measurement.effort import BRIEF
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.explain import reason
-from pipelined.planner.limits import share_of_memory, sizes_that_fit
+from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
 from pipelined.planner.measured import MeasuredSearch
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.request import Outcome
@@ -73,7 +73,7 @@ async def decide(transport: Transport, model: PlannedModel, launch: Launch, defa
         AgreedError: no plan fits the memory.
     """
     limit = await _limit(transport)
-    sizes = worth_timing(await _sizes(transport, model, limit), default)
+    sizes = worth_timing(await agreed_sizes(transport, model, transport.world_size, limit), default)
     brief = _search(transport, model, launch, sizes, limit)
     found = await replace(brief, effort=BRIEF, max_seconds=SEARCH_S).run(transport)
     if found is None:
@@ -94,7 +94,7 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
     from pipelined.planner.trial import try_best
 
     limit = await _limit(transport)
-    sizes = await _sizes(transport, model, limit)
+    sizes = await agreed_sizes(transport, model, transport.world_size, limit)
     found = await _search(transport, model, launch, sizes, limit).run(transport)
     result = await try_best(transport, model, launch, found and found[0], most=TRIES)
     if result is None:
@@ -104,15 +104,10 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
 
 
 async def _limit(transport: Transport) -> float:
-    """The bytes that a rank may hold; rank 0's value on all ranks."""
+    """The bytes that a rank may hold, equal on all ranks."""
     from pipelined.measurement.measure import gpu_bytes
 
-    return await broadcast(transport, "limit", share_of_memory(len(transport.ranks_here), gpu_bytes()))
-
-
-async def _sizes(transport: Transport, model: PlannedModel, limit: float) -> list[int]:
-    """The microbatch sizes worth timing; if there are none, all ranks raise the same error."""
-    return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, model, transport.world_size, limit))
+    return await agreed_limit(transport, share_of_memory(len(transport.ranks_here), gpu_bytes()))
 
 
 def _search(

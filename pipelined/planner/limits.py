@@ -1,8 +1,10 @@
-"""The memory limit of a rank on this machine, and the microbatch sizes that fit it. No torch."""
+"""The memory limit of a rank, and the microbatch sizes that fit it. No torch."""
 
+import asyncio
 import math
 from collections.abc import Iterable, Sequence
 
+from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.actors.host_memory import host_memory
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes
@@ -10,6 +12,7 @@ from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.costs import can_split, not_split, sizes_of
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.simulation.machine import Machine
+from transports import Transport
 
 
 def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
@@ -43,6 +46,25 @@ def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, asynchronous: 
     if not sizes:
         raise UsageError(f"no plan fits the memory (limit: {limit / 2**20:.1f} MiB a rank); raise `memory_limit=`")
     return sorted(sizes)
+
+
+async def agreed_limit(transport: Transport, limit: float) -> float:
+    """The least of the ranks' limits, on all ranks: a plan may give any stage to any of them."""
+    limits = await gather(transport, "limits", limit)
+    return float(await broadcast(transport, "limit", min(limits, default=None)))
+
+
+async def agreed_sizes(
+    transport: Transport, model: PlannedModel, ranks: int, limit: float, asynchronous: bool = False
+) -> list[int]:
+    """As `sizes_that_fit`, on all ranks together: if there are none, all raise the same error.
+
+    Args:
+        limit: equal on all ranks.
+    Raises:
+        AgreedError: as there.
+    """
+    return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, model, ranks, limit, asynchronous))
 
 
 def _alike(every: Iterable[Candidate]) -> Iterable[Candidate]:

@@ -80,6 +80,21 @@ def test_arguments_that_differ_by_rank_end_every_rank(name, first, last, tmp_pat
 
 
 @pytest.mark.mpi(min_size=2)
+def test_ranks_with_unequal_memory_plan_for_the_least(monkeypatch):
+    """Each rank timed the sizes that fit its own memory, so that one waited for the other."""
+    here = {"bytes": 5000.0 if WORLD.rank else 1e9}
+    monkeypatch.setattr("pipelined.api.laboratory.planning.share_of_memory", lambda ranks, gpus: here["bytes"])
+    chosen = {"loss": LOSS, "schedule": "gpipe", "tries": 0}
+    plan = pp.plan(layers(), (inputs()[0].float(),) * 2, **chosen)
+    assert max(plan.memory) <= 5000
+    assert WORLD.allgather(plan.plan.plain()) == [plan.plan.plain()] * WORLD.size
+    here["bytes"] = 10.0 if WORLD.rank else 1e9
+    with pytest.raises(pp.UsageError, match="no plan fits the memory"):
+        pp.plan(layers(), (inputs()[0].float(),) * 2, **chosen)
+    WORLD.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_an_export_needs_memory_for_one_parameter_not_for_the_model(tmp_path_factory):
     path = WORLD.bcast(tmp_path_factory.mktemp("export") / "state.pt" if not WORLD.rank else None)
     width, depth = 1448, 12  # 8 MiB each

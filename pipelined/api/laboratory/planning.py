@@ -14,7 +14,7 @@ from pipelined.measurement.codec import CodecCosts, ratio_of
 from pipelined.planner import PlanFile, PlannedModel, SearchRequest, SearchResult, Stated, search, write_plan
 from pipelined.planner.decide import TRIES
 from pipelined.planner.explain import as_json, as_text, planned
-from pipelined.planner.limits import share_of_memory, sizes_that_fit
+from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
 from pipelined.planner.measured import MeasuredSearch
 from pipelined.process.exit import USAGE
 from pipelined.process.launch import Launch
@@ -196,11 +196,7 @@ class _Measuring:
     """A measurement on all ranks, the search on rank 0, and the trials on all."""
 
     def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, progress: ReportLine):
-        from pipelined.measurement.measure import gpu_bytes
-
         self._model, self._launch, self._request, self._tries, self._progress = model, launch, request, tries, progress
-        self._limit = request.limit_on(launch, gpu_bytes())
-        self._sizes = sizes_that_fit(model, request.ranks, self._limit, request.stale)
         self._found: Planned | None = None
         self._refused: UsageError | None = None
 
@@ -221,17 +217,19 @@ class _Measuring:
         return 0
 
     async def _plan(self, transport: Transport) -> Planned:
+        from pipelined.measurement.measure import gpu_bytes
         from pipelined.planner.trial import try_best
 
         request, model = self._request, self._model
+        limit = await agreed_limit(transport, request.limit_on(self._launch, gpu_bytes()))
         progress = self._progress if transport.rank == 0 else _quietly
         measured = MeasuredSearch(
             model=model,
             launch=self._launch,
-            sizes=self._sizes,
+            sizes=await agreed_sizes(transport, model, request.ranks, limit, request.stale),
             machine=request.machine,
             ranks=request.ranks,
-            memory_limit=self._limit,
+            memory_limit=limit,
             asynchronous=request.stale,
             progress=progress,
         )
