@@ -15,7 +15,6 @@ The segments that price a move are those that it sends. Source: AutoDDL, Table 2
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -78,11 +77,11 @@ class Move:
         """The elements that all ranks send."""
         return sum(map(self.elements, range(self.source.mesh.size)))
 
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4, node: int = 0) -> float:
+    def seconds(self, links: Links, itemsize: int = 4, node: int = 0) -> float:
         """The time of the busiest rank.
 
         Args:
-            links: between any two ranks, or by axis; a group over several axes is as slow as the slowest of them.
+            links: between any two ranks.
             itemsize: bytes of an element.
             node: ranks of a node, between which `links.far` counts; 0: all ranks are on one.
         """
@@ -96,15 +95,6 @@ class Move:
         """
         raise NotImplementedError
 
-    def links_of(self, links: Links | Mapping[str, Links]) -> Links:
-        """Those of this move's axes; see `seconds`."""
-        if isinstance(links, Links):
-            return links
-        chosen = [links[axis] for axis in self.axes]
-        return Links(
-            max(each.alpha for each in chosen), max(each.beta for each in chosen), max(each.gamma for each in chosen)
-        )
-
 
 class CollectiveMove(Move):
     """A move by a collective."""
@@ -114,20 +104,20 @@ class CollectiveMove(Move):
     passes: ClassVar[int] = 1
     """As often a rank sends its share of the array."""
 
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4, node: int = 0) -> float:
+    def seconds(self, links: Links, itemsize: int = 4, node: int = 0) -> float:
         """By the algorithm's closed form, of an array of which each rank would send what the busiest does.
 
         Between ranks of one node at the prices of its memory, where the links have any.
         """
-        each, forms, ranks = self.links_of(links), self.table.forms(self.algorithm), self.group_size
+        forms, ranks = self.table.forms(self.algorithm), self.group_size
         if ranks == 1:
             return 0.0
         nbytes = round(self.max_elements * itemsize * ranks / (ranks - 1) / self.passes)
 
         def on(nodes: tuple[int, ...]) -> float:
-            if each.memory is not None and not any(nodes):
-                return each.memory.seconds(self.name, self.longest * itemsize)
-            return forms.seconds(ProblemSize(nodes, nbytes), each)
+            if links.memory is not None and not any(nodes):
+                return links.memory.seconds(self.name, self.longest * itemsize)
+            return forms.seconds(ProblemSize(nodes, nbytes), links)
 
         return max(map(on, self._nodes(node)))
 

@@ -10,7 +10,7 @@ still have to receive. So it finds a cheapest path among all that `neighbors` ha
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import count
@@ -51,7 +51,7 @@ class Path:
         """The elements that the rank sends."""
         return sum(move.elements(rank) for move in self.steps)
 
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4, node: int = 0) -> float:
+    def seconds(self, links: Links, itemsize: int = 4, node: int = 0) -> float:
         """The sum over the moves of the busiest rank's time; see `Move.seconds`."""
         return sum(move.seconds(links, itemsize, node) for move in self.steps)
 
@@ -100,7 +100,7 @@ def path(
     source: Layout | str,
     target: Layout | str,
     *,
-    links: Links | Mapping[str, Links] | None = None,
+    links: Links | None = None,
     itemsize: int = 4,
     replicated: Sequence[str] = (),
 ) -> Path:
@@ -118,7 +118,7 @@ def path_between(
     source: Shards,
     target: Shards,
     *,
-    links: Links | Mapping[str, Links] | None = None,
+    links: Links | None = None,
     itemsize: int = 4,
     replicated: Sequence[str] = (),
 ) -> Path:
@@ -146,7 +146,7 @@ def _cached(source: ShardsKey, target: ShardsKey, replicated: tuple[str, ...]) -
 def _found(
     source: Shards,
     target: Shards,
-    links: Links | Mapping[str, Links] | None,
+    links: Links | None,
     itemsize: int,
     replicated: tuple[str, ...],
 ) -> Path:
@@ -207,18 +207,16 @@ class Elements:
 class Seconds:
     """Counts the time of the busiest rank in each move."""
 
-    links: Links | Mapping[str, Links]
+    links: Links
     itemsize: int
 
     def of(self, move: Move) -> float:
         return move.seconds(self.links, self.itemsize)
 
     def least(self, elements: int, messages: int, ranks: int) -> float:
-        each = list(self.links.values()) if isinstance(self.links, Mapping) else [self.links]
-        if any(link.memory for link in each):
+        if self.links.memory:
             return 0.0  # through memory no message has a price of its own
-        alpha, beta = min(link.alpha for link in each), min(link.beta for link in each)
-        return messages * alpha + elements / ranks * self.itemsize * beta
+        return messages * self.links.alpha + elements / ranks * self.itemsize * self.links.beta
 
 
 def _over(shape: Sequence[int], move: Move) -> Move:

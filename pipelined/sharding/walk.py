@@ -11,7 +11,7 @@ those that wait for it in turn. Here each message leaves when its sender is read
 A send returns at once, as into the buffer of a socket. A whole strategy is predicted so; the searches add up prices.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from collectives import Links, segments
 from pipelined.sharding.moves import AllGather, AllToAll, CollectiveMove, Move, ReduceScatter, ReduceToAll
@@ -33,7 +33,7 @@ class LinkWalk:
         ready: seconds from the start at which each rank has ended its moves. Its last messages may not have left yet.
     """
 
-    def __init__(self, ranks: int, links: Links | Mapping[str, Links], node: int = 0, message_bytes: int = 0):
+    def __init__(self, ranks: int, links: Links, node: int = 0, message_bytes: int = 0):
         self.ready = [0.0] * ranks
         self._links, self._node, self._message_bytes = links, node, message_bytes
         self._left = dict[tuple[int, int], float]()
@@ -55,7 +55,7 @@ class LinkWalk:
                     self._run(move, group, itemsize)
 
     def _run(self, move: CollectiveMove, group: Sequence[int], itemsize: int) -> None:
-        links = move.links_of(self._links)
+        links = self._links
         if links.memory is not None and len({self._node_of(rank) for rank in group}) == 1:
             ended = max(self.ready[rank] for rank in group) + links.memory.seconds(move.name, move.longest * itemsize)
             for rank in group:

@@ -117,10 +117,6 @@ def test_seconds_are_those_of_the_busiest_rank_in_each_move():
         ("P:a", "B"): 6 + 2 * 192e-3 + 192e-4,
     })  # fmt: skip
     assert path(mesh, (8, 8), "S0:a", "S1:a").seconds(links, 4) == pytest.approx(3 + 48e-3)
-    slow = Links(alpha=2.0, beta=2e-3, gamma=1e-4)
-    two = Mesh("far=2 near=2")
-    both = path(two, (8, 8), "S0:far S1:near", "B").seconds({"far": slow, "near": links}, 4)
-    assert both == pytest.approx(1 + 2 + 64e-3 + 2 * 128e-3)
 
 
 def test_where_messages_cost_most_there_are_few():
