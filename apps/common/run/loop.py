@@ -60,7 +60,7 @@ class Loop:
                 span, lambda: self.stop.requested, lambda earlier: self.report.step(earlier, None)
             )
             done = result.step + 1
-            if result.stop:
+            if result.stop and done < config.steps:
                 await self._end_early(result)
                 return None
             loss = await self._between(result)
