@@ -223,11 +223,11 @@ def rows_of(batch: int, microbatches: int) -> int:
     return batch // microbatches
 
 
-def refuse_other_plan(file: Path | None, says: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def refuse_other_plan(file: Path, says: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Refuse flags that change what a plan's file says; they may repeat it.
 
     Args:
-        file: the plan; None: --plan auto.
+        file: the plan, or auto.
         says: the flags that the plan sets, by field.
         given: the flags that the user gave.
     """

@@ -41,7 +41,7 @@ class Job:
         sequence: tokens a sequence.
         plan: the stages of each rank, and the cut of the batch.
         reason: why this plan was chosen.
-        expected_s: seconds that the plan predicts for a step; None without --plan.
+        expected_s: seconds of a step, tried or else predicted; None without --plan.
         moves: those of teams that the plan predicts; empty without --plan.
     """
 

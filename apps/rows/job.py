@@ -87,5 +87,5 @@ def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
     given = {name: value for name in sizes if (value := getattr(config, name)) is not None}
     team: dict[str, Any] = {"tensor": plan.tensor, "layout": plan.layout or None}
     asked = {name: value for name, value in config.given_team.items() if value != AUTO}
-    refuse_other_plan(config.plan, says | team, given | asked)
+    refuse_other_plan(config.plan or AUTO_PLAN, says | team, given | asked)
     return replace(config, **says, **team, knobs=plan.knobs, recompute=planned.recompute)

@@ -36,7 +36,7 @@ class Line:
 
     Args:
         rate: bytes a second.
-        delay: seconds of a byte, one way.
+        delay: seconds that a byte is under way, one way.
     """
 
     rate: float

@@ -41,7 +41,7 @@ class Decision:
     Args:
         candidate: the plan, and whether it recomputes.
         reason: the reason for it, in one line.
-        step_s: predicted seconds of a step; None if nothing was measured.
+        step_s: seconds of a step, tried or else predicted; None if nothing was measured.
     """
 
     candidate: Candidate

@@ -30,7 +30,7 @@ class PlanFile:
         plan: the arrangement.
         recompute: whether a forward runs again before its backward.
         model: the identity of the model, with the sequence length.
-        step_s: predicted seconds of a step.
+        step_s: seconds of a step: the median of its trial if it was tried, else predicted.
         memory: predicted peak bytes of each rank.
         why: the reason, in one line.
         found: the costs that the prediction used, for human readers.

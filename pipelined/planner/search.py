@@ -1,7 +1,8 @@
 """The search: simulate candidates in the order of their bounds, until no remaining one can be among the best.
 
-A candidate is left out only if it cannot be among the best or does not fit the memory, so the result equals that of
-simulating all. The search is deterministic: it depends only on its arguments.
+A candidate is left out only if its bound says that it cannot be among the best, or it does not fit the memory. So the
+result is that of simulating all, where a shorter stage never makes a step longer: with shared cores, and with
+`chimera_w`, it may. The search is deterministic: it depends only on its arguments.
 """
 
 from collections.abc import Callable, Sequence

@@ -54,7 +54,7 @@ class NodeRecord(Record):
         bandwidth: bytes a second of its line.
         flops: floating-point operations a second; 0: not known.
         saves: whether it saves its stage.
-        delay: seconds of a byte on its line, one way.
+        delay: seconds that a byte is under way on its line, one way.
         reliability: from 0 to 1, as the node was told; 1 where nothing is known.
     """
 

@@ -36,7 +36,7 @@ class PoolNode:
         bandwidth: bytes a second of its line.
         flops: floating-point operations a second; None: unknown.
         reliability: from 0 to 1, 1 is best; None: unknown.
-        delay: seconds of a byte on its line, one way; that of a line between two nodes is the longer one of both.
+        delay: seconds that a byte is under way on its line, one way; between two nodes, the longer of both.
     """
 
     name: str

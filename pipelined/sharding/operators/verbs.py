@@ -117,7 +117,7 @@ class Reader(Protocol):
 
         Args:
             replicated: the axes whose ranks compute the same with the moved value (see `Layout.cotangent`).
-            again: free what is moved after its one use, and move it again for the backward.
+            regather: free what is moved after its one use, and move it again for the backward.
         """
 
     def note(self, noted: Any) -> None:
