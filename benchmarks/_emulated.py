@@ -22,7 +22,7 @@ from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.traces.file import NullTracer
+from pipelined.traces.tracer import NullTracer
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order

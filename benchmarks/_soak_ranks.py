@@ -22,7 +22,7 @@ from pipelined.process.exit import end_process
 from pipelined.process.launch import detect
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
-from pipelined.traces.file import NullTracer
+from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig

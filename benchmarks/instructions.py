@@ -24,7 +24,7 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
-from pipelined.traces.file import NullTracer
+from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig, update

@@ -38,8 +38,8 @@ from pipelined.programs.partition import partition
 from pipelined.state.checkpoints.gather import write_parameters
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
-from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
+from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import evaluate, sample

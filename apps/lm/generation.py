@@ -29,7 +29,7 @@ from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.trainer_state import load
-from pipelined.traces.file import NullTracer
+from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.evaluate import sample
 from pipelined.training.job import JobDescription, Numerics

@@ -19,7 +19,7 @@ from pipelined.planner.costs import split_model
 from pipelined.planner.search import SearchResult
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
-from pipelined.traces.file import NullTracer
+from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription
 from pipelined.training.trainer import RankTrainer

@@ -27,7 +27,7 @@ from pipelined.ravnest.records import Clusters, ClusterStop
 from pipelined.ravnest.saving import ReadsSaved, Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.versions import SavedStage, Version
-from pipelined.traces.file import NullTracer, Tracer
+from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.step_report import StepReport

@@ -17,9 +17,7 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.state.whole_file import whole_file
-from pipelined.traces.tracer import COMPUTE, MESSAGES, NOWHERE, Events, NullTracer, Tracer
-
-__all__ = ["Events", "NullTracer", "Span", "TraceError", "Tracer", "read", "write"]
+from pipelined.traces.tracer import COMPUTE, MESSAGES, NOWHERE, Events
 
 BUSY = (*COMPUTE, "all_reduce")
 MIN_IDLE = 1e-5  # seconds; shorter gaps are the runtime's own time between two instructions

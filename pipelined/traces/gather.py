@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pipelined.actors.agree import agree, gather
 from pipelined.errors import UsageError
-from pipelined.traces.file import Tracer, write
-from pipelined.traces.tracer import Events
+from pipelined.traces.file import write
+from pipelined.traces.tracer import Events, Tracer
 from transports import Transport
 
 PINGS = 5

@@ -15,7 +15,7 @@ from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.partition import partition
 from pipelined.programs.step_totals import StepTotals, part_entry
 from pipelined.sharding.groups import MeshGroups
-from pipelined.traces.file import Tracer
+from pipelined.traces.tracer import Tracer
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.graph.compiled import require_compilable

@@ -9,7 +9,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Executor
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.traces.file import Tracer
+from pipelined.traces.tracer import Tracer
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.exchange.stream import Parcel

@@ -15,7 +15,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from pipelined.traces.file import Tracer
+from pipelined.traces.tracer import Tracer
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order

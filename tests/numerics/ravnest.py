@@ -14,7 +14,7 @@ from pipelined.ravnest.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
 from pipelined.ravnest.training import ClusterTraining
-from pipelined.traces.file import Tracer
+from pipelined.traces.tracer import Tracer
 from pipelined.training.job import Numerics
 from tests.numerics.plain import SEQUENCE, Feed
 from transports import new_event_loop

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pipelined.aio.clock import RealClock
-from pipelined.traces.file import Events, Tracer
+from pipelined.traces.tracer import Events, Tracer
 from pipelined.training.step_report import StepReport
 from tests.numerics.delayed import OPTIMIZER
 from tests.numerics.trained import opened

@@ -16,7 +16,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.traces.file import NullTracer
+from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.stage import Stage
 from tests.numerics.plain import Case

@@ -7,7 +7,8 @@ import time
 import pytest
 import torch
 
-from pipelined.traces.file import Tracer, write
+from pipelined.traces.file import write
+from pipelined.traces.tracer import Tracer
 from pipelined.training.replay import of_rank, packed, read_orders
 from pipelined.training.worker import TrainWorker
 from tests.numerics.plain import Case, assert_same, pipelined, plain

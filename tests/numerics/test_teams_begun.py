@@ -10,7 +10,8 @@ import torch
 
 from apps.lm.huggingface.initial import load_initial
 from pipelined.state.checkpoints.gather import gather_state
-from pipelined.traces.file import Tracer, write
+from pipelined.traces.file import write
+from pipelined.traces.tracer import Tracer
 from pipelined.training.replay import of_rank, packed, read_orders
 from tests.numerics.plain import pipelined
 from tests.numerics.teams import TeamCase

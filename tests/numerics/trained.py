@@ -10,7 +10,7 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.traces.file import NullTracer, Tracer
+from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription
 from pipelined.training.replay import Order

@@ -20,7 +20,7 @@ from pipelined.swarm.process.session import PeerOptions, Session, snapshot
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.trainer import StepReport
+from pipelined.training.step_report import StepReport
 from transports import Block
 
 KEPT_STEPS = 4

@@ -20,8 +20,7 @@ from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers
 from pipelined.api.swarm.parties import SwarmSettings, TrainerOptions, run_user_peer, run_user_trainer
 from pipelined.api.swarm.training import UserProgram, UserTraining
-from pipelined.api.train import OptimizerBuilder
-from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained
 from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.errors import Refused, UsageError
@@ -36,7 +35,7 @@ from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.roles import Stopped
 from pipelined.swarm.process.session import PeerOptions
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.trainer import StepReport
+from pipelined.training.step_report import StepReport
 from transports import new_event_loop
 
 T = TypeVar("T")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pipelined.programs.instructions import OPS
 from pipelined.programs.pricing.timeline import Timed, Timeline
-from pipelined.traces.file import Span, Tracer, write
+from pipelined.traces.file import Span, write
+from pipelined.traces.tracer import Tracer
 
 
 def spans_of(timeline: Timeline, first: int = 0, members: int = 1) -> list[Span]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipelined.__main__ import main
-from pipelined.traces.file import Tracer, write
+from pipelined.traces.file import write
+from pipelined.traces.tracer import Tracer
 
 STEPS = (3, 4, 5)
 

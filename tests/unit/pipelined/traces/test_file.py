@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.traces.file import Events, NullTracer, Span, TraceError, Tracer, read, write
+from pipelined.traces.file import Span, TraceError, read, write
+from pipelined.traces.tracer import Events, NullTracer, Tracer
 
 
 def at(*moments):

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.traces.file import Tracer
 from pipelined.traces.gather import write_trace
+from pipelined.traces.tracer import Tracer
 from transports import open_local
 
 

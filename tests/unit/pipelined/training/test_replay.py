@@ -9,7 +9,8 @@ from pipelined.programs.instructions import OPS
 from pipelined.programs.plan import Plan
 from pipelined.programs.record import record
 from pipelined.schedules import Worker, find
-from pipelined.traces.file import TraceError, Tracer, write
+from pipelined.traces.file import TraceError, write
+from pipelined.traces.tracer import Tracer
 from pipelined.training.replay import check_steps, follow_order, follow_steps, of_rank, packed, read_orders
 
 PLAN = Plan("zb_h1", 3, 2, 1, 4)

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.messages import Activation, Gradient, labels_of
-from pipelined.traces.file import Tracer
+from pipelined.traces.tracer import Tracer
 from pipelined.training.exchange.compression import Compression, LinkBytes
 from transports import WireError
 from transports.local import world
