@@ -4,7 +4,7 @@ The layouts of a plan of teams are one entry: they are priced together, and leav
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -23,10 +23,25 @@ from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Workload
 
 
+@dataclass(frozen=True)
+class OpenTeams:
+    """A plan of teams, the layouts of which are not known yet."""
+
+    candidate: Candidate
+
+
+@dataclass(frozen=True)
+class TooBig:
+    """A plan of teams with layouts that do not fit the memory."""
+
+    candidate: Candidate
+
+
 class Front:
     """The layouts of an open plan that may fit the memory, the lowest bound first.
 
     Args:
+        candidate: the plan.
         bounds: seconds of a step, of each layout.
         held: bytes that the fullest rank holds at least, of each layout.
         limit: bytes that it may hold.
@@ -37,8 +52,16 @@ class Front:
         lightened: the lowest bound of these; infinity: all fit.
     """
 
-    def __init__(self, layouts: Sequence[str], bounds: NDArray[np.float64], held: NDArray[np.float64], limit: float):
+    def __init__(
+        self,
+        candidate: Candidate,
+        layouts: Sequence[str],
+        bounds: NDArray[np.float64],
+        held: NDArray[np.float64],
+        limit: float,
+    ):
         fits = held <= limit
+        self._candidate = candidate
         self.considered, self.too_big = len(bounds), int((~fits).sum())
         self.lightened = float(bounds[~fits].min(initial=np.inf))
         places = np.flatnonzero(fits)
@@ -51,10 +74,14 @@ class Front:
         """That of the next layout; infinity: all have had their turn."""
         return float(self._bounds[self._places[self._left]]) if self._left < len(self._places) else float("inf")
 
-    def take(self) -> str:
-        """The next layout."""
+    def take(self) -> Candidate:
+        """The plan with the next layout."""
+        layout = self._layouts[int(self._places[self._left])]
         self._left += 1
-        return self._layouts[int(self._places[self._left - 1])]
+        return replace(self._candidate, plan=replace(self._candidate.plan, layout=layout))
+
+
+Entry = Candidate | OpenTeams | Front | TooBig
 
 
 def held_by_layouts(
@@ -71,32 +98,27 @@ class Queue:
     """The candidates that may fit, the lowest bound first.
 
     A plan of teams waits with even shares and free moves. When its turn comes, the front of its layouts takes its
-    place, with the bound of the next of them; only the layout at the front becomes a candidate.
+    place, with the bound of the next of them; only the layout at the front becomes a candidate. Beside the front waits
+    the plan with the layouts that do not fit, which then gives way to the next state.
 
     Attributes:
-        waiting: (bound, order, candidate, the front of its open plan, if it is known), a heap.
+        waiting: (bound, order, what waits), a heap.
         considered: candidates so far, each layout of a plan of teams among them.
         too_big: those that do not fit the memory.
         least: the least bytes over all candidates.
     """
 
     def __init__(self, request: SearchRequest):
-        self.waiting: list[tuple[float, int, Candidate, Front | None]] = []
+        self.waiting: list[tuple[float, int, Entry]] = []
         self.considered, self.too_big, self.least = 0, 0, inf
         self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], tuple[Workload, float]]()
         self._lightened = set[str]()
 
     def add(self, candidate: Candidate) -> None:
         """Add a candidate if it may fit."""
-        request = self._request
-        if can_split(request.model, candidate.plan):
-            workload, nbytes = self._held(candidate)
-            self.considered, self.least = self.considered + 1, min(self.least, nbytes)
-            if nbytes > request.memory_limit:
-                self._leave_out(candidate)
-                return
-            bound = least_seconds(candidate, workload, request.machine, request.all_reduce)
-            self._push(bound, candidate)
+        if can_split(self._request.model, candidate.plan):
+            self.considered += 1
+            self._enqueue(candidate)
 
     def take(self, worst: float) -> Candidate | None:
         """The candidate with the lowest bound, of equal ones the first; None if it gives way or does not fit.
@@ -104,24 +126,33 @@ class Queue:
         Args:
             worst: seconds; layouts with a higher bound need not wait.
         """
-        _, _, candidate, front = heappop(self.waiting)
-        if not is_open(candidate.plan):
-            return candidate if self._fits(candidate) else None
-        if front is None:
-            self.considered -= 1
-            self._add_layouts(candidate, worst)
-        elif front.bound == inf:  # the layouts that do not fit have their turn
-            self._lighten(candidate)
-        else:
-            self.considered -= 1
-            layout = front.take()
-            self._push(front.bound, candidate, front, worst)
-            self.add(replace(candidate, plan=replace(candidate.plan, layout=layout)))
+        _, _, entry = heappop(self.waiting)
+        match entry:
+            case Candidate():
+                return entry if self._fits(entry) else None
+            case OpenTeams():
+                self._add_layouts(entry.candidate, worst)
+            case Front():
+                candidate = entry.take()
+                self._push(entry.bound, entry, worst)
+                self._enqueue(candidate)
+            case TooBig():
+                self._lighten(entry.candidate)
         return None
 
-    def _push(self, bound: float, candidate: Candidate, front: Front | None = None, worst: float = inf) -> None:
+    def _enqueue(self, candidate: Candidate) -> None:
+        """Let a candidate that is counted wait, if it may fit."""
+        request, (workload, nbytes) = self._request, self._held(candidate)
+        self.least = min(self.least, nbytes)
+        if nbytes > request.memory_limit:
+            self._leave_out(candidate)
+            return
+        bound = least_seconds(candidate, workload, request.machine, request.all_reduce)
+        self._push(bound, OpenTeams(candidate) if is_open(candidate.plan) else candidate)
+
+    def _push(self, bound: float, entry: Entry, worst: float = inf) -> None:
         if bound <= worst and bound < inf:
-            heappush(self.waiting, (bound, next(self._order), candidate, front))
+            heappush(self.waiting, (bound, next(self._order), entry))
 
     def _fits(self, candidate: Candidate) -> bool:
         """Whether the memory suffices; without a flush only the simulation knows."""
@@ -150,22 +181,21 @@ class Queue:
         layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
         bounds = least_of_layouts(candidate, workload, request.machine, request.all_reduce, moves)
         held = held_by_layouts(request.model, candidate, workload, request.machine, len(layouts))
-        front = Front(layouts, bounds, held, request.memory_limit)
-        self.considered, self.too_big = self.considered + front.considered, self.too_big + front.too_big
+        front = Front(candidate, layouts, bounds, held, request.memory_limit)
+        self.considered += front.considered - 1  # in place of their plan
+        self.too_big += front.too_big
         self.least = min(self.least, held.min(initial=inf))
-        self._push(front.bound, candidate, front, worst)
+        self._push(front.bound, front, worst)
         if front.too_big:
-            self._push(front.lightened, candidate, Front([], bounds[:0], held[:0], 0.0), worst)
+            self._push(front.lightened, TooBig(candidate), worst)
 
     def _workload(self, plan: Plan) -> Workload:
         return self._held(Candidate(plan))[0]
 
     def _held(self, candidate: Candidate) -> tuple[Workload, float]:
         """The workload of a candidate's plan, and its least bytes."""
-        plan, stage_map = (
-            candidate.plan,
-            candidate.plan.stage_map,
-        )  # placement and teams decide which ranks divide an update
+        plan, stage_map = candidate.plan, candidate.plan.stage_map
+        # Placement and teams decide which ranks divide an update.
         sizes = plan.depth, plan.microbatch, plan.tensor, plan.layout
         key = sizes, stage_map.parts, plan.flushes or stage_map.updates, frozenset(stage_map.placement.items())
         if key not in self._workloads:

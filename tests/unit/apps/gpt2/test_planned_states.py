@@ -98,7 +98,7 @@ def test_an_optimizers_state_is_divided_by_the_ranks_of_the_plan_itself():
     queue = Queue(replace(asked, memory_limit=least_bytes(both, asked.workload(both.plan))))
     queue.add(pipelines)
     queue.add(both)
-    assert both in [candidate for _, _, candidate, _ in queue.waiting]
+    assert both in [entry for _, _, entry in queue.waiting]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
