@@ -33,11 +33,12 @@ class OutOfMemory(UsageError):
         doing: the operation, and where.
         error: what was raised; of an `OutOfMemory` its own cause.
         room: the bytes planned and free, in words.
+        remedy: what to do, with settings that the program has; None: those of a pipeline.
     """
 
-    def __init__(self, doing: str, error: Exception, room: str = ""):
+    def __init__(self, doing: str, error: Exception, room: str = "", remedy: str | None = None):
         self.error: Exception = error.error if isinstance(error, OutOfMemory) else error
-        super().__init__(f"{doing} failed: {self.error!r}{room}; {REMEDY}")
+        super().__init__(f"{doing} failed: {self.error!r}{room}; {remedy or REMEDY}")
 
 
 REMEDY = (

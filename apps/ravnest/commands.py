@@ -8,7 +8,7 @@ from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL
 from apps.ravnest.flags import Export, Replay, Serve, Train
-from apps.ravnest.parties import cluster_member, read_data, resumed_run, saving_of, show_steps
+from apps.ravnest.parties import cluster_member, planned_places, read_data, resumed_run, saving_of, show_steps
 from apps.ravnest.plan import pool_request
 from pipelined.actors.host_memory import PeakMemory
 from pipelined.aio.progress import Say, reported_wait
@@ -18,6 +18,12 @@ from pipelined.membership.task_record import RUN, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.training.step_report import StepReport
+
+OUT_OF_MEMORY = (
+    "let `train` take a smaller --microbatch or --ahead, or --weights newest, or let this node offer less memory "
+    "(`serve --ram`, or the column ram of `local --pool`), so that it gets fewer layers"
+)
+"""What to do where a node has no memory left."""
 
 
 async def serve(flags: Serve, say: Say) -> None:
@@ -44,9 +50,11 @@ async def serve(flags: Serve, say: Say) -> None:
                 kept = flags.checkpoint and (flags.checkpoint, flags.save_every)
                 saving = await asyncio.to_thread(saving_of, *kept, task, run) if kept else None
                 member = cluster_member(node, training, executor, orders=orders, saving=saving)
+                planned, executor.remedy = planned_places(task, saves=saving is not None), OUT_OF_MEMORY
                 capacity, words = await offer(flags, task, training, node, executor)
                 say(f"{node.name}: node at {endpoint.address}, {words}")
-                await RavnestNode(node, member, capacity, task.subject.lease, say, memory=PeakMemory()).run()
+                lease, memory = task.subject.lease, PeakMemory()
+                await RavnestNode(node, member, capacity, lease, say, memory=memory, planned=planned).run()
             finally:
                 executor.close()
 

@@ -12,10 +12,13 @@ from apps.common.trackers import Tracker, append
 from apps.lm.data.text import Text, read_text
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, Digits, refuse_data
+from apps.ravnest.flag_groups import FormingFlags
+from apps.ravnest.plan import pool_request
 from pipelined.aio.progress import Say
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
 from pipelined.membership.node import Node
+from pipelined.ravnest.planned_bytes import PlannedPlaces
 from pipelined.ravnest.records import UPDATES, ClusterProgress
 from pipelined.state.versions import common_step, saved_steps
 
@@ -44,6 +47,16 @@ def cluster_member(
 
     serve_line(node.endpoint)
     return ClusterMember(training, Worlds(node.endpoint, MAX_BYTES), executor, orders=orders, saving=saving)
+
+
+def planned_places(task: RavnestTask, *, saves: bool) -> PlannedPlaces:
+    """What a node is planned to hold in its place.
+
+    Args:
+        saves: whether it saves; then it has room for that, also in a cluster that may never save.
+    """
+    request = pool_request(task.subject, task.subject.model(task.vocabulary), FormingFlags(), saves=saves)
+    return PlannedPlaces(request.layers, request.rules)
 
 
 def read_data(config: RavnestConfig, flags: TextFlags) -> Text | Digits:

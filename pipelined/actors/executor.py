@@ -28,6 +28,7 @@ NAMES = {
     "finish": "the rounding of exact sums",
     "statistics": "the merge of running statistics",
     "snapshot": "the copy of the state",
+    "average": "the use of an average",
 }
 """What ops are called in an error."""
 
@@ -52,13 +53,16 @@ class Executor(ABC):
         device: the torch device of the tensors that it computes with: "cpu" or "cuda:0".
         busy: seconds spent computing since the executor was made.
         took: seconds of the last piece of work of each op.
+        name: of the process, for errors, where it has one of its own.
         owner: the rank that computes, and its stages, for errors.
         planned: counts the bytes of its plan at its fullest; None: there is no plan, or it cannot be counted.
+        remedy: see `OutOfMemory`.
     """
 
     device = "cpu"
-    owner = ""
+    name, owner = "", ""
     planned: Callable[[], float | None] | None = None
+    remedy: str | None = None
 
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         self.clock, self.busy, self.took = clock, 0.0, dict[str, float]()
@@ -120,7 +124,8 @@ class Executor(ABC):
         with suppress(Exception):  # counting them runs code of the user's schedule and layers
             planned = self.planned and self.planned()
         told = "" if planned is None else f"planned: {planned / 2**20:,.1f} MiB, "
-        return OutOfMemory(doing, error, f" ({told}free on {self.device}: {memory_of(self.device)})")
+        room = f" ({told}free on {self.device}: {memory_of(self.device)})"
+        return OutOfMemory(f"{self.name}: {doing}" if self.name else doing, error, room, self.remedy)
 
     def close(self) -> None:  # noqa: B027 (most executors hold nothing)
         """Release the thread, if there is one."""
@@ -275,10 +280,10 @@ class TimedExecutor(Executor):
                 self._end = start + seconds
                 try:
                     if self._work_first:
-                        result = work()
+                        result = self._done(op, work)
                     await self._compute(op, seconds - (self.clock.now() - start))
                     if not self._work_first:
-                        result = work()
+                        result = self._done(op, work)
                 except BaseException:
                     self._end = self.clock.now()
                     raise
@@ -286,6 +291,10 @@ class TimedExecutor(Executor):
             self._ended()
         self._record(op, self._end - start)
         return result, start, self._end
+
+    def _done(self, op: str, work: Callable[[], T]) -> T:
+        with self.doing(NAMES.get(op, op)):
+            return work()
 
     async def _compute(self, op: str, seconds: float) -> None:
         """Let the seconds pass that a piece of work still takes."""

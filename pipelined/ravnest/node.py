@@ -21,6 +21,7 @@ from pipelined.membership.presence import under_leases
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
 from pipelined.ravnest.cluster_log import ClusterLog
+from pipelined.ravnest.planned_bytes import PlannedPlaces
 from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord
 from pipelined.ravnest.saved_layers import SavedLayers
 from pipelined.ravnest.status import LATE
@@ -49,6 +50,7 @@ class RavnestNode:
         lease_s: seconds without a heartbeat after which it is removed.
         say: prints a line.
         memory: of this process, if it is the node's alone.
+        planned: what places are planned to hold, for the error where memory runs out; None: that is not known.
     """
 
     def __init__(
@@ -60,8 +62,9 @@ class RavnestNode:
         say: Say,
         *,
         memory: PeakMemory | None = None,
+        planned: PlannedPlaces | None = None,
     ):
-        self._memory = memory
+        self._memory, self._planned = memory, planned
         self._node, self._member, self._capacity, self._lease_s, self._say = node, member, capacity, lease_s, say
         self.view = RavnestView(node.directory, node.clock)
         self.saves = SavedLayers(node, self.view, member.saving)
@@ -155,6 +158,11 @@ class RavnestNode:
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
         late = f"; it waits for {LATE}" if cluster >= clusters.kept else ""
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}{late}")
+        executor = self._member.executor
+        executor.name = self._node.name
+        executor.planned = self._planned and partial(
+            self._planned.bytes_of, clusters, (cluster, stage), self._node.name
+        )
         log = ClusterLog(self.view, registration, clusters, cluster, self._node.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
@@ -163,7 +171,8 @@ class RavnestNode:
             training = self._member.train(
                 clusters, (cluster, stage), on_step=on_step, log=log, before=state, saved=self.saves
             )
-            outcome = await beside(training, self._lose_departed(clusters))
+            with executor.doing("training"):
+                outcome = await beside(training, self._lose_departed(clusters))
             log.end(outcome.digest)
         await self.view.wait_for(lambda: self.view.is_done(clusters) or log.ends())
         if stage == 0 and not self.view.is_done(clusters):

@@ -87,12 +87,15 @@ class Story:
         kept: where nodes keep what they do, for all or by name; see `ClusterMember`.
 
     Attributes:
+        planned: what nodes know of the bytes of places.
         shown: by (step, cluster) its losses, once for each time that it was trained.
         seen: the same by (number of the clusters, cluster, step).
         ends: what `train` said at the end.
         told: what befell, with the time.
         changes: of the records of `Chain.keys`, in order.
     """
+
+    planned = None
 
     def __init__(
         self,
@@ -292,7 +295,8 @@ class Story:
             return self._operate(node)
         kept = {key: of.get(name) if isinstance(of, dict) else of for key, of in self._kept.items()}
         member = self._member(name, node, kept)
-        self.nodes[name] = RavnestNode(node, member, Capacity(self._ram, 1e6), LEASE_S, self._tell)
+        capacity = Capacity(self._ram, 1e6)
+        self.nodes[name] = RavnestNode(node, member, capacity, LEASE_S, self._tell, planned=self.planned)
         return self.nodes[name].run()
 
     def _member(self, name, node, kept):

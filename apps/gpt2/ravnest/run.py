@@ -21,7 +21,7 @@ from apps.ravnest.code import own_code
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.final import fetched_average
 from apps.ravnest.offer import NOT_MEASURED, measured_line, measured_speed
-from apps.ravnest.parties import cluster_member, show_steps
+from apps.ravnest.parties import cluster_member, planned_places, show_steps
 from apps.ravnest.plan import pool_request
 from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
@@ -46,6 +46,11 @@ from transports import Transport
 
 STOP, OVER = ("ravnest", "stop"), ("ravnest", "over")
 """Tags: a rank requests that training stops; rank 0 says that it is over, and has fetched the model."""
+OUT_OF_MEMORY = (
+    "make microbatches smaller (`microbatch=`) or fewer at a time (`ahead=`), clusters fewer (`clusters=`), so that "
+    "each has more nodes, or start more ranks"
+)
+"""What to do where a rank has no memory left."""
 T = TypeVar("T", int, float)
 
 
@@ -92,12 +97,15 @@ class Rank:
     async def _serve(self, node: Node, url: str) -> None:
         saving = Saving(self.store, 1, self.run) if self.store else None
         member = cluster_member(node, self.training, self.executor, saving=saving)
-        say = print_line if self.transport.rank == 0 else _say_nothing
+        planned, say = (
+            planned_places(self.task, saves=bool(saving)),
+            _say_nothing if self.transport.rank else print_line,
+        )
         several = len(set(self.transport.nodes)) > 1
         line = (await measured_line(node, url) if several else None) or NOT_MEASURED
         capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
         try:
-            await RavnestNode(node, member, capacity, self.task.subject.lease, say).run()
+            await RavnestNode(node, member, capacity, self.task.subject.lease, say, planned=planned).run()
         except AgreedError as error:  # that of one cluster's ranks
             raise UsageError(str(error)) from error
 
@@ -156,6 +164,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     run = resumed or await broadcast(transport, "new run", secrets.token_hex(8))
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
+    executor.remedy = OUT_OF_MEMORY
     try:
         capacity = await _capacity(transport, task, training, executor)
         rank = Rank(

@@ -11,6 +11,7 @@ import pytest
 from pipelined.actors.executor import TimedExecutor, TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
+from pipelined.errors import OutOfMemory
 
 
 def test_a_timed_device_takes_what_each_op_takes_one_after_another():
@@ -110,6 +111,27 @@ def test_what_work_raises_comes_out_of_the_run(raised, seen):
             device.close()
 
     assert asyncio.run(main())[0] == "on"
+
+
+@pytest.mark.parametrize("work_first", [False, True])
+def test_a_timed_device_names_the_work_for_which_there_is_no_memory_as_a_thread_does(work_first):
+    def fails():
+        raise MemoryError
+
+    async def run():
+        for executor in (TimedExecutor({}, RealClock(), work_first=work_first), TorchExecutor("cpu", RealClock())):
+            executor.name, executor.owner, executor.planned, executor.remedy = (
+                "attic",
+                "stage 1",
+                lambda: 3 << 20,
+                "rest",
+            )
+            told = r"attic: stage 1: the update failed: MemoryError\(\) \(planned: 3.0 MiB, free on cpu: .*\); rest"
+            with pytest.raises(OutOfMemory, match=f"^{told}$"):
+                await executor.run("step", fails)
+            executor.close()
+
+    asyncio.run(run())
 
 
 def test_work_that_was_given_up_ends_by_itself():

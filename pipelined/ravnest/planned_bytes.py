@@ -1,0 +1,45 @@
+"""The bytes that a node is planned to hold in its place, for the error that ends it where memory runs out. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
+from pipelined.ravnest.records import Clusters
+
+
+@dataclass(frozen=True)
+class PlannedPlaces:
+    """The bytes of places; they are counted when they are asked for.
+
+    Args:
+        layers: of the model, as plans have them.
+        rules: how nodes hold their stages, without what follows from the clusters.
+    """
+
+    layers: Sequence[LayerSize]
+    rules: StageRules
+
+    def bytes_of(self, clusters: Clusters, place: tuple[int, int], name: str) -> int:
+        """The bytes that a node of a place holds at its fullest in these clusters.
+
+        Counted are the copies of a round with several clusters, the moments that the first cluster sends to late ones,
+        and in a place of two nodes what waits there, and what one of them gives and a new one gets.
+
+        Args:
+            place: cluster and stage.
+            name: of the node; the place may have a backup.
+        """
+        number, stage = place
+        row, going = clusters.rows[number], clusters.going
+        late = number == 0 and going.late > 0
+        sizes = StageSizes(self.layers, replace(self.rules, rounds=len(clusters.rows) > 1, late=late))
+        held, layers = sizes.of_row(row)[stage], (row[stage].first, row[stage].end)
+        room = next((each.room for each in clusters.backups if each[:2] == place), None)
+        if room is None:
+            return held
+        if not room:
+            return sizes.backed(*layers, held)
+        if name == row[stage].holder.name:
+            giving = StageSizes(self.layers, replace(sizes.rules, gives=True))
+            return max(giving.of_row(row)[stage], sizes.backed(*layers, held))
+        return max(held, sizes.receiving(*layers)) + room * sizes.waiting(*layers)
