@@ -18,6 +18,12 @@ from pipelined.membership.node import Node
 from pipelined.process.stop_request import stop_event
 from pipelined.swarm.config import SwarmAddress
 
+OUT_OF_MEMORY = (
+    "let `train` take a smaller --microbatch or --seq, or more --stages, or leave its --delayed-updates and "
+    "--exact-sums out"
+)
+"""What to do where a peer has no memory left."""
+
 
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     """Serve as a peer until a request to leave."""
@@ -30,7 +36,9 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         task.subject.check_stage(flags.stage)
         return session_of(task)
 
-    options = PeerOptions(flags.stage, flags.device, flags.checkpoint, flags.save_every, flags.grace)
+    options = PeerOptions(
+        flags.stage, flags.device, flags.checkpoint, flags.save_every, grace=flags.grace, remedy=OUT_OF_MEMORY
+    )
     address = SwarmAddress(flags.address.url, flags.address.listen, flags.address.name)
     with suppress(roles.Stopped):
         await roles.serve(address, session, options, stop=stop_event(), say=say)

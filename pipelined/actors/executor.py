@@ -23,12 +23,12 @@ from transports import Transport
 T = TypeVar("T")
 NAMES = {
     "step": "the update",
-    "norm": "the gradient norm",
+    **dict.fromkeys(("norm", "square"), "the gradient norm"),
+    "build": "the building of a stage",
     "evaluate": "an evaluation",
     "finish": "the rounding of exact sums",
     "statistics": "the merge of running statistics",
-    "snapshot": "the copy of the state",
-    "average": "the use of an average",
+    **dict.fromkeys(("snapshot", "copy"), "the copy of the state"),
 }
 """What ops are called in an error."""
 
@@ -53,8 +53,7 @@ class Executor(ABC):
         device: the torch device of the tensors that it computes with: "cpu" or "cuda:0".
         busy: seconds spent computing since the executor was made.
         took: seconds of the last piece of work of each op.
-        name: of the process, for errors, where it has one of its own.
-        owner: the rank that computes, and its stages, for errors.
+        name, owner: for errors: of the process, where it has a name, and the rank that computes, with its stages.
         planned: counts the bytes of its plan at its fullest; None: there is no plan, or it cannot be counted.
         remedy: see `OutOfMemory`.
     """

@@ -158,11 +158,9 @@ class RavnestNode:
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
         late = f"; it waits for {LATE}" if cluster >= clusters.kept else ""
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}{late}")
-        executor = self._member.executor
-        executor.name = self._node.name
-        executor.planned = self._planned and partial(
-            self._planned.bytes_of, clusters, (cluster, stage), self._node.name
-        )
+        executor, planned = self._member.executor, self._planned
+        executor.name, at = self._node.name, (clusters, (cluster, stage), self._node.name)
+        executor.planned = partial(planned.bytes_of, *at) if planned else None
         log = ClusterLog(self.view, registration, clusters, cluster, self._node.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())

@@ -67,6 +67,13 @@ class Donor:
         self._last_request = dict[str, int]()  # by address: the step at which a peer last needed totals
         self._describing = asyncio.Lock()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept for other peers: the copy of the state, and the totals beside the last one."""
+        copy = self._copy.state.values() if self._copy else ()
+        totals = [step.total.nbytes for step in self._applied]
+        return sum(block.nbytes for block in copy) + sum(totals[:-1])
+
     async def manifest(self, sender: Party, version: Callable[[], Version]) -> StateManifest:
         """The manifest of the kept copy, which is made first if there is none.
 

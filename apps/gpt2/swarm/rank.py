@@ -28,6 +28,9 @@ from transports import Transport
 STOP, STOPPED, DONE = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
 """Tags: rank 0 requests that training stops; a rank confirms; rank 0 has fetched the model."""
 
+OUT_OF_MEMORY = "make microbatches smaller (`microbatch=`) or stages more (`depth=`)"
+"""What to do where a rank has no memory left."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
@@ -100,6 +103,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     session = session_of(task)
     store = _store(job, session)
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
+    executor.remedy = OUT_OF_MEMORY
     return Rank(
         transport=transport,
         job=job,

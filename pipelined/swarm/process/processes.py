@@ -37,6 +37,8 @@ class PeerProcess:
         config = config or PeerConfig()
         self.peer = StagePeer(node, self.view, build, rules, device=device, config=config)
         self.name, self.grace_s, self._endpoint = node.name, config.grace_s, node.endpoint
+        self._device = device
+        device.name = node.name
 
     @property
     def address(self) -> str:
@@ -49,7 +51,8 @@ class PeerProcess:
         Raises: the first error of any of its parts.
         """
         serve(self._endpoint, Status, self._status, MAX_ROUNDS)
-        await beside(self.peer.run(), self.view.follow(), _failure(self._endpoint))
+        with self._device.doing("serving"):
+            await beside(self.peer.run(), self.view.follow(), _failure(self._endpoint))
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
         report, traffic = self.peer.report(), traffic_of(self._endpoint)

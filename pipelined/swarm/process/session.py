@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.directory import Directory
@@ -29,8 +29,14 @@ from pipelined.swarm.process.logs import PeerLog, WaitLog
 from pipelined.swarm.process.observer import SwarmObserver, SwarmSnapshot
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.committed_steps import StepEvent
+from pipelined.swarm.stages.planned_bytes import stage_bytes
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import StageTraining
+
+OUT_OF_MEMORY = (
+    "let the trainers cut the model into more stages (`depth=`), or a step into more microbatches (`microbatches=`)"
+)
+"""What to do where a peer has no memory left, with arguments of `pipelined.swarm.train`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ class PeerOptions:
         checkpoint: directory to save the stage in and to load it from; other peers may share it.
         save_every: steps from one save to the next; 0: only when it leaves as the last peer of its stage.
         grace: seconds that the last peer of a stage keeps serving after a stop request, until another has its state.
+        remedy: what to do where the device has no memory left.
     Raises:
         UsageError: a number is negative.
     """
@@ -67,6 +74,7 @@ class PeerOptions:
     checkpoint: Path | None = None
     save_every: int = 50
     grace: float = 20.0
+    remedy: str = OUT_OF_MEMORY
 
     def __post_init__(self) -> None:
         refuse_below(0, "save_every", self.save_every)
@@ -90,21 +98,35 @@ class PeerOptions:
                     say(f"warning: {claimed.warning}")
                 store = DiskStore(path, session.identity, text=session.text)
             executor = TorchExecutor(self.device, node.clock)
+            executor.remedy = self.remedy
             stack.callback(executor.close)
             config = PeerConfig(self.stage, self.grace, store, self.save_every)
             say(f"{node.name}: peer at {node.endpoint.address}, model {session.rules.digest}")
             yield torch_peer(node, session, executor, config)
 
 
-def torch_peer(node: Node, session: Session, executor: TorchExecutor, config: PeerConfig) -> PeerProcess:
+def torch_peer(node: Node, session: Session, executor: Executor, config: PeerConfig) -> PeerProcess:
     """A peer that computes with this executor.
+
+    Where memory runs out the error names the bytes planned for its stage, and those that it keeps for other peers.
 
     With exact sums this sets torch's threads on the CPU to 1: with more, kernels add in another order.
     """
     if session.training.exact_sums and executor.device == "cpu":
         torch.set_num_threads(1)
-    build = partial(TorchStage, session.training, device=executor.device)
-    return PeerProcess(node, build, session.rules, executor, config)
+
+    def planned(index: int) -> int:
+        held, replica = stage_bytes(session.training, index), process.peer.replica
+        saves, on_host = config.store is not None, executor.device == "cpu"
+        most = held.most(delayed=session.rules.delayed, saves=saves, on_host=on_host)
+        return most + (replica.donor.nbytes if replica and on_host else 0)
+
+    def build(index: int) -> TorchStage:
+        executor.owner, executor.planned = f"stage {index}", partial(planned, index)
+        return TorchStage(session.training, index, executor.device)
+
+    process = PeerProcess(node, build, session.rules, executor, config)
+    return process
 
 
 async def claim_for(directory: Directory, path: Path) -> Claim:

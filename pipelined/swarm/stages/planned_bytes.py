@@ -1,0 +1,132 @@
+"""The bytes that a peer is planned to hold for its stage, for the error that ends it where memory runs out.
+
+A stage is built on the meta device, and passes a microbatch forward and backward as tensors without values that name
+the CPU: so all is counted that autocast, dropout and the backward keep, and no memory is taken.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pipelined.swarm.stages.training import ArrayLayout, StageTraining
+from pipelined.training.optimizer.exact import PIECE
+
+SQUARED_BYTES = 2 * torch.float64.itemsize
+"""Of each number of a piece, while a norm squares it."""
+
+
+class StageBytes(NamedTuple):
+    """Bytes of one stage.
+
+    Args:
+        state: of its parameters and buffers, and of what the optimizer keeps.
+        passing: of a microbatch at its fullest: activations, and gradients in a backward.
+        gradients: as many as the trained parameters.
+        sums: of a step's gradients; a total has as many.
+        norm: of a norm: squares, in pieces, and with exact sums the rounded gradients.
+    """
+
+    state: int
+    passing: int
+    gradients: int
+    sums: int
+    norm: int
+
+    def most(self, *, delayed: bool, saves: bool, on_host: bool) -> int:
+        """Bytes of a peer at its fullest, without what it keeps for peers that join.
+
+        It computes with one microbatch at a time. Beside the sums it has the total of the last step, and in a round
+        that of the next with what it owes others of it: all, where it is alone at its stage. Delayed updates keep state
+        and sums of a second step, and a copy of the sums in a round, which takes place beside all other work; a change
+        between the steps copies state and sums once more.
+
+        Args:
+            saves: whether a copy of the state is being written.
+            on_host: whether the device's memory is that of the host, where totals and copies are.
+        """
+        update = max(self.norm, 2 * self.gradients)
+        if not on_host:
+            return self.state + self.sums + max(self.passing, update)
+        step = self.state + self.sums
+        held = step + self.sums + saves * (self.state + delayed * self.sums)
+        if delayed:
+            return held + step + 3 * self.sums + max(self.passing, update, step)
+        return held + self.sums + max(self.passing, self.sums + update)
+
+
+def stage_bytes(training: StageTraining, index: int) -> StageBytes:
+    """The bytes of a stage.
+
+    Raises:
+        Exception: as a layer or an optimizer raises it that needs values.
+    Cost: one pass without values; the first one imports more of torch, for a second or more.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    module = training.build(index, torch.device("meta"))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module = module._apply(lambda tensor: torch.empty_like(tensor, device="cpu"))
+        learned = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        fixed = [tensor for tensor in [*module.parameters(), *module.buffers()] if not tensor.requires_grad]
+        state = [*fixed, *training.optimizer(index, learned).state().values()]
+        seen = _Seen([*learned.values(), *fixed])
+        with seen:
+            _passed(training, index, module, [*learned.values()])
+    numbers, exact = sum(parameter.numel() for parameter in learned.values()), bool(training.exact_sums)
+    gradients = sum(parameter.nbytes for parameter in learned.values())
+    return StageBytes(
+        state=sum(tensor.nbytes for tensor in state),
+        passing=seen.most,
+        gradients=gradients,
+        sums=torch.float64.itemsize * (numbers + len(learned)) if exact else training.dtype.itemsize * numbers,
+        norm=SQUARED_BYTES * min(numbers, PIECE) + exact * gradients,
+    )
+
+
+def _passed(training: StageTraining, index: int, module: nn.Module, learned: list[nn.Parameter]) -> Any:
+    """Pass a microbatch forward and backward; the result keeps its gradients."""
+    x = _empty(training.inputs(index)).requires_grad_(index > 0)
+    with torch.autocast("cpu", torch.bfloat16) if training.autocast else nullcontext():
+        output = module(x)
+    output = output.to(training.dtype)
+    last = index == len(training.cut) - 1
+    end = _empty(training.targets() if last else training.inputs(index + 1))
+    root = training.loss(output, end) * training.rows if last else output
+    return torch.autograd.grad(root, [*learned, *([x] if index else [])], None if last else end, allow_unused=True)
+
+
+def _empty(layout: ArrayLayout) -> torch.Tensor:
+    dtype, shape = layout
+    return torch.zeros(shape, dtype=getattr(torch, dtype))
+
+
+class _Seen(TorchDispatchMode):
+    """Sees the storages of all tensors that are computed.
+
+    Args:
+        but: tensors that are not counted.
+
+    Attributes:
+        most: bytes at once.
+    """
+
+    def __init__(self, but: Sequence[torch.Tensor]):
+        super().__init__()
+        self.most, self._storages = 0, dict[int, Any]()
+        self._but = {tensor.untyped_storage()._cdata for tensor in but}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for each in tree_leaves((args, kwargs, found)):
+            if isinstance(each, torch.Tensor):
+                storage = each.untyped_storage()
+                self._storages[storage._cdata] = storage.nbytes(), ref(storage)
+        self._storages = {at: one for at, one in self._storages.items() if one[1]() is not None and at not in self._but}
+        self.most = max(self.most, sum(nbytes for nbytes, _ in self._storages.values()))
+        return found
