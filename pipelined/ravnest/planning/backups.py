@@ -3,18 +3,21 @@
 Source: Ravnest, section 3.5.2 (a new peer is the backup of the most unreliable node of a cluster).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan, make_plan
+from pipelined.ravnest.planning.pace import Pace, with_fewer
+from pipelined.ravnest.planning.plan import PlannedCluster, PlannedStage, PoolRequest, RavnestPlan, make_plan
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageSizes
 
 STEPS_APART = 2
 """Steps by which the nodes of a place may be apart; the inputs of these wait at the slower one."""
+Place = tuple[int, int]
+"""A cluster and a stage, by their numbers."""
 
 
 class HeldPlace(NamedTuple):
@@ -33,13 +36,17 @@ def assign_backups(places: Sequence[HeldPlace], spare: Sequence[PoolNode]) -> di
         spare: nodes without a place; of two with the same RAM the faster one is taken.
     """
     left, found = [*spare], dict[int, PoolNode]()
-    sure = [1.0 if place.node.reliability is None else place.node.reliability for place in places]
-    for index in sorted(range(len(places)), key=lambda index: sure[index]):
+    for index in sorted(range(len(places)), key=lambda index: sureness(places[index].node)):
         large = [node for node in left if node.ram >= places[index].backup_bytes]
         if large and places[index].node.ram >= places[index].bytes:
             found[index] = min(large, key=lambda node: (node.ram, -(node.flops or 0.0)))
             left.remove(found[index])
     return found
+
+
+def sureness(node: PoolNode) -> float:
+    """Its reliability; where that is not known, 1."""
+    return 1.0 if node.reliability is None else node.reliability
 
 
 def plan_with_backups(request: PoolRequest) -> RavnestPlan:
@@ -57,19 +64,75 @@ def plan_with_backups(request: PoolRequest) -> RavnestPlan:
     if not request.layers:
         raise UsageError("--bytes has no layers to back up; give --preset instead of --bytes, or leave --backups out")
     plan, spare = make_plan(replace(request, pool=request.pool[:first], backups=0)), request.pool[first:]
-    stages = [stage for cluster in plan.clusters for stage in cluster.stages]
-    sizes = StageSizes(request.layers, request.rules)
-    held = [sizes.backed(stage.first, stage.end, stage.bytes) for stage in stages]
-    found = assign_backups([HeldPlace(each.node, *2 * [most]) for each, most in zip(stages, held, strict=True)], spare)
-    backed = iter(
-        [
-            replace(stage, backup=found[index], bytes=held[index]) if index in found else stage
-            for index, stage in enumerate(stages)
+    rounds = len(plan.clusters) > 1 or request.rules.rounds
+    clusters = _Backing(StageSizes(request.layers, replace(request.rules, rounds=rounds)), spare).backed(plan.clusters)
+    taken = {stage.backup.name for cluster in clusters for stage in cluster.stages if stage.backup}
+    waiting = (*plan.waiting, *(node for node in spare if node.name not in taken))
+    return replace(plan, clusters=clusters, waiting=waiting)
+
+
+class _Backing:
+    """The backups of the places of some clusters.
+
+    Args:
+        sizes: bytes of every stage of these clusters.
+        spare: nodes without a place.
+    """
+
+    def __init__(self, sizes: StageSizes, spare: Sequence[PoolNode]):
+        self._sizes, self._spare = sizes, spare
+
+    def backed(self, clusters: Sequence[PlannedCluster]) -> tuple[PlannedCluster, ...]:
+        """These clusters with backups, and with fewer microbatches alive where that leaves room for one.
+
+        Then a place has a backup that had none (see `with_fewer`), and perhaps a more reliable one has none instead.
+        """
+        formed, found, left = [*clusters], self._assigned(clusters), len(self._spare)
+        for at in self._by_reliability(clusters):
+            if left and at not in found and (roomy := self._with_room(clusters[at[0]].pace, formed, at)):
+                formed[at[0]] = roomy
+                found = self._assigned(formed)
+            left -= at in found
+        return tuple(self._with(cluster, number, found) for number, cluster in enumerate(formed))
+
+    def _with_room(self, before: Pace | None, formed: Sequence[PlannedCluster], at: Place) -> PlannedCluster | None:
+        """The cluster of a place with fewer microbatches alive than before, so that the place gets a backup.
+
+        Less reliable places keep theirs, which come first and get smaller.
+        """
+        number, cluster = at[0], formed[at[0]]
+        nodes, cut = [each.node for each in cluster.stages], [range(each.first, each.end) for each in cluster.stages]
+
+        def with_alive(alive: Sequence[int]) -> PlannedCluster:
+            held = zip(cluster.stages, alive, self._sizes.of_cut(cut, alive), strict=True)
+            return replace(cluster, stages=tuple(replace(each, alive=count, bytes=size) for each, count, size in held))
+
+        def has_room(alive: Sequence[int]) -> bool:
+            return at in self._assigned([*formed[:number], with_alive(alive), *formed[number + 1 :]])
+
+        pace = before and with_fewer(nodes, cut, self._sizes, before, has_room)
+        return replace(with_alive(pace.alive), pace=pace) if pace else None
+
+    def _by_reliability(self, clusters: Sequence[PlannedCluster]) -> list[Place]:
+        """The places, those first that are backed up first."""
+        places = [(n, s) for n, cluster in enumerate(clusters) for s in range(len(cluster.stages))]
+        return sorted(places, key=lambda at: sureness(clusters[at[0]].stages[at[1]].node))
+
+    def _assigned(self, clusters: Sequence[PlannedCluster]) -> dict[Place, PoolNode]:
+        order = self._by_reliability(clusters)
+        stages = [clusters[number].stages[stage] for number, stage in order]
+        places = [HeldPlace(each.node, *2 * [self._held(each)]) for each in stages]
+        return {order[index]: node for index, node in assign_backups(places, self._spare).items()}
+
+    def _held(self, stage: PlannedStage) -> int:
+        return self._sizes.backed(stage.first, stage.end, stage.bytes)
+
+    def _with(self, cluster: PlannedCluster, number: int, found: Mapping[Place, PoolNode]) -> PlannedCluster:
+        stages = [
+            replace(each, backup=found[number, stage], bytes=self._held(each)) if (number, stage) in found else each
+            for stage, each in enumerate(cluster.stages)
         ]
-    )
-    clusters = [replace(each, stages=tuple(next(backed) for _ in each.stages)) for each in plan.clusters]
-    waiting = (*plan.waiting, *(node for node in spare if node not in found.values()))
-    return replace(plan, clusters=tuple(clusters), waiting=waiting)
+        return replace(cluster, stages=tuple(stages))
 
 
 def plan_of_those_left(request: PoolRequest, nodes: int) -> RavnestPlan:

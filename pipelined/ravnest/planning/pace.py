@@ -6,7 +6,7 @@ run once with the cluster's seconds and lines.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import le
@@ -26,6 +26,10 @@ TRIES = 64
 """Numbers alive that are priced, about; of more, evenly spaced ones."""
 MICROBATCHES = 12
 """Microbatches a step that is priced, at least: as many round trips of those alive, so that their pattern is whole."""
+
+KEPT = 0.9
+"""The least part of a cluster's rate that fewer microbatches alive keep, where they leave room for a backup."""
+FEWER = "fewer microbatches alive leave room for a backup"
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,30 @@ def pace_of(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) 
     return pipe.best([node.ram for node in nodes])
 
 
+def with_fewer(
+    nodes: Sequence[PoolNode],
+    cut: Sequence[range],
+    sizes: StageSizes,
+    before: Pace,
+    has_room: Callable[[Sequence[int]], bool],
+) -> Pace | None:
+    """The pace of a cluster with fewer microbatches alive than before, the most that leave room for a backup.
+
+    Args:
+        before: of the same cluster.
+        has_room: whether these alive leave it.
+    Returns: None: no number does, that costs more than a tenth of the rate (`KEPT`), the number is given, or a speed is
+        not known.
+    """
+    if before.share is None or sizes.rules.ahead is not None:
+        return None
+    pipe = _Pipe(cut, sizes, [node.flops for node in nodes if node.flops], nodes)
+    tried = map(pipe.in_proportion, range(before.alive[0] - 1, 0, -1))
+    alive = next(filter(has_room, tried), None)
+    found = pipe.priced(alive, FEWER) if alive else None
+    return found if found and found.share and found.share >= KEPT * before.share else None
+
+
 class _Pipe:
     def __init__(self, cut: Sequence[range], sizes: StageSizes, speeds: Sequence[float], nodes: Sequence[PoolNode]):
         work = [float(sizes.work[layers.start, layers.stop]) for layers in cut]
@@ -77,7 +105,7 @@ class _Pipe:
 
     def best(self, rams: Sequence[int]) -> Pace:
         most = min(MAX_ALIVE, math.ceil(WIDEST * self._law[0]))
-        fitting = [alive for first in range(1, most + 1) if self._fits(alive := self._in_proportion(first), rams)]
+        fitting = [alive for first in range(1, most + 1) if self._fits(alive := self.in_proportion(first), rams)]
         more = f"no number alive up to {WIDEST:g} times the law's reaches {GOAL:.0%}"
         if len(fitting) < most:
             more = "more microbatches alive do not fit"
@@ -96,7 +124,8 @@ class _Pipe:
         share = min(1.0, microbatches * self._slowest / steady_step(find("async_1f1b"), shape, self._costs))
         return Pace(alive, self._slowest / share, share, why if share < GOAL else "")
 
-    def _in_proportion(self, first: int) -> list[int]:
+    def in_proportion(self, first: int) -> list[int]:
+        """As many in each stage as the law has there, for these in the first."""
         return [-(-first * each // self._law[0]) for each in self._law]
 
     def _fits(self, alive: Sequence[int], rams: Sequence[int]) -> bool:
