@@ -15,7 +15,6 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from enum import StrEnum
 
 import torch
 
@@ -32,6 +31,7 @@ from pipelined.ravnest.view import RavnestView
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import Case
 from tests.numerics.ravnest import training_of
+from tests.ravnest.faults import DIRECTORY, LEASE_S, TRAIN, Befallen, Fault
 from tests.ravnest.invariants import Invariants, WatchedMember
 from tests.ravnest.plain_loops import Chain
 from tests.virtual_time import virtual_seconds
@@ -42,37 +42,15 @@ CASE = Case("async_1f1b", 3, 1, 1, tied=False, layers=1)
 STEPS = 8
 OPTIMIZER = OptimizerConfig(lr=1e-2, steps=STEPS, warmup=2, clip=0)
 SECONDS = {"forward": 0.06, "backward": 0.12, "step": 0.02, "snapshot": 0.05, "average": 0.05}
-LEASE_S, AGAIN_S, RETURN_S, QUIET_S, PATIENCE_S = 1.0, 0.3, 2.0, 3.0, 60.0
+AGAIN_S, RETURN_S, QUIET_S, PATIENCE_S = 0.3, 2.0, 3.0, 60.0
 MAX_BYTES = 1 << 26
 """Of a message between nodes."""
 THREAD = ThreadPoolExecutor(1)
 """Work runs there that may need a loop of its own."""
-DIRECTORY, TRAIN, WATCHER = "directory", "train", "watcher"
+WATCHER = "watcher"
 
 
-class Fault(StrEnum):
-    KILL = "kill a node, and start it again under its name"
-    LOSE = "kill a node, and never start it again, if three are left"
-    KILL_ALL = "kill all nodes, and start them again"
-    FREEZE = "stop a node, and let it go on"
-    CUT_OFF = "cut a node off from all others, and heal"
-    CUT = "cut the link of two nodes, and heal"
-    RESET = "break the connection of two nodes"
-    KILL_TRAIN = "kill train, and start it again"
-    JOIN = "start one more node, if it is not there yet"
-    RESTART_DIRECTORY = "kill the directory, and start it from its journal"
-    FREEZE_DIRECTORY = "stop the directory, and let it go on"
-
-
-class Phase(StrEnum):
-    OPENING = "the clusters are formed"
-    TRAINING = "a step was shown"
-    ROUND = "a slice of the average is on its way"
-    CONFIRMED = "a round is being written"
-    END_OF_ONE = "one cluster has trained its last step"
-
-
-class Story:
+class Story(Befallen):
     """Two clusters, and what befalls them.
 
     Args:
@@ -91,7 +69,6 @@ class Story:
         shown: by (step, cluster) its losses, once for each time that it was trained.
         seen: the same by (number of the clusters, cluster, step).
         ends: what `train` said at the end.
-        told: what befell, with the time.
         changes: of the records of `Chain.keys`, in order.
     """
 
@@ -114,11 +91,10 @@ class Story:
         newcomers=None,
         **kept,
     ):
+        names, network = [f"n{n}" for n in range(nodes)], VirtualNetwork(seed, delay=delay, jitter=delay / 2, rate=rate)
+        super().__init__(names, network, seed)
         self.invariants = Invariants(self)
-        self.network = VirtualNetwork(seed, delay=delay, jitter=delay / 2, rate=rate)
-        self._draw = random.Random(seed)
-        self.names, self.tasks, self.nodes = [f"n{number}" for number in range(nodes)], {}, {}
-        self.shown, self.seen, self.ends, self.told, self._dead = defaultdict(list), {}, [], [], []
+        self.nodes, self.shown, self.seen, self.ends, self._dead = {}, defaultdict(list), {}, [], []
         self._stack = ExitStack()
         self.disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(2e-3))
         self._is_known, self._kept, self._ram, self._resume = training is None, kept, ram, resume
@@ -173,104 +149,6 @@ class Story:
         for at, loss in self.seen.items():
             assert losses[at] == loss, f"clusters, cluster, step {at}: {loss}, not {losses[at]}"
         assert set(self.ends) == {f"average {digest}"}
-
-    sleep = staticmethod(virtual_seconds)
-
-    async def befall(self, fault, moment=None, phase=None, seconds=None, names=None):
-        """Let a fault begin at a moment or in a phase, with these nodes, and end after some seconds."""
-        await virtual_seconds(moment or 0.0)
-        if phase is not None:
-            await getattr(self, f"_{phase.name.lower()}")()
-        seconds = self._draw.uniform(0.05, 2.5 * LEASE_S) if seconds is None else seconds
-        names = names or self._draw.sample(self.names, 2)
-        self._tell(f"{fault} ({names}, {seconds:.2f} s)")
-        await getattr(self, f"_{fault.name.lower()}")(names, seconds)
-        self._tell(f"over: {fault}")
-
-    def _tell(self, text):
-        self.told.append(f"{asyncio.get_running_loop().time():.3f} s: {text}")
-
-    async def _again(self, name, seconds):
-        """Kill a party, and start it again later."""
-        if name in self.tasks:
-            self._end(name)
-            await virtual_seconds(seconds)
-            self._start(name)
-
-    async def _frozen(self, name, seconds):
-        self.network.freeze(name)
-        await virtual_seconds(seconds)
-        self.network.thaw(name)
-
-    async def _kill(self, names, seconds):
-        await self._again(names[0], seconds)
-
-    async def _kill_all(self, names, seconds):
-        async with asyncio.TaskGroup() as tasks:
-            for name in self.names:
-                tasks.create_task(self._again(name, seconds))
-
-    async def _lose(self, names, seconds):
-        await self.view.wait_for(lambda: self.view.clusters)  # before, `train` rightly waits for as many as it was told
-        if sum(name in self.tasks for name in self.names) > 2 and names[0] in self.tasks:
-            self._end(names[0])
-
-    async def _freeze(self, names, seconds):
-        await self._frozen(names[0], seconds)
-
-    async def _cut_off(self, names, seconds):
-        self.network.cut_off(names[0])
-        await virtual_seconds(seconds)
-        self.network.heal(names[0])
-
-    async def _cut(self, names, seconds):
-        self.network.cut(*names)
-        await virtual_seconds(seconds)
-        self.network.heal(*names)
-
-    async def _reset(self, names, seconds):
-        self.network.reset(*names)
-
-    async def _kill_train(self, names, seconds):
-        await self._again(TRAIN, seconds)
-
-    async def _join(self, names, seconds):
-        if "late" not in self.tasks:
-            self._start("late")
-
-    async def _restart_directory(self, names, seconds):
-        await self._again(DIRECTORY, seconds)
-
-    async def _freeze_directory(self, names, seconds):
-        await self._frozen(DIRECTORY, seconds)
-
-    async def _opening(self):
-        await self.view.wait_for(lambda: self.view.clusters)
-
-    async def _training(self):
-        await self.view.wait_for(lambda: self.view.progress)
-
-    async def _round(self):
-        """A frame with numbers of one cluster for the other."""
-        found = asyncio.get_running_loop().create_future()
-
-        def look(event):
-            of = {f"{place.holder.name}": n for n, row in enumerate(self._rows()) for place in row}
-            ends = of.get(event.source), of.get(event.destination)
-            if "world/buffer" in event.key and set(ends) == {0, 1} and not found.done():
-                found.set_result(None)
-
-        self.network.listen(look)
-        await found
-
-    async def _confirmed(self):
-        await self.view.wait_for(lambda: self.view.clusters and self.view.rounds_of(self.view.clusters))
-
-    async def _end_of_one(self):
-        await self.view.wait_for(lambda: self.view.clusters and self.view.digests(self.view.clusters))
-
-    def _rows(self):
-        return self.view.clusters.rows if self.view.clusters else []
 
     def _end(self, name):
         self.network.kill(name)

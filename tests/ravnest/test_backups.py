@@ -10,7 +10,8 @@ from pipelined.ravnest.backed import BackedPlace
 from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.planning.backups import STEPS_APART
 from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
-from tests.ravnest.story import LEASE_S, Fault, Phase, Story, tell
+from tests.ravnest.faults import LEASE_S, Fault, Phase
+from tests.ravnest.story import Story, tell
 from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
 
 LATE_BESIDE_BACKUP = 1081

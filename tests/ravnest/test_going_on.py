@@ -13,7 +13,8 @@ from pipelined.ravnest.saving import Saving
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import common_step
 from tests.numerics.test_ravnest_rounds import on_loop
-from tests.ravnest.story import CASE, Fault, Phase, Story, tell
+from tests.ravnest.faults import Fault, Phase
+from tests.ravnest.story import CASE, Story, tell
 from tests.ravnest.test_overlapped import OVERLAPPED, SLOW_S, TRAININGS, Plain, digest_of, recorded, replayed
 
 BLOCKING = TRAININGS["blocking"]

@@ -21,7 +21,8 @@ from pipelined.training.optimizer.exact import LambConfig
 from tests.numerics.ravnest import training_of
 from tests.numerics.test_ravnest_rounds import on_loop
 from tests.numerics.trained import opened
-from tests.ravnest.story import CASE, OPTIMIZER, Fault, Phase, Story, tell
+from tests.ravnest.faults import Fault, Phase
+from tests.ravnest.story import CASE, OPTIMIZER, Story, tell
 from transports.local import world
 
 OVERLAPPED = replace(training_of(replace(CASE, dropout=0.2), 17, OPTIMIZER, torch.float32, every=3), overlapped=True)

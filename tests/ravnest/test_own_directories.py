@@ -9,7 +9,8 @@ from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.saving import Saving
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import common_step
-from tests.ravnest.story import CASE, Fault, Story, tell
+from tests.ravnest.faults import Fault
+from tests.ravnest.story import CASE, Story, tell
 from tests.ravnest.test_going_on import BLOCKING, FIRST, plain, went_on_as_plain_loops
 from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
 

@@ -9,7 +9,8 @@ from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.held_stage import HeldStage
-from tests.ravnest.story import Fault, Phase, Story
+from tests.ravnest.faults import Fault, Phase
+from tests.ravnest.story import Story
 from tests.ravnest.test_backups import LONG, first_of, replaced
 from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed
 from transports.rpc.world import RankHolder, RpcTransport

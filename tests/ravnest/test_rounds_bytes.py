@@ -8,7 +8,8 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.state.store import DiskStore
 from tests.ravnest.counted import MODEL, TRAINING, SlowSaving, WeighedStory, replace
-from tests.ravnest.story import Fault, Story
+from tests.ravnest.faults import Fault
+from tests.ravnest.story import Story
 from tests.ravnest.test_backups import first_of, replaced
 
 SLOW_RATE = 2e5

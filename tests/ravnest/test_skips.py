@@ -7,8 +7,9 @@ import torch
 
 from pipelined.aio.clock import run_virtual
 from pipelined.training.optimizer import update
+from tests.ravnest.faults import Fault
 from tests.ravnest.plain_loops import digest_of
-from tests.ravnest.story import Fault, Story
+from tests.ravnest.story import Story
 from tests.ravnest.test_overlapped import recorded, replayed
 from tests.ravnest.test_rows_of_layers import OPTIMIZER, ROWS, STEPS, WIDTH, training
 

@@ -10,7 +10,8 @@ from pipelined.ravnest import forming
 from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.training import ClusterTraining
 from tests.numerics.ravnest import training_of
-from tests.ravnest.story import CASE, LEASE_S, OPTIMIZER, RETURN_S, STEPS, Fault, Phase, Story, tell
+from tests.ravnest.faults import LEASE_S, Fault, Phase
+from tests.ravnest.story import CASE, OPTIMIZER, RETURN_S, STEPS, Story, tell
 
 SEEDS, GROUP, GROUPS, IN_CI = 12, 20, 250, 25
 LATE_LEAVE, OPENED_BY_SOME = 1068, 598
