@@ -1,4 +1,4 @@
-"""What is lost when, line by line of docs/ravnest.md, and random faults (`python -m tests.ravnest.story SEED`)."""
+"""What is lost when, line by line of docs/ravnest.md."""
 
 from dataclasses import replace
 
@@ -12,10 +12,6 @@ from pipelined.ravnest.training import ClusterTraining
 from tests.numerics.ravnest import training_of
 from tests.ravnest.faults import LEASE_S, Fault, Phase
 from tests.ravnest.story import CASE, OPTIMIZER, RETURN_S, STEPS, Story, tell
-
-SEEDS, GROUP, GROUPS, IN_CI = 12, 20, 250, 25
-LATE_LEAVE, OPENED_BY_SOME = 1068, 598
-"""A node leaves the worlds of clusters only after later ones end; clusters end when some nodes have opened theirs."""
 
 
 def happens(fault, phase, seconds):
@@ -147,17 +143,3 @@ def test_a_story_in_which_others_train_a_step_again_that_is_in_an_average_fails(
     monkeypatch.setattr(forming, "following", with_the_first)
     with pytest.raises(AssertionError, match=r"begin with \[0, .* and train again \[0, "):
         tell(2)
-
-
-@pytest.mark.parametrize("seed", [*range(SEEDS), LATE_LEAVE, OPENED_BY_SOME])
-def test_random_faults_change_no_bit(seed):
-    tell(seed)
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "first", [pytest.param(SEEDS + n * GROUP, marks=[pytest.mark.full] * (n >= IN_CI)) for n in range(GROUPS)]
-)
-def test_more_random_faults_change_no_bit(first):
-    for seed in range(first, first + GROUP):
-        tell(seed)
