@@ -49,22 +49,35 @@ async def cancelled(*tasks: "asyncio.Task[Any]") -> None:
 
 
 async def with_timeout(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
-    """The result of the work. When this returns or raises, the work has ended or was cancelled.
+    """The result of the work, which runs in this task. When this returns or raises, it has ended or was cancelled.
 
     Raises:
-        TimeoutError: there was no result after `seconds`.
+        TimeoutError: there was no result after `seconds`. The clock's error, if its process ends meanwhile.
     """
-    doing, sleeping = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(seconds))
     try:
-        await asyncio.wait([doing, sleeping], return_when=asyncio.FIRST_COMPLETED)
-        if doing.done():
-            return await doing
-        await sleeping
-        raise TimeoutError(f"nothing came within {seconds:g} s")
-    finally:
-        doing.cancel()
-        sleeping.cancel()
-        await asyncio.gather(doing, sleeping, return_exceptions=True)
+        async with asyncio.timeout(None) as scope:
+            alarm = asyncio.create_task(_expire(scope, clock, seconds))
+            try:
+                return await work
+            finally:
+                alarm.cancel()
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        if error := alarm.result():
+            raise error from None
+        raise TimeoutError(f"nothing came within {seconds:g} s") from None
+
+
+async def _expire(scope: asyncio.Timeout, clock: Clock, seconds: float) -> Exception | None:
+    """End the scope after this time, or when the clock fails; returns the clock's error."""
+    failure = None
+    try:
+        await clock.sleep(seconds)
+    except Exception as error:
+        failure = error
+    scope.reschedule(asyncio.get_running_loop().time())
+    return failure
 
 
 class Notifier:

@@ -220,6 +220,48 @@ async def test_cancellation_reaches_the_work():
     assert story == [1.0]
 
 
+async def test_a_time_out_of_the_work_itself_is_raised_as_it_is():
+    async def late():
+        raise TimeoutError("the work's own")
+
+    with pytest.raises(TimeoutError, match="the work's own"):
+        await with_timeout(CLOCK, 2.0, late())
+
+
+async def test_the_work_runs_in_the_task_that_waits_for_it_beside_one_that_sleeps():
+    async def tasks():
+        await CLOCK.sleep(1.0)
+        return asyncio.current_task(), len(asyncio.all_tasks())
+
+    before = len(asyncio.all_tasks())
+    assert await with_timeout(CLOCK, 2.0, tasks()) == (asyncio.current_task(), before + 1)
+    await CLOCK.sleep(0)
+    assert len(asyncio.all_tasks()) == before
+
+
+async def test_a_clock_that_fails_ends_the_work_with_its_error():
+    """As that of a killed process does: its work must not wait for ever."""
+
+    class Killed(VirtualClock):
+        async def sleep(self, seconds):
+            await super().sleep(1.0)
+            raise Broken
+
+    story = []
+    with pytest.raises(Broken):
+        await with_timeout(Killed(), 2.0, worked(3.0, story))
+    assert story == [1.0]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2.0])
+async def test_a_result_that_is_there_at_once_is_returned(seconds):
+    async def at_once():
+        return "done"
+
+    assert await with_timeout(CLOCK, seconds, at_once()) == "done"
+    await CLOCK.sleep(3.0)
+
+
 def test_tasks_are_cancelled_to_their_end_and_a_cancellation_meanwhile_is_not_lost():
     async def ends_late():
         try:
