@@ -74,8 +74,9 @@ def survey(model: Model, cut: Sequence[range], dtype: torch.dtype) -> list[Surve
 
 def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that a state dict of the module would hold, by name."""
-    kept = module.state_dict(keep_vars=True)
-    return {name: buffer for name, buffer in module.named_buffers() if name in kept}
+    buffers = dict(module.named_buffers())
+    kept = module.state_dict(keep_vars=True) if buffers else {}  # most models have none, and it takes a while
+    return {name: buffer for name, buffer in buffers.items() if name in kept}
 
 
 def holders_of_names(stages: Sequence[Survey], of: Callable[[Survey], Shapes]) -> dict[str, Stages]:
