@@ -90,6 +90,16 @@ def _log_as_it_is_at_first():
     logger.setLevel(logging.NOTSET)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _spare_what_is_left():
+    """Spare the collector of garbage, after each file, what the file imported: torch's compiler alone has 190,000
+    objects, and a node of Ravnest collects garbage whenever it enters a cluster.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def whole_torch():
     """Import what the first optimizer imports, 800 modules, and spare the collector of garbage that as well."""
