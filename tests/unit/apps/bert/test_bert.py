@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from torch import nn
-from transformers import BertForMaskedLM
 
 import pipelined as pp
 from apps.bert.__main__ import BertFlags
@@ -54,6 +53,8 @@ def plain(row):
 
 
 def test_masked_tokens_in_a_chimera_of_four_ranks_are_learnt_as_by_a_plain_loop(tmp_path, capsys, monkeypatch):
+    import transformers  # not at collection: it takes longer than torch
+
     given, out = tmp_path / "given", tmp_path / "out"
     flags = f"--tokenizer bytes --data {ROOT / 'LICENSE'} --depth 4 --batch {ROWS * PARTS} --seq {SEQUENCE}"
     monkeypatch.setitem(BertFlags.task.__globals__["BERT_PRESETS"], "small", SIZES)
@@ -67,7 +68,7 @@ def test_masked_tokens_in_a_chimera_of_four_ranks_are_learnt_as_by_a_plain_loop(
     state = dict(each_bert_tensor(out, shapes(read_bert(out))))
     assert max((row.state_dict()[name] - value).abs().max() for name, value in state.items()) < 1e-10
     ids = torch.arange(32).view(2, 16) * 7
-    back = BertForMaskedLM.from_pretrained(out, dtype=torch.float64).eval()
+    back = transformers.BertForMaskedLM.from_pretrained(out, dtype=torch.float64).eval()
     x = ids
     for layer in row.eval().values():
         x = layer(x)

@@ -6,7 +6,6 @@ import re
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from apps.llama.__main__ import LlamaFlags
 from apps.lm.data.batches import Batches
@@ -25,10 +24,14 @@ STEPS, ROWS, SEQUENCE = 20, 8, 16
 
 def saved(directory):
     """A small Llama with random weights."""
+    import transformers  # not at collection: it takes longer than torch
+
     torch.manual_seed(2)
     sizes = {"vocab_size": 256, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
-    LlamaForCausalLM(LlamaConfig(**sizes, **heads, tie_word_embeddings=True)).save_pretrained(directory)
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads, tie_word_embeddings=True)).save_pretrained(
+        directory
+    )
 
 
 def plain(directory):
@@ -53,6 +56,8 @@ def plain(directory):
 
 
 def test_twenty_steps_in_a_chimera_of_four_ranks_are_those_of_a_plain_loop(tmp_path, capsys):
+    import transformers  # not at collection: it takes longer than torch
+
     saved(tmp_path / "given")
     flags = (
         f"--init {tmp_path / 'given'} --export {tmp_path / 'out'} --data {ROOT / 'LICENSE'} --depth 4 --steps {STEPS}"
@@ -67,7 +72,7 @@ def test_twenty_steps_in_a_chimera_of_four_ranks_are_those_of_a_plain_loop(tmp_p
     found = [json.loads(line)["loss"] for line in (tmp_path / "metrics").read_text().splitlines()]
     assert found == pytest.approx(losses, abs=1e-10)
     ids = torch.arange(32).view(2, 16) * 7
-    back = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float64).eval()
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float64).eval()
     with torch.no_grad():
         assert (back(ids).logits - row(ids)).abs().max() < 1e-5
     state = dict(each_llama_tensor(tmp_path / "out", shapes(read_llama(tmp_path / "out"))))

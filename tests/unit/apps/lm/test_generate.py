@@ -4,7 +4,6 @@ import re
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from apps.gpt2.__main__ import main as gpt2
 from apps.llama.__main__ import start as llama
@@ -43,13 +42,17 @@ def saved(directory, kind):
 
 def theirs(kind):
     """A model of `transformers`."""
+    import transformers  # not at collection: it takes longer than torch
+
     if kind == "gpt2":
-        return GPT2LMHeadModel(
-            GPT2Config(vocab_size=256, n_positions=POSITIONS, n_embd=16, n_layer=3, n_head=2, initializer_range=0.3)
+        return transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(
+                vocab_size=256, n_positions=POSITIONS, n_embd=16, n_layer=3, n_head=2, initializer_range=0.3
+            )
         )
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "max_position_embeddings": POSITIONS}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=256, **sizes, **heads))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=256, **sizes, **heads))
 
 
 @pytest.mark.parametrize(("kind", "program"), [("gpt2", gpt2), ("llama", llama), ("swarm", llama)])

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM
 
 from apps.lm.huggingface.bert import each_bert_tensor, export_bert, read_bert
 from apps.lm.models.bert import builders
@@ -43,15 +42,17 @@ def logits(model):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_both_ways_the_logits_are_equal(tied, tmp_path):
+    import transformers  # not at collection: it takes longer than torch
+
     torch.manual_seed(1)
-    model = BertForMaskedLM(BertConfig(**SIZES, tie_word_embeddings=tied))
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, tie_word_embeddings=tied))
     nn.init.normal_(model.cls.predictions.bias)
     nn.init.normal_(model.cls.predictions.decoder.bias)
     model.save_pretrained(tmp_path / "theirs")
     row, config = loaded(tmp_path / "theirs"), read_bert(tmp_path / "theirs")
     assert config.tied == tied and (row(IDS) - logits(model)).abs().max() < 1e-5
     export_bert(tmp_path / "ours", dict(row.named_parameters()), config, None)
-    assert logits(BertForMaskedLM.from_pretrained(tmp_path / "ours")).equal(logits(model))
+    assert logits(transformers.BertForMaskedLM.from_pretrained(tmp_path / "ours")).equal(logits(model))
     assert read_bert(tmp_path / "ours") == config
 
 
@@ -67,7 +68,9 @@ def test_both_ways_the_logits_are_equal(tied, tmp_path):
     ],
 )
 def test_another_model_is_refused(key, value, message, tmp_path):
-    BertForMaskedLM(BertConfig(**SIZES)).save_pretrained(tmp_path)
+    import transformers  # not at collection: it takes longer than torch
+
+    transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)).save_pretrained(tmp_path)
     about = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**about, key: value}))
     with pytest.raises(UsageError, match=message):

@@ -5,15 +5,6 @@ import json
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from apps.lm.huggingface.llama import each_llama_tensor, export_llama, read_llama
 from apps.lm.models.llama import builders
@@ -32,10 +23,10 @@ SIZES = {
 }
 ROPE = {"rope_type": "default", "rope_theta": 1000.0}
 MODELS = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=ROPE)),
-    "llama, tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=8, rope_parameters=ROPE)),
+    "llama": lambda hf: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES, rope_parameters=ROPE)),
+    "llama, tied": lambda hf: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "qwen2": lambda hf: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SIZES, tie_word_embeddings=True)),
+    "qwen3": lambda hf: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SIZES, head_dim=8, rope_parameters=ROPE)),
 }
 IDS = torch.arange(40).view(2, 20) * 7 % 31
 
@@ -59,13 +50,15 @@ def logits(model, ids=IDS):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_both_ways_the_logits_are_equal(name, tmp_path):
+    import transformers  # not at collection: it takes longer than torch
+
     torch.manual_seed(1)
-    model = MODELS[name]()
+    model = MODELS[name](transformers)
     model.save_pretrained(tmp_path / "theirs")
     row, config = loaded(tmp_path / "theirs"), read_llama(tmp_path / "theirs")
     assert (row(IDS) - logits(model)).abs().max() < 1e-5
     export_llama(tmp_path / "ours", dict(row.named_parameters()), config, None)
-    back = AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
     assert type(back) is type(model) and logits(back).equal(logits(model))
     assert read_llama(tmp_path / "ours") == config
 
@@ -85,7 +78,9 @@ def test_both_ways_the_logits_are_equal(name, tmp_path):
     ],
 )
 def test_another_model_is_refused(key, value, message, tmp_path):
-    MODELS["llama"]().save_pretrained(tmp_path)
+    import transformers  # not at collection: it takes longer than torch
+
+    MODELS["llama"](transformers).save_pretrained(tmp_path)
     about = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**about, key: value}))
     with pytest.raises(UsageError, match=message):

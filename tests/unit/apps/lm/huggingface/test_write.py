@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from apps.lm.huggingface import write
 from apps.lm.huggingface.write import export, read_sizes, read_tensors
@@ -31,7 +30,9 @@ def build(config: ModelConfig) -> torch.nn.Module:
     return part
 
 
-def theirs(config: ModelConfig) -> GPT2LMHeadModel:
+def theirs(config: ModelConfig) -> torch.nn.Module:
+    import transformers  # not at collection: it takes longer than torch
+
     torch.manual_seed(0)
     sizes = {
         "n_layer": config.layers,
@@ -40,7 +41,9 @@ def theirs(config: ModelConfig) -> GPT2LMHeadModel:
         "n_positions": config.positions,
     }
     ends = {"bos_token_id": None, "eos_token_id": None, "initializer_range": config.deviation}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=config.vocab, tie_word_embeddings=config.tied, **sizes, **ends)).eval()
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=config.vocab, tie_word_embeddings=config.tied, **sizes, **ends)
+    ).eval()
 
 
 def load(directory: Path) -> tuple[ModelConfig, torch.nn.Module]:
@@ -53,11 +56,13 @@ def load(directory: Path) -> tuple[ModelConfig, torch.nn.Module]:
 @both
 @pytest.mark.parametrize("shard_bytes", [1 << 30, 50_000], ids=["whole", "sharded"])
 def test_what_is_exported_gives_transformers_the_same_logits(config, shard_bytes, tmp_path, monkeypatch):
+    import transformers  # not at collection: it takes longer than torch
+
     monkeypatch.setattr(write, "SHARD_BYTES", shard_bytes)
     part = build(config)
     export(tmp_path, part.named_parameters(), config, ByteTokenizer())
     assert (tmp_path / "model.safetensors").exists() == (shard_bytes > 50_000)
-    loaded = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path).eval()
     with torch.no_grad():
         assert torch.equal(loaded(IDS).logits, part(IDS))
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in part.parameters())
@@ -84,6 +89,8 @@ def test_names_without_the_prefix_are_found(tmp_path: Path):
 
 
 def test_a_head_unties_only_where_it_differs(tmp_path: Path):
+    import transformers  # not at collection: it takes longer than torch
+
     export(tmp_path, build(TIED).named_parameters(), TIED, None)
     stored = load_file(tmp_path / "model.safetensors")
     head = stored["transformer.wte.weight"].clone()
@@ -93,7 +100,7 @@ def test_a_head_unties_only_where_it_differs(tmp_path: Path):
     config, part = load(tmp_path)
     assert not config.tied
     with torch.no_grad():
-        assert torch.equal(part(IDS), GPT2LMHeadModel.from_pretrained(tmp_path).eval()(IDS).logits)
+        assert torch.equal(part(IDS), transformers.GPT2LMHeadModel.from_pretrained(tmp_path).eval()(IDS).logits)
 
 
 def test_only_the_tensors_requested_are_read(tmp_path: Path):
