@@ -90,7 +90,8 @@ def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program
 
 
 def _settings(words: Sequence[str], program: str, about: str | None) -> dict[str, Any]:
-    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
+    no_source = tyro.conf.HelptextFromCommentsOff  # each flag has its help; to read the source takes a while
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone, no_source)
     return {"args": words, "prog": program, "description": about, "config": markers}
 
 
