@@ -131,7 +131,7 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
         config = replace(config, layout=None)  # the planner searches it with all else
     plan, reason = choose_plan(config, world_size, tensor=config.team, layers=model.layers + 2, batch=BATCH)
     if config.team > 1 and is_searched(config.layout):
-        text = searched(config.layout or AUTO, model, plan, sequence, config.itemsize, again=config.recompute)
+        text = searched(config.layout or AUTO, model, plan, sequence, config.itemsize, recompute=config.recompute)
         config = replace(config, layout=text)
     plan = replace(plan, layout=split_text(config.layout, config.team))
     split_of(model, plan)

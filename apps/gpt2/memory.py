@@ -12,7 +12,13 @@ FLOAT, LONG, FACTOR = 4, 8, 8
 
 
 def activation_bytes(
-    config: ModelConfig, stage: range, rows: int, sequence: int, *, again: bool = False, product: int = FLOAT
+    config: ModelConfig,
+    stage: range,
+    rows: int,
+    sequence: int,
+    *,
+    recompute_attention: bool = False,
+    product: int = FLOAT,
 ) -> int:
     """Bytes that a stage keeps of one microbatch between its forward and its backward.
 
@@ -23,8 +29,8 @@ def activation_bytes(
     byte a number, and a scalar.
 
     Args:
-        again: whether the cores are computed again in the backward. One of them is there at a time, beside the
-            gradients, which are not counted either.
+        recompute_attention: whether the cores are computed again in the backward. One of them is there at a time,
+            beside the gradients, which are not counted either.
         product: bytes of a number of the dtype of autocast; those of float32 without it.
     Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, section 4.1, with a
     fused attention.
@@ -34,7 +40,7 @@ def activation_bytes(
     drops = config.dropout > 0.0
     mask = drops * (tokens * width + FACTOR)
     total = blocks * (tokens * (FLOAT * (2 * width + 4) + product * 14 * width) + 2 * mask + 2 * drops * FACTOR)
-    total += 0 if again else blocks * core_bytes(config, rows, sequence, product=product)
+    total += 0 if recompute_attention else blocks * core_bytes(config, rows, sequence, product=product)
     total += cast_bytes(config, stage, product)
     if 0 in stage:
         total += LONG * (tokens + sequence) + mask  # the ids and the positions
@@ -63,7 +69,13 @@ def core_bytes(config: ModelConfig, rows: int, sequence: int, *, product: int = 
 
 
 def pending_bytes(
-    config: ModelConfig, stage: range, rows: int, sequence: int, *, again: bool = False, product: int = FLOAT
+    config: ModelConfig,
+    stage: range,
+    rows: int,
+    sequence: int,
+    *,
+    recompute_attention: bool = False,
+    product: int = FLOAT,
 ) -> int:
     """Bytes that a stage keeps of one microbatch between the halves of its backward.
 
@@ -73,7 +85,7 @@ def pending_bytes(
     gradient, so it leaves everything to the weight half and keeps everything until then.
     """
     if 0 in stage:
-        return activation_bytes(config, stage, rows, sequence, again=again, product=product)
+        return activation_bytes(config, stage, rows, sequence, recompute_attention=recompute_attention, product=product)
     tokens, width, top = rows * sequence, config.d_model, config.layers + 1
     blocks = sum(1 for layer in stage if layer < top)
     total = tokens * blocks * (FLOAT * (4 * width + 4) + product * 16 * width) + cast_bytes(config, stage, product)

@@ -35,14 +35,16 @@ def is_searched(layout: str | None) -> bool:
     return bool(given) and given <= set(OPERATORS) and not given >= set(OPERATORS) - {"wte"}
 
 
-def searched(layout: str, model: ModelConfig, plan: Plan, sequence: int, itemsize: int, *, again: bool = False) -> str:
+def searched(
+    layout: str, model: ModelConfig, plan: Plan, sequence: int, itemsize: int, *, recompute: bool = False
+) -> str:
     """The layout that moves for the shortest time in a step, as `--layout` has it.
 
     Args:
         layout: `auto`; `paper`, by AutoDDL's own rule between two operators; or factors of some operators.
         plan: its teams and microbatches.
         itemsize: bytes of a number.
-        again: whether a backward runs its forward once more.
+        recompute: whether a backward runs its forward once more.
     Raises:
         UsageError: no factors give each rank a sequence and a head, or those that are given are invalid.
     """
@@ -57,7 +59,7 @@ def searched(layout: str, model: ModelConfig, plan: Plan, sequence: int, itemsiz
     if not team.front:
         fact = f"no factors give each of {plan.tensor} ranks a sequence and a head (layout: {layout!r}"
         raise UsageError(f"{fact}, sequences: {plan.rows}, heads: {model.heads}); take a smaller --tensor")
-    micro, update = moves_of_front(model, plan, sequence, team, again=again).sum(axis=1).T
+    micro, update = moves_of_front(model, plan, sequence, team, recompute=recompute).sum(axis=1).T
     best = team.front[int((plan.microbatches * micro + update).argmin())]
     return written(dict(zip(OPERATORS, best, strict=True)), states)
 

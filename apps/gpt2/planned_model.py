@@ -164,8 +164,8 @@ class PlannedGPT2:
     def build_split(self, plan: Plan) -> Any:
         from apps.lm.sharded.gpt2 import ShardedGPT2
 
-        factors, again = factors_of(plan.layout, plan.tensor), self.config.recompute_attention
-        return ShardedGPT2(self.model, factors, states_of(plan.layout), again=again)
+        factors, states = factors_of(plan.layout, plan.tensor), states_of(plan.layout)
+        return ShardedGPT2(self.model, factors, states, recompute_attention=self.config.recompute_attention)
 
     def numerics(self) -> Any:
         from apps.common.numerics import numerics

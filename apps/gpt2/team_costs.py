@@ -98,17 +98,17 @@ def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) ->
 
 
 def moves_of_front(
-    config: ModelConfig, plan: Plan, sequence: int, team: TeamChain, *, again: bool = False
+    config: ModelConfig, plan: Plan, sequence: int, team: TeamChain, *, recompute: bool = False
 ) -> NDArray[np.float64]:
     """Seconds of the moves, [layout of the front, stage, (of a microbatch, of a step)].
 
     Args:
-        again: whether a backward runs its forward once more.
+        recompute: whether a backward runs its forward once more.
     """
     every = _kinds(config, plan, sequence)
     found = np.zeros((len(team.front), len(every), 2))
     for kind in KINDS:
-        micro = (1 + again) * team.numbers_of_front(kind, "forward") + team.numbers_of_front(kind, "backward")
+        micro = (1 + recompute) * team.numbers_of_front(kind, "forward") + team.numbers_of_front(kind, "backward")
         both = np.stack([micro, team.numbers_of_front(kind, "update")], axis=1)
         found += both[:, None] * np.array([kinds[kind] for kinds in every])[None, :, None]
     return found
@@ -122,7 +122,7 @@ def sizes_of_front(
     groups: Sequence[Stages],
     *,
     itemsize: int,
-    again: bool = False,
+    recompute_attention: bool = False,
     **_: Any,
 ) -> LayoutSizes:
     """What a member holds in each layout of the front, as `team_workload` has it for one.
@@ -137,7 +137,7 @@ def sizes_of_front(
         for name in ("gathered", "kept", "numbers")
     )
     share = tokens * itemsize / plan.tensor
-    tape = np.array([_kept_by_tape(config, kinds, again, team.cast) * share for kinds in every])
+    tape = np.array([_kept_by_tape(config, kinds, recompute_attention, team.cast) * share for kinds in every])
     own, matrix = counts.copy(), KINDS.index(MATRIX)
     own[matrix] *= not config.tied
     elements: dict[Stages, NDArray[np.float64]] = {(at,): column for at, column in enumerate((numbers @ own).T)}
@@ -162,7 +162,7 @@ def team_workload(
     exact: bool = False,
     divided: bool = False,
     masters: int = 0,
-    again: bool = False,
+    recompute_attention: bool = False,
     product: int = 0,
 ) -> Workload:
     """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
@@ -181,7 +181,7 @@ def team_workload(
     for stage, kinds in zip(alone.stages, every, strict=True):
         gathered = ceil(sum(costs[kind].gathered * number for kind, number in kinds.items()))
         besides = sum(costs[kind].kept * number for kind, number in kinds.items()) * itemsize * plan.stage_map.parts
-        tape = _kept_by_tape(config, kinds, again, product / itemsize)
+        tape = _kept_by_tape(config, kinds, recompute_attention, product / itemsize)
         stages.append(
             replace(
                 stage,
@@ -213,7 +213,7 @@ def _numbers(config: ModelConfig, every: Sequence[Counter[str]], costs: Costs) -
     return found
 
 
-def _kept_by_tape(config: ModelConfig, kinds: Counter[str], again: bool, cast: float) -> float:
+def _kept_by_tape(config: ModelConfig, kinds: Counter[str], recompute_attention: bool, cast: float) -> float:
     """Numbers a token that the tapes of all members keep of a stage, besides what moves copy; without dropout.
 
     Of a block each result that a computation leaves to the next, and what autograd saves of the norms and of GELU; with
@@ -223,7 +223,7 @@ def _kept_by_tape(config: ModelConfig, kinds: Counter[str], again: bool, cast: f
         cast: as of a `TeamChain`.
     """
     width = config.d_model
-    core = 0 if again else config.heads + 4 * width * cast
+    core = 0 if recompute_attention else config.heads + 4 * width * cast
     each = {BLOCK: 33 * width + 14 + core, EMBEDDING: 2 * width + 2, HEAD: 2 * width + 3 * config.vocab + 14}
     return sum(numbers * kinds[kind] for kind, numbers in each.items())
 

@@ -160,7 +160,7 @@ def _build(
 ) -> RankTrainer:
     config = job.config
     description = JobDescription(
-        model=ShardedGPT2(job.model, job.factors, job.states, again=config.recompute_attention)
+        model=ShardedGPT2(job.model, job.factors, job.states, recompute_attention=config.recompute_attention)
         if job.factors
         else GPT2(job.model, text.is_packed),
         plan=job.plan,

@@ -25,7 +25,7 @@ def workload(
     exact: bool = False,
     divided: bool = False,
     masters: int = 0,
-    again: bool = False,
+    recompute_attention: bool = False,
     product: int = 0,
 ) -> Workload:
     """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
@@ -36,7 +36,7 @@ def workload(
         exact: whether gradients are summed exactly.
         divided: whether the ranks that hold a parameter divide its update.
         masters: bytes of a number of the copies that the optimizer updates; 0: it has none.
-        again: whether the cores of attentions are computed again in the backward.
+        recompute_attention: whether the cores of attentions are computed again in the backward.
         product: bytes of a number of the dtype of autocast; 0: there is none.
     """
     product = product or FLOAT
@@ -50,8 +50,12 @@ def workload(
                 forward=forward,
                 backward=2 * forward,
                 message_bytes=plan.microbatch * sequence * config.d_model * itemsize,
-                activation_bytes=activation_bytes(*share, again=again, product=product) * itemsize // FLOAT,
-                pending_bytes=pending_bytes(*share, again=again, product=product) * itemsize // FLOAT,
+                activation_bytes=activation_bytes(*share, recompute_attention=recompute_attention, product=product)
+                * itemsize
+                // FLOAT,
+                pending_bytes=pending_bytes(*share, recompute_attention=recompute_attention, product=product)
+                * itemsize
+                // FLOAT,
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )

@@ -45,10 +45,17 @@ class TeamCase(Case):
         """The whole model, also for one rank a worker."""
         sizes = ModelConfig(self.layers, 16, 8, 13, SEQUENCE, self.dropout, self.tied)
         if "=" in self.layout:
-            return ShardedGPT2(sizes, factors_of(self.layout, self.tensor), states_of(self.layout), again=self.again)
+            return ShardedGPT2(
+                sizes,
+                factors_of(self.layout, self.tensor),
+                states_of(self.layout),
+                recompute_attention=self.recompute_attention,
+            )
         layout = self.layout.replace("mixed", MIXED.get(self.tensor, ""))
         layout, _, state = layout.partition("+")
-        return ShardedGPT2(sizes, factors_of(layout, self.tensor), state or "none", again=self.again)
+        return ShardedGPT2(
+            sizes, factors_of(layout, self.tensor), state or "none", recompute_attention=self.recompute_attention
+        )
 
     def __str__(self):
         extras = [self.scale] * (self.scale != "direct") + ["recompute"] * self.recompute + ["again"] * self.again

@@ -19,14 +19,14 @@ HEADS = 3
 """The dimension of the heads in (B, T, 3, H, K); one fewer after the attention."""
 
 
-async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None, *, again: bool = False) -> Value:
+async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None, *, recompute: bool = False) -> Value:
     """Causal attention.
 
     Args:
         x: queries, keys and values, (B, T, 3, H, K), split by sequences and heads.
         p: probability that a weight is dropped.
         key: of the weights' mask; None: nothing is dropped.
-        again: whether the backward computes it again from x, and keeps nothing else.
+        recompute: whether the backward computes it again from x, and keeps nothing else.
     Returns: (B, T, H, K), split alike.
     """
     sequences, tokens, _, heads, numbers = x.shards.lengths
@@ -38,7 +38,7 @@ async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None, 
         every, whole = ((0, tokens),), (sequences, heads, tokens, tokens)
         dropped = partial(dropout, p=p, key=key, whole=whole, piece=(rows, held, every, every))
         work = partial(attended, dropped=dropped)
-    return await run.compute("attention", partial(recomputed, work) if again else work, x, result=result)
+    return await run.compute("attention", partial(recomputed, work) if recompute else work, x, result=result)
 
 
 def attended(x: torch.Tensor, dropped: Dropout | None = None) -> torch.Tensor:

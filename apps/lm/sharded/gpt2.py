@@ -40,7 +40,8 @@ class ShardedGPT2(GPT2):
         factors: of each of `OPERATORS`; the product of each is T.
         states: of the weight of each operator, or of all. `zero2`, `zero3`: the ranks that hold one piece keep parts of
             it, and gather it once a step, or for each use, in the forward and in the backward. Others: whole pieces.
-        again: whether the core of each attention keeps only its inputs, and is computed again in the backward.
+        recompute_attention: whether the core of each attention keeps only its inputs, and is computed again in the
+            backward.
     Raises:
         UsageError: an operator's factors are missing or unknown, the products differ, or there are more column
             shards than heads.
@@ -52,10 +53,10 @@ class ShardedGPT2(GPT2):
         factors: Mapping[str, Factors],
         states: str | Mapping[str, str] = "none",
         *,
-        again: bool = False,
+        recompute_attention: bool = False,
     ):
         super().__init__(config)
-        self.factors, self._again = factors, again
+        self.factors, self._recompute_attention = factors, recompute_attention
         self.states = dict.fromkeys(OPERATORS, states) if isinstance(states, str) else states
         if set(self.factors) != set(OPERATORS):
             given = ", ".join(sorted(self.factors)) or "none"
@@ -201,7 +202,7 @@ class ShardedGPT2(GPT2):
         key = random.key(f"{place}.attn.weights") if random else None
         y = await layer_norm(run, x, *of("ln_1"))
         y = await multiply(run, self.operators["c_attn"], y, *of("attn.c_attn"))
-        y = await attend(run, y, self.config.dropout, key, again=self._again)
+        y = await attend(run, y, self.config.dropout, key, recompute=self._recompute_attention)
         y = await multiply(run, self.operators["attn.c_proj"], y, *of("attn.c_proj"))
         x = await residual(run, x, await self._drop(run, y, random, f"{place}.attn.residual"))
         y = await layer_norm(run, x, *of("ln_2"))

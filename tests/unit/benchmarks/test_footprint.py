@@ -90,14 +90,14 @@ def test_the_core_of_an_attention_keeps_what_its_form_says_or_nothing(layers, ag
     config = replace(CONFIG, dropout=dropout)
     counted = Counted(layers, config, recompute_attention=again)
     counted.forward(0)
-    assert counted.kept.peak_bytes == activation_bytes(config, layers, ROWS, SEQUENCE, again=again)
+    assert counted.kept.peak_bytes == activation_bytes(config, layers, ROWS, SEQUENCE, recompute_attention=again)
     blocks = sum(1 for layer in layers if 0 < layer <= CONFIG.layers)
-    kept, less = (activation_bytes(config, layers, ROWS, SEQUENCE, again=each) for each in (False, True))
+    kept, less = (activation_bytes(config, layers, ROWS, SEQUENCE, recompute_attention=each) for each in (False, True))
     pairs = 9 * ROWS * CONFIG.heads * SEQUENCE**2 + SEQUENCE**2
     assert kept - less == blocks * (pairs if dropout else 4 * ROWS * CONFIG.heads * SEQUENCE)
     counted.backward(0, "backward_input")
     held = sum(nbytes for nbytes, _ in counted.kept.alive[counted.stage.stage.index, (0, 0)].values())
-    assert held == pending_bytes(config, layers, ROWS, SEQUENCE, again=again)
+    assert held == pending_bytes(config, layers, ROWS, SEQUENCE, recompute_attention=again)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -225,12 +225,14 @@ def test_of_a_member_autocast_keeps_the_copies_that_were_planned(layout, again):
     """To the byte: of each multiplication its input and its matrix, and four numbers of each head's attention."""
     config, rows = ModelConfig(layers=2, d_model=64, heads=8, vocab=128, positions=16, dropout=0.0), 8
     ids = torch.arange(rows * 16).view(rows, 16) % config.vocab
-    model = ShardedGPT2(config, factors_of(layout, 4), states_of(layout), again=again)
+    model = ShardedGPT2(config, factors_of(layout, 4), states_of(layout), recompute_attention=again)
     plan = pp.Plan("gpipe", 1, 1, rows, 1, tensor=4, layout=layout)
     kept, planned = [], []
     for autocast in (None, torch.bfloat16):
         kept.append(max(on_ranks(model, 4, (ids, ids), autocast=autocast)))
-        (stage,) = sizes(config, plan, 16, product=autocast.itemsize if autocast else 0, again=again).stages
+        (stage,) = sizes(
+            config, plan, 16, product=autocast.itemsize if autocast else 0, recompute_attention=again
+        ).stages
         planned.append(stage.activation_bytes)
     assert planned[1] - planned[0] == kept[1] - kept[0] > 0
 
