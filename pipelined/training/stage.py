@@ -29,7 +29,7 @@ from pipelined.training.exchange.stream import (
     tensors_of,
 )
 from pipelined.training.graph.compiled import CompiledModule
-from pipelined.training.graph.recompute import SELECTS_ATTENTION
+from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
 from pipelined.training.model import CountedLoss, KeyValueCache, Model
 from pipelined.training.running_statistics import RunningStatistics
@@ -200,8 +200,7 @@ class Stage:
         forward = partial(self._compiled or self.module, x)
         if noting:
             forward = partial(self.statistics.noting, forward, random.step, random.microbatch)
-        SELECTS_ATTENTION.set(self.recompute_attention)
-        with self._precision():
+        with selecting_attention(self.recompute_attention), self._precision():
             output = self._random.run(forward, random, f"stage {self.index}")
         if self._compiled and self._random.draws:
             fact = f"stage {self.index} draws torch's random numbers, which a compiler draws otherwise"

@@ -26,7 +26,7 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import MASTERS, Parameters, StageCosts, Workload
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, some_values
-from pipelined.training.graph.recompute import SELECTS_ATTENTION
+from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.job import Numerics
 
 IMPOSSIBLE = 1 << 60
@@ -167,8 +167,7 @@ class PlannedLayers:
 
         inputs, targets = map(moved, self.step)
         parts = [self.model.build(range(n, n + 1), dtype, device, seed=0) for n in range(self.model.layers)]
-        SELECTS_ATTENTION.set(self.precision.recompute_attention)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), selecting_attention(self.precision.recompute_attention):
             if autocast := self.precision.autocast:
                 return sizes_in_autocast(parts, inputs, targets, loss, autocast)
             return measured_sizes(parts, inputs, lambda output: loss(output, targets))

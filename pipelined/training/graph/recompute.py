@@ -11,8 +11,8 @@ tickets are those of `torch.utils.checkpoint`, which runs a part again for every
 """
 
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from typing import Any
 
@@ -23,13 +23,22 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pipelined.random.torch_random import drawing_again
 
-SELECTS_ATTENTION: ContextVar[bool] = ContextVar("whether the cores of attentions run again", default=False)
-"""Set before every forward of a stage."""
+_SELECTS_ATTENTION: ContextVar[bool] = ContextVar("whether the cores of attentions run again", default=False)
+
+
+@contextmanager
+def selecting_attention(selected: bool) -> Iterator[None]:
+    """Let the cores of attentions in the block be `recomputed`, or not."""
+    token = _SELECTS_ATTENTION.set(selected)
+    try:
+        yield
+    finally:
+        _SELECTS_ATTENTION.reset(token)
 
 
 def attention_core(core: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
     """Run the core of an attention (scores, softmax, dropout, values), `recomputed` where the run selects that."""
-    selected = not torch.compiler.is_compiling() and SELECTS_ATTENTION.get()
+    selected = not torch.compiler.is_compiling() and _SELECTS_ATTENTION.get()
     return recomputed(core, *inputs) if selected else core(*inputs)
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from pipelined.random.keyed_random import KeyedRandom, dropout
 from pipelined.random.torch_random import TorchRandom
-from pipelined.training.graph.recompute import SELECTS_ATTENTION, attention_core, recomputed
+from pipelined.training.graph.recompute import attention_core, recomputed, selecting_attention
 from pipelined.training.graph.split_backward import backward_input
 
 WIDTH = 4
@@ -105,12 +105,10 @@ def test_a_part_within_a_part_and_autocast_run_again_as_they_ran():
 
     for run in (lambda part, x: part(x), recomputed):
         model.zero_grad()
-        SELECTS_ATTENTION.set(run is recomputed)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16), selecting_attention(run is recomputed):
             y = run(part, x)
         y.float().sum().backward()
         found.append([y, *(p.grad for p in model.parameters())])
-    SELECTS_ATTENTION.set(False)
     assert all(map(torch.equal, *found))
 
 
@@ -134,3 +132,17 @@ def test_a_weight_that_changes_before_the_backward_is_refused_as_by_torch():
             layer.weight.mul_(2.0)
         with pytest.raises(RuntimeError, match=r"modified by an inplace operation|changed between its forward and its"):
             output.square().sum().backward()
+
+
+def test_the_choice_of_attention_ends_with_its_block():
+    """A team that trained after such a stage in one process recomputed its attentions without being asked."""
+    ran, x = [], torch.randn(4, 8, requires_grad=True)
+
+    def core(y):
+        ran.append(torch.is_grad_enabled())
+        return y.exp()
+
+    with selecting_attention(True):
+        attention_core(core, x).sum().backward()
+    attention_core(core, x).sum().backward()
+    assert len(ran) == 3, "once more in the first backward alone"
