@@ -21,7 +21,7 @@ SQUARED_BYTES = 2 * torch.float64.itemsize
 """Of each number of a piece, while a norm squares it."""
 
 
-class StageBytes(NamedTuple):
+class HeldBytes(NamedTuple):
     """Bytes of one stage.
 
     Args:
@@ -60,7 +60,7 @@ class StageBytes(NamedTuple):
         return held + self.sums + max(self.passing, self.sums + update)
 
 
-def stage_bytes(training: StageTraining, index: int) -> StageBytes:
+def stage_bytes(training: StageTraining, index: int) -> HeldBytes:
     """The bytes of a stage.
 
     Raises:
@@ -80,7 +80,7 @@ def stage_bytes(training: StageTraining, index: int) -> StageBytes:
             _passed(training, index, module, [*learned.values()])
     numbers, exact = sum(parameter.numel() for parameter in learned.values()), bool(training.exact_sums)
     gradients = sum(parameter.nbytes for parameter in learned.values())
-    return StageBytes(
+    return HeldBytes(
         state=sum(tensor.nbytes for tensor in state),
         passing=seen.most,
         gradients=gradients,

@@ -8,7 +8,7 @@ from torch import nn
 
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.swarm.stages.planned_bytes import StageBytes, stage_bytes
+from pipelined.swarm.stages.planned_bytes import HeldBytes, stage_bytes
 
 IN, WIDE, OUT, ROWS = 512, 2048, 4, 300
 LAYERS = [lambda: nn.Linear(IN, WIDE), lambda: nn.Linear(WIDE, OUT)]
@@ -45,7 +45,7 @@ def test_an_optimizer_that_needs_values_cannot_be_counted():
         stage_bytes(training_of(torch.optim.Adafactor), 0)
 
 
-STAGE = StageBytes(state=300, passing=1000, gradients=100, sums=100, norm=50)
+STAGE = HeldBytes(state=300, passing=1000, gradients=100, sums=100, norm=50)
 
 
 def test_a_peer_holds_sums_and_two_totals_in_a_pass_and_another_total_in_an_update_with_two_copies_of_the_gradients():
