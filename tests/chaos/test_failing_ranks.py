@@ -77,6 +77,7 @@ def test_survivors_name_the_dead_rank_its_stages_and_the_last_microbatch_receive
         )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("launcher", "fault"),
     [

@@ -73,6 +73,7 @@ def test_the_refusal_without_mailboxes_is_what_the_command_prints(capsys):
     assert capsys.readouterr().err == shown("text")[2]
 
 
+@pytest.mark.in_turns(2)
 def test_what_was_measured_is_laid_beside_what_was_expected(in_root, tmp_path, capsys):
     text = block_with("--against")
     for name in ("expected.json", "measured.json", "both.png"):

@@ -121,6 +121,7 @@ def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_
     assert told.ends == [f"average {replayed(training, orders)[0]}"]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("seed", [*range(6), LATE_BESIDE_BACKUP])
 def test_random_faults_leave_the_bits_of_plain_loops(seed):
     tell(seed, backups=1 + seed % 3)
@@ -267,6 +268,7 @@ def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(monke
     assert any("left before the last step" in each for each in told.told) == (dies == "first"), told.told
 
 
+@pytest.mark.in_turns(2)
 def test_a_new_backup_leaves_at_once_when_the_first_node_is_removed_before_it_has_sent_the_state(monkeypatch, tmp_path):
     """It is listed in the place, and has nothing to go on with: its cluster would wait for it for a further lease."""
     monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK)

@@ -87,6 +87,7 @@ def test_clusters_that_go_on_hold_no_older_stage_and_the_first_one_the_moments_f
     assert is_low(story.ratios(clusters, 0, rounds=True)), "the moments"
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("lost_stage", [0, 1])
 @pytest.mark.parametrize("blocking", [False, True])
 def test_clusters_that_go_on_hold_nothing_of_a_round_in_which_another_cluster_was_lost(tmp_path, blocking, lost_stage):

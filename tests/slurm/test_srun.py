@@ -79,6 +79,7 @@ def test_a_program_that_srun_started_names_srun_as_its_launcher():
     assert (done.returncode, done.stdout) == (0, "srun\n" * 2), done.stderr
 
 
+@pytest.mark.in_turns(2)
 def test_the_batch_script_of_the_docs_starts_four_ranks_with_its_flags(tmp_path):
     script, out = ROOT / "docs" / "deploy" / "gpt2.sbatch", tmp_path / "out"
     path = f"{python_with('mpich').parent}:{os.environ['PATH']}"

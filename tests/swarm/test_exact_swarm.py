@@ -178,6 +178,7 @@ MORE = [pytest.param(peers, trainers, seed, marks=pytest.mark.full) for peers in
         for seed in (None, *range(2, 8))]  # fmt: skip
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("peers", "trainers", "seed"), [(2, 1, 0), (3, 3, 1), *MORE])
 def test_the_parameters_have_the_same_bits_with_any_peers_trainers_and_faults(peers, trainers, seed, alone):
     found = trained(peers=peers, trainers=trainers, seed=seed)

@@ -9,6 +9,7 @@ from pipelined.swarm.records.steps import name_digest
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("away, delayed", [(0.1, False), (0.25, True)])
 def test_a_far_joiner_fetches_the_state_once_and_is_never_left_behind_again(away, delayed):
     """Steps take 0.3 s without it, so that some are decided in each of its round trips."""

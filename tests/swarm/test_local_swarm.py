@@ -12,6 +12,8 @@ from time import monotonic
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import pytest
+
 from tests.launching import ROOT
 
 SIZES = "--stages 2 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 4 --microbatch 2 --steps 100000 --lease 3"
@@ -57,6 +59,7 @@ def shown(page):
     return look, {**look, **{name: float(numbers[f"swarm_{name}"]) for name in ("step", "loss", "norm")}}
 
 
+@pytest.mark.in_turns(2)
 def test_what_it_shows_agrees_a_killed_peer_is_survived_and_nothing_is_left(tmp_path):
     path, temporary = tmp_path / "metrics", tmp_path / "tmp"
     temporary.mkdir()
@@ -96,6 +99,7 @@ def test_what_it_shows_agrees_a_killed_peer_is_survived_and_nothing_is_left(tmp_
     assert not list(temporary.glob("swarm-*")), "files are left"
 
 
+@pytest.mark.in_turns(2)
 def test_a_coordinator_that_fails_ends_it_all(tmp_path):
     journal = tmp_path / "journal"
     journal.write_text("this is none")

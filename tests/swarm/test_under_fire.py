@@ -31,6 +31,7 @@ def tell(first, last):
             assert (teller.returncode, said) == (0, ""), said
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.timeout(300)
 def test_random_faults_change_nothing():
     tell(0, SEEDS)

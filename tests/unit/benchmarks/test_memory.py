@@ -14,6 +14,7 @@ ROW = Holding(
 )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.timeout(120)
 def test_two_ranks_hold_what_they_may_and_one_process_is_reported_beside_them():
     command, env = mpirun("mpich", 2, "-m", "benchmarks.memory", *SMALL, "--json")

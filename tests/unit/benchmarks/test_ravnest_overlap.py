@@ -1,8 +1,11 @@
 """The benchmark of what rounds and late clusters cost: rounds cost little, and are counted in updates."""
 
+import pytest
+
 from benchmarks.ravnest_overlap import Options, rounds, table
 
 
+@pytest.mark.in_turns(2)
 def test_rounds_of_half_the_time_between_them_cost_at_most_a_twentieth(one_thread):
     found = rounds(Options(width=16, rate=0.4e6, steps=16))
     assert min(found["shares"]) >= 0.95

@@ -55,6 +55,7 @@ def test_an_unexpected_message_a_task_and_a_descriptor_are_seen():
     assert between == tuple(level + 1 for level in before) and after == before
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("over", "processes"),
     [("swarm", 1), pytest.param("tcp", 2, marks=pytest.mark.full), pytest.param("mpi", 2, marks=pytest.mark.full)],

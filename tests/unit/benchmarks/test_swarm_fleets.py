@@ -41,6 +41,7 @@ def test_a_mixed_fleet_does_nearly_what_its_parts_do():
     assert rate(slow + fast) >= 0.9 * (rate(slow) + rate(fast))
 
 
+@pytest.mark.in_turns(2)
 def test_a_sum_beside_the_next_step_costs_no_time():
     at_once = fleet_actors([[1.0] * 2] * 3, 6, 8e8, batch=24)
     late = replace(at_once, delayed=True)

@@ -148,6 +148,7 @@ def test_data_parallelism_is_not_tried_where_the_user_chose_otherwise():
     assert {one.candidate.plan.depth for one in result.worth_trying(3)} == {2}
 
 
+@pytest.mark.in_turns(2)
 def test_all_ranks_run_what_took_least():
     model = planned_model_of(
         GPT2Flags(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False)

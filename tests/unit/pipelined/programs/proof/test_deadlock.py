@@ -50,6 +50,7 @@ def agreement(seed, number, damages, **limits):
     return verdicts
 
 
+@pytest.mark.in_turns(2)
 def test_the_proof_agrees_with_the_execution_of_thousands_of_damaged_programs():
     verdicts = agreement(1, PROGRAMS, DAMAGES)
     assert min(verdicts[True], verdicts[False]) > PROGRAMS / 10
