@@ -81,7 +81,7 @@ class Front:
         return replace(self._candidate, plan=replace(self._candidate.plan, layout=layout))
 
 
-Entry = Candidate | OpenTeams | Front | TooBig
+Waiting = Candidate | OpenTeams | Front | TooBig
 
 
 def held_by_layouts(
@@ -109,7 +109,7 @@ class Queue:
     """
 
     def __init__(self, request: SearchRequest):
-        self.waiting: list[tuple[float, int, Entry]] = []
+        self.waiting: list[tuple[float, int, Waiting]] = []
         self.considered, self.too_big, self.least = 0, 0, inf
         self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], tuple[Workload, float]]()
         self._lightened = set[str]()
@@ -150,7 +150,7 @@ class Queue:
         bound = least_seconds(candidate, workload, request.machine, request.all_reduce)
         self._push(bound, OpenTeams(candidate) if is_open(candidate.plan) else candidate)
 
-    def _push(self, bound: float, entry: Entry, worst: float = inf) -> None:
+    def _push(self, bound: float, entry: Waiting, worst: float = inf) -> None:
         if bound <= worst and bound < inf:
             heappush(self.waiting, (bound, next(self._order), entry))
 
