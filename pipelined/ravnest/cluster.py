@@ -172,10 +172,10 @@ class ClusterMember:
         kept: KeptOrder,
         order: NodeOrder | None,
     ) -> tuple[int, bool]:
-        """See `ClusterRun.beside`."""
+        """See `ClusterRun.train_overlapped`."""
         clusters = run.clusters
         if len(clusters.rows) == 1:
-            return await run.alone(saver, kept)
+            return await run.train_alone(saver, kept)
         rounds = Rounds(
             everyone,
             clusters,
@@ -188,8 +188,8 @@ class ClusterMember:
             kept=kept,
         )
         if run.training.overlapped:
-            return await run.beside(rounds, order.added if order else {}, kept.added)
-        return await run.between(rounds)
+            return await run.train_overlapped(rounds, order.added if order else {}, kept.added)
+        return await run.train_blocking(rounds)
 
     def _backed(
         self, training: ClusterTraining, clusters: Clusters, place: tuple[int, int], world: Transport, actor: Actor

@@ -38,10 +38,10 @@ class ClusterRun:
     limit: int | None = None
     backed: BackedPlace | None = None
 
-    async def alone(self, saver: StageSaver | None, kept: KeptOrder) -> tuple[int, bool]:
+    async def train_alone(self, saver: StageSaver | None, kept: KeptOrder) -> tuple[int, bool]:
         """Train all steps in the only cluster, which saves its own values where several would be averaged.
 
-        Returns: as `beside`.
+        Returns: as `train_overlapped`.
         """
         training, steps = self.training, self._steps
         every, spans = training.every * training.microbatches, len(training.spans_of(self.clusters, 0))
@@ -72,8 +72,8 @@ class ClusterRun:
             await save(spans)
         return len(steps), completed
 
-    async def between(self, rounds: Rounds) -> tuple[int, bool]:
-        """Train span by span, and drain for the round after each. Returns: as `beside`."""
+    async def train_blocking(self, rounds: Rounds) -> tuple[int, bool]:
+        """Train span by span, and drain for the round after each. Returns: as `train_overlapped`."""
         clusters, number, done = self.clusters, self.number, 0
         spans = self.training.spans_of(clusters, number)
         for span in [*clusters.opening * [range(0)], *spans]:
@@ -86,29 +86,31 @@ class ClusterRun:
                 return done, False
         return done, True
 
-    async def beside(self, rounds: Rounds, order: Mapping[int, int], added: dict[int, int]) -> tuple[int, bool]:
+    async def train_overlapped(
+        self, rounds: Rounds, add_after: Mapping[int, int], added: dict[int, int]
+    ) -> tuple[int, bool]:
         """Train all steps, with rounds beside them, and one more at the end.
 
         Args:
-            order, added: see `OverlappedRounds`.
+            add_after, added: see `OverlappedRounds`.
         Returns: the steps trained, by the cluster's own count, and whether the last round is committed; if not, these
             clusters end.
         """
         training, clusters, number, steps = self.training, self.clusters, self.number, self._steps
         snapshots = training.snapshots(clusters)[clusters.opening :]
         actor = self.trainer.context.actor
-        beside = OverlappedRounds(
-            rounds, actor, snapshots=snapshots, order=order, added=added, weigh=partial(self._weight, rounds)
+        overlapped = OverlappedRounds(
+            rounds, actor, snapshots=snapshots, add_after=add_after, added=added, weigh=partial(self._weight, rounds)
         )
 
         async def after_update(updates: int) -> None:
-            await beside.after_update(updates)
-            if self.backed and beside.ended:
+            await overlapped.after_update(updates)
+            if self.backed and overlapped.ended:
                 self.backed.end_after(updates)
 
         if clusters.opening and number < clusters.kept:
             await self.trainer.prepare()  # its small messages would wait behind the round's
-            await beside.begin()
+            await overlapped.begin()
         elif clusters.opening:
             if not await self._average(rounds):
                 return 0, False
@@ -117,8 +119,8 @@ class ClusterRun:
         if steps:
             report = await self._train(steps, after_update)
             steps, stopped = range(report.step + 1), report.stop
-        await beside.finish(len(steps) * training.microbatches)
-        if stopped or beside.ended:
+        await overlapped.finish(len(steps) * training.microbatches)
+        if stopped or overlapped.ended:
             return len(steps), False
         return len(steps), await self._average(rounds)
 
@@ -152,7 +154,7 @@ class ClusterRun:
         if not self.backed or len(self.clusters.backups) < len(self.clusters.rows[0]):
             return None
         actor, begins = self.trainer.context.actor, self.training.snapshots(self.clusters)
-        return EmptyRounds(self.log, actor, writes=actor.rank == 0, begins=begins, order=self.backed.order.added)
+        return EmptyRounds(self.log, actor, writes=actor.rank == 0, begins=begins, add_after=self.backed.order.added)
 
     async def _train(self, steps: range, then: AfterUpdate = do_nothing) -> StepReport:
         """Train these steps, or fewer if these clusters end; returns the report of the last one.

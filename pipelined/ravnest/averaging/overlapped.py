@@ -27,8 +27,8 @@ class OverlappedRounds:
     Args:
         actor: the parent of the rings.
         snapshots: the updates after which they begin.
-        order: by round the updates after which its difference is to be added; rounds without an entry: as soon as it
-            is there.
+        add_after: by round the updates after which its difference is to be added; rounds without an entry: as soon as
+            it is there.
         added: by round the updates after which its difference was added, written here; a refused round has none.
         weigh: the weight of this cluster in the next round; see `Rounds.average`.
 
@@ -42,11 +42,11 @@ class OverlappedRounds:
         actor: Actor,
         *,
         snapshots: Collection[int],
-        order: Mapping[int, int],
+        add_after: Mapping[int, int],
         added: dict[int, int],
         weigh: Callable[[], float | None],
     ):
-        self._rounds, self._actor, self._snapshots, self._order = rounds, actor, snapshots, order
+        self._rounds, self._actor, self._snapshots, self._add_after = rounds, actor, snapshots, add_after
         self._running: asyncio.Task[RoundEnd] | None = None
         self._snapshot = self._average = torch.empty(0)
         self._added, self._weigh, self._number, self.ended = added, weigh, 0, False
@@ -77,7 +77,7 @@ class OverlappedRounds:
             self._snapshot = self._average = torch.empty(0)
 
     def _is_its_turn(self, updates: int, running: "asyncio.Task[RoundEnd]") -> bool:
-        turn = self._order.get(self._number)
+        turn = self._add_after.get(self._number)
         return running.done() if turn is None else updates >= turn
 
 
@@ -90,20 +90,22 @@ class EmptyRounds:
         actor: the parent of what waits for a round.
         writes: whether this node commits the rounds.
         begins: by round the updates after which it begins.
-        order: by round the updates after which a node waits for it.
+        add_after: by round the updates after which a node waits for it.
 
     Attributes:
         ended: as in `OverlappedRounds`.
     """
 
-    def __init__(self, log: RoundLog, actor: Actor, *, writes: bool, begins: Sequence[int], order: Mapping[int, int]):
-        self._log, self._actor, self._writes, self._begins, self._order = log, actor, writes, begins, order
+    def __init__(
+        self, log: RoundLog, actor: Actor, *, writes: bool, begins: Sequence[int], add_after: Mapping[int, int]
+    ):
+        self._log, self._actor, self._writes, self._begins, self._add_after = log, actor, writes, begins, add_after
         self._running: asyncio.Task[bool] | None = None
         self._done, self.ended = 0, False
 
     async def after_update(self, updates: int) -> None:
         """Wait for the last round if it is its turn, and begin the next one if that is due."""
-        if updates >= self._order.get(self._done + 1, updates + 1):
+        if updates >= self._add_after.get(self._done + 1, updates + 1):
             await self.finish()
         if not self.ended and updates in self._begins[self._done : self._done + 1]:
             self._running = self._actor.start(self._settle(self._done + 1))
