@@ -32,7 +32,9 @@ ZERO = {
     "eval_windows": "0 scores all windows",
 }
 """What 0 means, for those of these numbers where it is a word of its own."""
-AUTO_PLAN = Path("auto")
+AUTO = "auto"
+"""Of --tensor: the planner chooses the ranks of a worker; of --layout: it is searched."""
+AUTO_PLAN = Path(AUTO)
 """Instead of a plan file: measure and plan before the first step."""
 ALIASES = ("stages",)
 """The second names of flags, which a file may use too."""

@@ -8,14 +8,12 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from apps.common.arguments import check_sample
-from apps.common.flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
+from apps.common.flags import AUTO, MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
 from apps.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
 
 __all__ = ["GPT2Flags", "flag", "parse"]
 PROGRAM = "python -m apps.gpt2"
-AUTO = "auto"
-"""Of --tensor: the planner chooses."""
 PUBLISHED, TOKENIZER, SYMBOLS = "gpt2", "gpt2", 50257
 """What the published models are called, or begin with; their tokenizer, and its symbols."""
 LR, SEQUENCE = 6e-4, 1024

@@ -9,9 +9,8 @@ from dataclasses import replace
 from os import sched_getaffinity
 from typing import Any
 
-from apps.common.flags import AUTO_PLAN, start_of
+from apps.common.flags import AUTO, AUTO_PLAN, start_of
 from apps.gpt2.checks import MEASURED
-from apps.gpt2.config import AUTO as OPEN
 from apps.gpt2.job import Job
 from apps.gpt2.plan_file import arrangement, is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
@@ -109,7 +108,7 @@ async def _measured(transport: Transport, job: Job, launch: Launch) -> Decision:
 def _planned_model(job: Job) -> PlannedGPT2:
     """What is planned; a run that names no schedule, and fixes T, keeps Chimera where the rule chose it."""
     config = job.config
-    if config.plan != AUTO_PLAN and config.tensor != OPEN and job.plan.schedule == "chimera":
+    if config.plan != AUTO_PLAN and config.tensor != AUTO and job.plan.schedule == "chimera":
         config = replace(config, schedule="chimera")
     return replace(planned_model_of(config, job.plan.batch), model=job.model, sequence=job.sequence, runs=True)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from apps.common.choose import UNCLIPPED, choose_plan, clip_of
-from apps.common.flags import AUTO_PLAN, config_json
+from apps.common.flags import AUTO, AUTO_PLAN, config_json
 from apps.common.plan_table import plan_table
 from apps.common.presets import find_preset
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.open_layout import AUTO, is_searched, searched
+from apps.gpt2.open_layout import is_searched, searched
 from apps.gpt2.plan_file import follow_plan, identity
 from apps.gpt2.team import check_team, described, split_of, split_text
 from apps.gpt2.team_costs import sizes

@@ -6,6 +6,7 @@ All ranks search alike: prices are those of `LINKS`, not measured ones, so that 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from apps.common.flags import AUTO
 from apps.gpt2.operators import chain
 from apps.gpt2.team_costs import moves_of_front, team_chain
 from apps.lm.models.gpt2_presets import ModelConfig
@@ -20,7 +21,7 @@ from pipelined.sharding.search.pricing import PricedChain
 from pipelined.sharding.search.report import ShardRequest, find_sharding
 from pipelined.simulation.machine import Machine
 
-AUTO, PAPER = "auto", "paper"
+PAPER = "paper"
 LINKS = Links()
 """The planner's links where none are measured."""
 

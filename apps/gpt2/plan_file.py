@@ -9,8 +9,7 @@ from re import sub
 from typing import Any
 
 from apps.common.choose import refuse_other_plan
-from apps.common.flags import AUTO_PLAN
-from apps.gpt2.config import AUTO as OPEN
+from apps.common.flags import AUTO, AUTO_PLAN
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.team import split_text
 from apps.lm.models.gpt2_presets import ModelConfig
@@ -36,7 +35,7 @@ def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
 
 def is_open(config: GPT2Flags) -> bool:
     """Whether the planner chooses what was left open: all of the arrangement, or the ranks of a worker."""
-    return config.plan == AUTO_PLAN or (config.plan is None and (config.tensor == OPEN or not given(config)))
+    return config.plan == AUTO_PLAN or (config.plan is None and (config.tensor == AUTO or not given(config)))
 
 
 def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from apps.common.flags import AUTO
 from apps.common.run.checks import check_delayed
-from apps.gpt2.config import AUTO, GPT2Flags
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import BATCH, model_of, sequence_of
-from apps.gpt2.open_layout import AUTO as OPEN_LAYOUT
 from apps.gpt2.open_layout import is_searched
 from apps.gpt2.operators import chain
 from apps.gpt2.plan_file import given, identity
@@ -200,7 +200,7 @@ def planned_model_of(config: GPT2Flags, batch: int | None = None) -> PlannedGPT2
     check_delayed(config)
     model = model_of(config)
     if config.layout is not None:  # the planner searches what auto leaves open
-        config = replace(config, layout=None if config.layout == OPEN_LAYOUT else resolved(config.layout))
+        config = replace(config, layout=None if config.layout == AUTO else resolved(config.layout))
         if is_searched(config.layout):
             fact = f"a planner searches the factors of all operators or of none (--layout {config.layout})"
             raise UsageError(f"{fact}; give --layout auto, or the factors of every operator")

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from apps.common.flags import AUTO_PLAN, RunFlags, parse_flags
+from apps.common.flags import AUTO, AUTO_PLAN, RunFlags, parse_flags
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from apps.rows.training import Training
 
 F = TypeVar("F", bound="RowFlags")
-
-AUTO = "auto"
-"""Of --tensor: the planner chooses; of --layout: it is searched."""
 
 
 class RowTask(ABC):

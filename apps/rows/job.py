@@ -5,8 +5,8 @@ from typing import Any
 
 from apps.common.choose import choose_plan, clip_of, refuse_other_plan
 from apps.common.config_file import LEFT_OPEN
-from apps.common.flags import AUTO_PLAN, config_json
-from apps.rows.config import AUTO, RowFlags, RowTask
+from apps.common.flags import AUTO, AUTO_PLAN, config_json
+from apps.rows.config import RowFlags, RowTask
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import Plan
 
