@@ -45,7 +45,7 @@ class LateState:
     ):
         self._world, self._layers, self._stage = world, layers, stage
         self._places = [(n, place) for n, row in enumerate(clusters.rows) for place in row]
-        cluster, kept = self._places[world.rank][0], len(clusters.rows) - clusters.going.late
+        cluster, kept = self._places[world.rank][0], clusters.kept
         self._sends, self._receives = cluster == 0, cluster >= kept
         self._others = range(kept, len(clusters.rows)) if self._sends else range(1)
         self._state = State()

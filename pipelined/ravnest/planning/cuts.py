@@ -69,7 +69,7 @@ class Cuts:
         mask, depth, first, cut = _mask(members), len(members), 0, list[CutStage]()
         reached = float(self._rest(rests, mask, depth, limit, orders)[0])
         for stage in range(depth):
-            for node in [orders[stage]] if orders else _members(mask):
+            for node in [orders[stage]] if orders else members_of(mask):
                 rest = self._rest(rests, mask ^ 1 << node, depth, limit, orders)
                 row = np.maximum(self._costs(node, stage, depth, limit)[first], rest)
                 if row.min() <= reached:
@@ -100,7 +100,7 @@ class Cuts:
                         self._costs(node, stage, depth, limit),
                         self._rest(table, mask ^ 1 << node, depth, limit, order),
                     ).min(axis=1)
-                    for node in ([order[stage]] if order else _members(mask))
+                    for node in ([order[stage]] if order else members_of(mask))
                 ],
                 axis=0,
             )
@@ -141,7 +141,8 @@ def _mask(members: Sequence[int]) -> int:
     return sum(1 << node for node in members)
 
 
-def _members(mask: int) -> list[int]:
+def members_of(mask: int) -> list[int]:
+    """The numbers of the nodes in a set."""
     return [node for node in range(mask.bit_length()) if mask >> node & 1]
 
 

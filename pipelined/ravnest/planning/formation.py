@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.cuts import Objective
+from pipelined.ravnest.planning.cuts import Objective, members_of
 from pipelined.ravnest.planning.genetic import ClusterSearch, evolve
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.settling import Settling
@@ -73,7 +73,7 @@ class Formation:
 
         def cost(mask: int) -> float:
             if mask not in known:
-                known[mask] = self.cost(_members(mask))
+                known[mask] = self.cost(members_of(mask))
             return known[mask]
 
         best, found = (float("inf"), float("inf")), None
@@ -81,7 +81,7 @@ class Formation:
             costs = [cost(mask) for mask in masks]
             if float("inf") not in costs and (score := self.score(costs)) < best:
                 best, found = score, tuple(masks)
-        return None if found is None else tuple(tuple(_members(mask)) for mask in found)
+        return None if found is None else tuple(tuple(members_of(mask)) for mask in found)
 
     def genetic(self, clusters: int, seed: int = 0) -> Partition | None:
         """A good partition into this many feasible clusters, by the genetic search; None where it finds none.
@@ -144,7 +144,3 @@ def form(formation: Formation, clusters: int, method: Method) -> Partition | Non
 
 def _groups(assigned: Sequence[int], clusters: int) -> list[tuple[int, ...]]:
     return [tuple(node for node, of in enumerate(assigned) if of == cluster) for cluster in range(clusters)]
-
-
-def _members(mask: int) -> list[int]:
-    return [node for node in range(mask.bit_length()) if mask >> node & 1]
