@@ -1,11 +1,11 @@
-"""docs/ravnest.md: its command plans its pool."""
+"""docs/ravnest-plan.md: its command plans its pool."""
 
 import re
 
 from apps.ravnest.__main__ import main
 from tests.launching import ROOT
 
-TEXT = (ROOT / "docs" / "ravnest.md").read_text()
+TEXT = (ROOT / "docs" / "ravnest-plan.md").read_text()
 
 
 def test_the_command_plans_the_pool_that_is_shown(tmp_path, monkeypatch, capsys):
