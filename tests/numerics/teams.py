@@ -49,13 +49,11 @@ class TeamCase(Case):
                 sizes,
                 factors_of(self.layout, self.tensor),
                 states_of(self.layout),
-                recompute_attention=self.recompute_attention,
+                recompute_attention=self.again,
             )
         layout = self.layout.replace("mixed", MIXED.get(self.tensor, ""))
         layout, _, state = layout.partition("+")
-        return ShardedGPT2(
-            sizes, factors_of(layout, self.tensor), state or "none", recompute_attention=self.recompute_attention
-        )
+        return ShardedGPT2(sizes, factors_of(layout, self.tensor), state or "none", recompute_attention=self.again)
 
     def __str__(self):
         extras = [self.scale] * (self.scale != "direct") + ["recompute"] * self.recompute + ["again"] * self.again
