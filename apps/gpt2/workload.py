@@ -7,6 +7,7 @@ given speed, until they are measured.
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 from apps.gpt2.memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes, shapes
@@ -39,7 +40,7 @@ def workload(
         recompute_attention: whether the cores of attentions are computed again in the backward.
         product: bytes of a number of the dtype of autocast; 0: there is none.
     """
-    product = product or FLOAT
+    held: dict[str, Any] = {"recompute_attention": recompute_attention, "product": product or FLOAT}
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
     for layers in cut:
@@ -50,12 +51,8 @@ def workload(
                 forward=forward,
                 backward=2 * forward,
                 message_bytes=plan.microbatch * sequence * config.d_model * itemsize,
-                activation_bytes=activation_bytes(*share, recompute_attention=recompute_attention, product=product)
-                * itemsize
-                // FLOAT,
-                pending_bytes=pending_bytes(*share, recompute_attention=recompute_attention, product=product)
-                * itemsize
-                // FLOAT,
+                activation_bytes=activation_bytes(*share, **held) * itemsize // FLOAT,
+                pending_bytes=pending_bytes(*share, **held) * itemsize // FLOAT,
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )
