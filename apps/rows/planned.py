@@ -9,6 +9,7 @@ from apps.common.numerics import DTYPES, numerics
 from apps.rows.config import RowFlags, RowTask
 from apps.rows.job import resolve
 from collectives import Links
+from pipelined.aio.progress import say_nothing
 from pipelined.api.data.batch import converted
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_splits import PlannedSplits
@@ -67,4 +68,4 @@ def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> Plan
         UsageError: nothing fits the memory, or no team can split the model.
     """
     request = PlanRequest(launch.world_size or 1, None, machine_of(None, None, unstated=Links()))
-    return find_plan(planned_row(PlannedRow, config, batch), launch, request, lambda line: None, program).content
+    return find_plan(planned_row(PlannedRow, config, batch), launch, request, say_nothing, program).content

@@ -14,6 +14,10 @@ Say = Callable[[str], None]
 """Prints a line."""
 
 
+def say_nothing(line: str) -> None:
+    """A `Say` where nothing is to be printed."""
+
+
 class Progress:
     """The progress of one piece of work, which begins now.
 

@@ -1,13 +1,13 @@
 """A search with costs that are measured on the ranks of the job."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
+from pipelined.aio.progress import Say, say_nothing
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.request import SearchRequest
@@ -41,7 +41,7 @@ class MeasuredSearch:
     asynchronous: bool = False
     effort: Effort = THOROUGH
     max_seconds: float = inf
-    progress: Callable[[str], None] = lambda line: None
+    progress: Say = say_nothing
 
     async def run(self, transport: Transport) -> tuple[SearchResult, dict[str, Any]] | None:
         """The result and the measured costs as JSON on rank 0, None elsewhere; all ranks call this together.

@@ -8,6 +8,7 @@ result is that of simulating all, where a shorter stage never makes a step longe
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from pipelined.aio.progress import Say, say_nothing
 from pipelined.errors import UsageError
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
 from pipelined.planner.costs import not_split
@@ -83,7 +84,7 @@ class _Found:
 
 def search(
     request: SearchRequest,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Say = say_nothing,
     stop: Callable[[], bool] = lambda: False,
 ) -> SearchResult:
     """Find the plans with the shortest steps. Where a loop is running, call this through `asyncio.to_thread`.

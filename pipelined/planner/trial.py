@@ -5,7 +5,7 @@ the second time in reverse order, so that a period of noise does not affect the 
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor, TorchExecutor
+from pipelined.aio.progress import Say, say_nothing
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import split_model
@@ -50,7 +51,7 @@ async def try_best(
     result: SearchResult | None,
     *,
     most: int,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Say = say_nothing,
 ) -> SearchResult | None:
     """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the result."""
     outcomes = result.worth_trying(most) if result else []
@@ -70,7 +71,7 @@ async def try_plans(
     model: MeasuredModel,
     plans: Sequence[Candidate],
     executor: Executor,
-    progress: Callable[[str], None],
+    progress: Say,
 ) -> list[float]:
     """Seconds of a step of each plan, the median over steps of the slowest rank's time; an empty list except on rank 0.
 

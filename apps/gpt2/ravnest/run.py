@@ -28,6 +28,7 @@ from pipelined.actors.agree import AgreedError, agree, broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.actors.host_memory import free_memory
 from pipelined.aio.nursery import Nursery, cancelled
+from pipelined.aio.progress import say_nothing
 from pipelined.errors import UsageError
 from pipelined.membership.connection import connected, member_node
 from pipelined.membership.node import Node
@@ -97,10 +98,8 @@ class Rank:
     async def _serve(self, node: Node, url: str) -> None:
         saving = Saving(self.store, 1, self.run) if self.store else None
         member = cluster_member(node, self.training, self.executor, saving=saving)
-        planned, say = (
-            planned_places(self.task, saves=bool(saving)),
-            _say_nothing if self.transport.rank else print_line,
-        )
+        planned = planned_places(self.task, saves=bool(saving))
+        say = say_nothing if self.transport.rank else print_line
         several = len(set(self.transport.nodes)) > 1
         line = (await measured_line(node, url) if several else None) or NOT_MEASURED
         capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
@@ -221,7 +220,3 @@ async def _least_here(transport: Transport, what: str, own: T) -> T:
     """The least of all ranks of a machine."""
     found = await broadcast(transport, f"every {what}", await gather(transport, what, own))
     return min(found[rank] for rank in transport.ranks_here)
-
-
-def _say_nothing(text: str) -> None:
-    """Rank 0 alone reports."""

@@ -16,6 +16,7 @@ from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, prepare
 from apps.lm.data.text import Text
 from pipelined.actors.agree import agree, gather
 from pipelined.aio.nursery import Nursery, cancelled
+from pipelined.aio.progress import say_nothing
 from pipelined.membership.node import Node
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
@@ -50,11 +51,11 @@ async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
     stop, stays = asyncio.Event(), asyncio.Event()
     async with Nursery() as tasks:
         address = rank.address("rank", url)
-        serving = tasks.create_task(serve(address, lambda record: rank.session, rank, stop=stays, say=_say_nothing))
+        serving = tasks.create_task(serve(address, lambda record: rank.session, rank, stop=stays, say=say_nothing))
         stopping = tasks.create_task(request.set(stop))
         if rank.transport.rank == 0:
             address = rank.address("trainer", url)
-            async with joined_trainer(address, rank.trained, stop=stays, say=_say_nothing) as joined:
+            async with joined_trainer(address, rank.trained, stop=stays, say=say_nothing) as joined:
                 await RankZero(rank, joined, url, stop).run()
         else:
             await _follow(rank, url, stop)
@@ -79,7 +80,7 @@ async def _train(rank: Rank, url: str, stop: asyncio.Event) -> None:
     if rank.trains:
         address = rank.address("trainer", url)
         with suppress(Stopped):
-            await train(address, rank.trained, _leave, stop=stop, on_step=lambda event: None, say=_say_nothing)
+            await train(address, rank.trained, _leave, stop=stop, on_step=lambda event: None, say=say_nothing)
 
 
 async def _leave(observer: Node) -> None:
@@ -90,7 +91,3 @@ async def _set_on_message(stop: asyncio.Event, transport: Transport) -> None:
     """Set the event when rank 0 requests a stop."""
     await transport.receive(0, STOP)
     stop.set()
-
-
-def _say_nothing(text: str) -> None:
-    """Rank 0 alone reports, by its own lines."""

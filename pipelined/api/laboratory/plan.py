@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from collectives import Links
+from pipelined.aio.progress import Say, say_nothing
 from pipelined.api.arrangement import Arrangement
 from pipelined.api.data.batch import Batch
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_splits import PlannedSplits
-from pipelined.api.laboratory.planning import Planned, PlanRequest, ReportLine, find_plan, stated_costs
+from pipelined.api.laboratory.planning import Planned, PlanRequest, find_plan, stated_costs
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, UserModel, bind
 from pipelined.api.user_optimizer import OptimizerBuilder
@@ -61,7 +62,7 @@ def plan(
     memory_limit: float | None = None,
     stale: bool = False,
     tries: int | None = None,
-    progress: ReportLine = lambda line: None,
+    progress: Say = say_nothing,
     **knobs: Value,
 ) -> Planned:
     """Find the fastest arrangement of a model: measure this machine, search by simulation, and try the best.
@@ -132,7 +133,7 @@ def plan_to_train(
     """
     layers = PlannedSplits(model, batch, optimizer, numerics, wanted.fixed(numerics))
     request = PlanRequest(wanted.ranks(launch), None, machine_of(None, None, unstated=Links()))
-    return outside_of_a_loop(partial(find_plan, layers, launch, request, lambda line: None, "pipelined.plan"))
+    return outside_of_a_loop(partial(find_plan, layers, launch, request, say_nothing, "pipelined.plan"))
 
 
 def _mean(output: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,13 @@
 """The fastest arrangement of a model: measure, search, try. Behind `pipelined.plan` and `python -m pipelined plan`."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipelined.actors.agree import AgreedError, broadcast
+from pipelined.aio.progress import Say, say_nothing
 from pipelined.api.laboratory.names import require_names
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError
@@ -27,7 +28,6 @@ from transports import Transport
 
 SPEED = ("flops", "overhead", "coding")
 """Floating-point operations a second, seconds an instruction, and seconds a byte of a message in the codec."""
-ReportLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
     return Stated(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
 
 
-def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progress: ReportLine, command: str) -> Planned:
+def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progress: Say, command: str) -> Planned:
     """The fastest plan; under a launcher all ranks call this together, and all get the same.
 
     Args:
@@ -195,7 +195,7 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
 class _Measuring:
     """A measurement on all ranks, the search on rank 0, and the trials on all."""
 
-    def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, progress: ReportLine):
+    def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, progress: Say):
         self._model, self._launch, self._request, self._tries, self._progress = model, launch, request, tries, progress
         self._found: Planned | None = None
         self._refused: UsageError | None = None
@@ -222,7 +222,7 @@ class _Measuring:
 
         request, model = self._request, self._model
         limit = await agreed_limit(transport, request.limit_on(self._launch, gpu_bytes()))
-        progress = self._progress if transport.rank == 0 else _quietly
+        progress = self._progress if transport.rank == 0 else say_nothing
         measured = MeasuredSearch(
             model=model,
             launch=self._launch,
@@ -239,7 +239,3 @@ class _Measuring:
         content = None if best is None else planned(best, costs)
         plain = await broadcast(transport, "planned", content and content.plain())
         return Planned(content or PlanFile.of(plain, model.fixed.get("schedule")), best)
-
-
-def _quietly(line: str) -> None:
-    """Report no progress."""

@@ -14,6 +14,7 @@ import torch
 
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
+from pipelined.aio.progress import Say, say_nothing
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed
 from pipelined.api.model.sequential import Loss
@@ -56,7 +57,7 @@ def serve(
     grace: float = 20.0,
     listen: str | None = None,
     name: str = "",
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> None:
     """Serve a stage of a swarm until a stop request (SIGTERM): then hand the state to another peer, and return.
 
@@ -111,7 +112,7 @@ def train(
     listen: str | None = None,
     name: str = "",
     report: Callable[[StepReport], None] = lambda report: None,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> Trained:
     """Train a model in a swarm: this process sends microbatches through the peers, and holds no parameters meanwhile.
 
@@ -170,7 +171,7 @@ def local(
     exact_sums: bool = False,
     slots: int = 4,
     report: Callable[[StepReport], None] = lambda report: None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = say_nothing,
 ) -> Trained:
     """Train in a whole swarm inside this process: a directory, peers and a trainer, over TCP on this machine.
 
