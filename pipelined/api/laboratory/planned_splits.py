@@ -90,14 +90,13 @@ class PlannedSplits(PlannedLayers):
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
         """See `SplitModel`."""
         texts, front = self._front(plan, machine)
-        forward, backward, _, update, _ = np.moveaxis(front.costs, 2, 0)
-        return texts, np.stack([forward + backward, update], axis=2)
+        return texts, np.stack([front.of("forward") + front.of("backward"), front.of("update")], axis=2)
 
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
         """See `SizedLayouts`. The optimizer keeps at least as much of a number as of all numbers together."""
         _, front = self._front(plan, machine)
         whole, even = self.workload(plan), self.team(plan, machine)[0]
-        numbers, kept = front.costs[:, :, 4], front.costs[:, :, 2] * plan.stage_map.parts
+        numbers, kept = front.of("numbers"), front.of("kept") * plan.stage_map.parts
         frozen = np.array([stage.frozen_bytes for stage in whole.stages]) + np.zeros_like(numbers)
         elements = np.zeros((len(numbers), len(groups)))
         for place, (stages, full, share) in enumerate(zip(groups, whole.parameters, even.parameters, strict=True)):

@@ -53,6 +53,10 @@ class RowFront(NamedTuple):
     factors: Sequence[FactorsByName]
     costs: Numbers
 
+    def of(self, cost: str) -> Numbers:
+        """One of the costs, by its name in `PartCosts`. Shape: (layouts, stages)."""
+        return self.costs[:, :, PartCosts._fields.index(cost)]
+
 
 def row_front(chain: RowChain, microbatches: int) -> RowFront:
     """The layouts among which the best is; none where layers that share a weight fit in no common way.
@@ -104,7 +108,7 @@ def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
     """Of each stage the costs that every layout has: its input, and the parameters that no factors split."""
     found, counted = [np.zeros(len(PartCosts._fields)) for _ in row.ends[1:]], set[str]()
     for stage, end in enumerate(row.ends[:-1]):
-        found[stage][2] = row.options[end][0].enters.array.nbytes
+        found[stage] += PartCosts(kept=row.options[end][0].enters.array.nbytes)
     for place, (row_name, row_module) in enumerate(chain.row):
         stage = sum(start <= place for start in chain.starts)
         for name, module in leaves(row_name, row_module):
