@@ -18,6 +18,18 @@ class UsageError(ValueError):
     """Invalid input: the message gives the fact, the numbers and the remedy; no traceback is shown."""
 
 
+class UnknownFlags(UsageError):
+    """A command line has flags that its program does not know.
+
+    Args:
+        flags: these, as they were given, without their values.
+    """
+
+    def __init__(self, message: str, flags: tuple[str, ...]):
+        super().__init__(message)
+        self.flags = flags
+
+
 class Refused(SystemExit, UsageError):
     """A `UsageError` that is printed already. Where nothing catches it, the process ends with code 2."""
 

@@ -1,4 +1,4 @@
-"""A dataclass of flags as a command line, whose help has the flags in groups. No torch.
+"""A dataclass of flags as a command line; its help has the flags in groups. No torch.
 
 The dataclass may have further dataclasses as fields; a flag of any of them stands in the group of the table. The
 docstring below a field is the help of its flag.
@@ -14,11 +14,11 @@ from functools import cache
 from io import StringIO
 from itertools import groupby, pairwise
 from textwrap import dedent
-from typing import Annotated, Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import tyro
 
-from pipelined.errors import UsageError, guess
+from pipelined.errors import UnknownFlags, UsageError, guess
 from pipelined.schedules import Knob
 
 SCHEDULE = "schedule and plan"
@@ -75,16 +75,16 @@ def parse_words(
         SystemExit: 0 after --help. UsageError: an unknown flag, a value of another type, or as `kind` raises.
     """
     form, settings = form_of(kind, default, knobs), _settings(words, program, about or kind.__doc__)
-    values = values_of(one_message(program, lambda: tyro.cli(form, **settings), _strangers(kind, words)))
+    values = values_of(one_message(program, lambda: tyro.cli(form, **settings), _unknown_of(form, words)))
     return filled(kind, values), values
 
 
 def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program: str, about: str) -> T:
     """The same for a program of several commands: the flags of the command that the words begin with."""
-    forms: dict[str, Callable[..., Any]] = {name: form_of(kind) for name, kind in commands.items()}
+    forms: dict[str, type] = {name: form_of(kind) for name, kind in commands.items()}
     settings = _settings(words, program, about)
-    strangers = _strangers(commands[words[0]], words) if words and words[0] in commands else []
-    found = one_message(program, lambda: tyro.extras.subcommand_cli_from_dict(forms, **settings), strangers)
+    unknown = _unknown_of(forms[words[0]], words) if words and words[0] in forms else {}
+    found = one_message(program, lambda: tyro.extras.subcommand_cli_from_dict(forms, **settings), unknown)
     name = next(name for name, form in forms.items() if type(found) is form)
     return filled(commands[name], values_of(found))
 
@@ -95,11 +95,13 @@ def _settings(words: Sequence[str], program: str, about: str | None) -> dict[str
     return {"args": words, "prog": program, "description": about, "config": markers}
 
 
-def one_message(program: str, parse: Callable[[], T], strangers: Sequence[str] = ()) -> T:
+def one_message(program: str, parse: Callable[[], T], unknown: Mapping[str, str]) -> T:
     """Parse; what the parser prints of an error, in a box of several lines, becomes the message of a UsageError.
 
     Args:
-        strangers: facts about unknown flags, for an error about a missing one, which hides them.
+        unknown: unknown flags with a fact about each. The parser's own error hides them where another comes first.
+    Raises:
+        UnknownFlags: there are some.
     """
     printed = StringIO()
     try:
@@ -109,17 +111,18 @@ def one_message(program: str, parse: Callable[[], T], strangers: Sequence[str] =
         if not end.code:
             raise
         fact = _unboxed(printed.getvalue())
-        facts = [fact, *(strangers if fact.startswith("Missing") else ())]
-        raise UsageError(f"{'; '.join(facts)}; {program} --help lists the flags") from end
+        facts = [fact, *(about for word, about in unknown.items() if word not in re.split(r"[\s,=]", fact))]
+        message = f"{'; '.join(facts)}; {program} --help lists the flags"
+        raise (UnknownFlags(message, tuple(unknown)) if unknown else UsageError(message)) from end
 
 
-def _strangers(kind: type, words: Sequence[str]) -> list[str]:
-    """The flags among some words that are none of a dataclass's, each with the nearest that is."""
-    known = ["--" + name.replace("_", "-") for name, _ in _flags_of(kind, None)]
+def _unknown_of(form: type, words: Sequence[str]) -> dict[str, str]:
+    """The flags among some words that are none of a form's, each with a fact that names the nearest that is."""
+    known = ["--" + each.name.replace("_", "-") for group in fields(form) for each in fields(get_args(group.type)[0])]
     own = {*known, "--stages", "--help", *(f"--no-{name[2:]}" for name in known)}
     given = [word.partition("=")[0] for word in words if word.startswith("--")]
     near = {word: guess(word, known).rstrip() for word in given if word.replace("_", "-") not in own}
-    return [f"{word} is no flag of it{guessed and ', '}{guessed}" for word, guessed in near.items()]
+    return {word: f"{word} is no flag of it{guessed and ', '}{guessed}" for word, guessed in near.items()}
 
 
 def _unboxed(box: str) -> str:

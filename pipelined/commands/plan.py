@@ -18,7 +18,7 @@ from typing import Any
 
 from pipelined.commands.flags import add_machine, machine
 from pipelined.commands.pairs import UNITS, pairs, single
-from pipelined.errors import UsageError, guess
+from pipelined.errors import UnknownFlags, UsageError, guess
 
 PASSES_ON = True
 """Flags that this command does not know go to the program."""
@@ -153,9 +153,8 @@ def planned_model(name: str, flags: Sequence[str], batch: int | None = None, own
         raise UsageError(f"--program {name} has no `subject`; name a program such as pipelined.apps.gpt2")
     try:
         return program.subject(flags, batch)
-    except UsageError as error:
-        words = [word for word in flags if word.startswith("--")] if str(error).startswith("Unrecognized") else []
-        guesses = [guessed for word in words if word in str(error) and (guessed := guess(word, own))]
+    except UnknownFlags as error:
+        guesses = [guessed for word in error.flags if (guessed := guess(word, own))]
         if not guesses:
             raise
         raise UsageError(f"{error}; {guesses[0].rstrip()}") from error

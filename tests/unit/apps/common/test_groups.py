@@ -10,6 +10,7 @@ from apps.gpt2.config import GPT2Flags, parse
 from apps.llama.__main__ import start as llama
 from apps.ravnest.__main__ import main as ravnest
 from apps.swarm.__main__ import main as swarm
+from pipelined.errors import UnknownFlags, UsageError
 from tests.docs.command_line import RAVNEST, ROWS, SWARM
 
 KINDS = [GPT2Flags, *ROWS.values(), *SWARM.values(), *RAVNEST.values()]
@@ -94,6 +95,15 @@ def test_a_flag_keeps_the_default_that_it_is_given():
 def test_where_a_flag_is_missing_a_misspelt_one_is_named_too(program, words, said, capsys):
     assert program(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_unknown_flags_are_an_attribute_of_the_error_and_those_of_the_schedule_are_known():
+    with pytest.raises(UnknownFlags) as refused:
+        parse(["--widht=3", "--depth", "2", "--stpes", "4"])
+    assert refused.value.flags == ("--widht", "--stpes")
+    with pytest.raises(UsageError, match="--pipes") as refused:
+        parse(["--schedule", "chimera", "--pipes", "two", "--no-recompute"])
+    assert not isinstance(refused.value, UnknownFlags)
 
 
 def test_the_parser_reads_no_source_for_the_help_of_a_flag(monkeypatch):
