@@ -51,6 +51,9 @@ class RunFlags:
     """Stages of a pipeline (D); also called --stages. Default: the even divisor of the ranks that is nearest to 4."""
     width: int | None = None
     """Pipeline groups side by side (W), each on its own microbatches. Default: the ranks over those of a group."""
+    tensor: int | Literal["auto"] = 1
+    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
+    auto: the planner chooses, with all that is open."""
     microbatch: int | None = None
     """Rows in a microbatch (B)."""
     batch: int | None = None
@@ -160,6 +163,11 @@ class RunFlags:
             raise UsageError(f"{fact}; give --checkpoint DIR")
         if self.resume == "auto" and self.checkpoint is None:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
+
+    @property
+    def team(self) -> int:
+        """The ranks of a worker; 1 where they are open."""
+        return 1 if self.tensor == AUTO else int(self.tensor)
 
     @property
     def divides(self) -> bool:
@@ -277,8 +285,7 @@ def parse_flags(arguments: list[str], default: F, program: str) -> F:
         default: the values of flags that are not given.
         program: how the program is called, for help.
     Raises:
-        SystemExit: 0 after --help.
-        UsageError: as `parse_words`; or the user's own schedule cannot be read.
+        SystemExit: 0 after --help. UsageError: as `parse_words`; or the user's own schedule cannot be read.
     """
     kind = type(default)
     names = [*(f.name for f in fields(kind)), *ALIASES]

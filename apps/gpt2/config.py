@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from apps.common.arguments import check_sample
-from apps.common.flags import AUTO, MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
+from apps.common.flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
 from apps.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
 
@@ -114,11 +114,6 @@ class GPT2Flags(TextDataFlags, RunFlags):
                 fact = f"only Ravnest has clusters ({flag(name)} {getattr(self, name)}, --schedule "
                 raise UsageError(f"{fact}{self.schedule or 'open'}); add --schedule ravnest, or leave it out")
         check_sample(self.sample, self.prompt)
-
-    @property
-    def team(self) -> int:
-        """The ranks of a worker; 1 where they are open."""
-        return 1 if self.tensor == AUTO else int(self.tensor)
 
     @property
     def is_published(self) -> bool:

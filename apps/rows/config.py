@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from apps.common.flags import AUTO, AUTO_PLAN, RunFlags, parse_flags
 from pipelined.errors import UsageError
@@ -67,9 +67,6 @@ def parse_planned(words: list[str], default: F, program: str) -> F:
 class RowFlags(RunFlags):
     """How a row of layers is trained; a program adds its model and its data."""
 
-    tensor: int | Literal["auto"] = 1
-    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
-    auto: the planner chooses, with all that is open."""
     layout: str | None = None
     """How the ranks of a worker split the model: data, megatron, auto (searched), or ROWS.COLUMNS.CONTRACTION by layer,
     such as head=1.2.1; other layers are as in megatron, which is the default."""
@@ -85,11 +82,6 @@ class RowFlags(RunFlags):
         if self.team > 1 and self.recompute_attention:
             fact = f"a worker of several ranks (--tensor {self.tensor}) recomputes its layers whole"
             raise UsageError(f"{fact}; give --recompute without attention")
-
-    @property
-    def team(self) -> int:
-        """The ranks of a worker; 1 where they are open."""
-        return 1 if self.tensor == AUTO else int(self.tensor)
 
     @property
     def is_open(self) -> bool:
