@@ -60,13 +60,13 @@ class _RecordingWorker(Worker):
         self.is_dynamic = False
         self.most = sum(1 + len(OPS) * len(stage_map.microbatches[pipe]) for pipe, _ in stage_map.held_by(index))
 
-    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+    async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         if len(self.instructions) == self.most:
             fact = f"worker {self.index} does not stop (instructions: {self.most})"
             raise ScheduleError(f"{fact}; each microbatch needs one F and one B, or F, I and W, of a stage")
         self.instructions.append(Instruction(op, pipe, stage, microbatch))
 
-    def arrived(self, at: At) -> bool:
+    def _arrived(self, at: At) -> bool:
         self.is_dynamic = True
         return True
 

@@ -54,9 +54,9 @@ class _Worker(VirtualWorker):
         super().__init__(rank.index, rank.hardware.stage_map, rank.hardware.demands, messages, platform)
         self._rank = rank
 
-    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+    async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         if op == "F":
             await self._rank.carry_out(self._rank.rule.before_forward(microbatch).applies)
-        await super().execute(op, pipe, stage, microbatch)
+        await super()._execute(op, pipe, stage, microbatch)
         if op in "BW":
             await self._rank.carry_out(self._rank.rule.after_backward())

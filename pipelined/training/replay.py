@@ -86,7 +86,7 @@ def of_rank(orders: Mapping[int, Sequence[Sequence[Sequence[Any]]]], rank: int) 
 async def follow_order(worker: Worker, order: Iterable[Instruction]) -> None:
     """Run these instructions on a worker one after another, instead of its schedule."""
     for i in order:
-        await worker.execute(i.op, i.pipe, i.stage, i.microbatch)
+        await worker.do(i.op, i.pipe, i.stage, i.microbatch)
 
 
 async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range, microbatches: int) -> None:

@@ -92,28 +92,26 @@ class TrainWorker(Worker):
         self._idle: asyncio.Future[None] | None = None
         self._sends = set[asyncio.Task[None]]()
 
-    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+    async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
         at = Instruction(op, pipe, stage, microbatch)
         self._gradients[stage] -= op in "BW"
         origins = self.origins(at)
-        if self._instructions is None:
-            given = [await self._message(at, origins)]
-            if at.computes:
-                with self._name_in_errors(at):
-                    work, prompt = self._work(at, given), self._is_awaited(at)
-                    self._computed(at, *await self.context.compute(OPS[op], work, prompt))
-            self._over(at)
-            return
         room = self._room if at.op == "W" or origins else self._local
         await room.acquire()
         given = [await self._message(at, origins)]
         self._queue.append((at, room))
-        if at.computes:
-            work, then = partial(self._named, at, self._work(at, given)), partial(self._ended, at)
-            self.context.executor.begin(self._instructions, OPS[op], work, then, self._is_awaited(at))
-        else:
+        if not at.computes:
             self._end_others()
+            return
+        work, is_awaited = self._work(at, given), self._is_awaited(at)
+        if self._instructions is None:
+            with self._name_in_errors(at):
+                ended = await self.context.compute(OPS[op], work, is_awaited)
+            self._ended(at, *ended)
+        else:
+            work, then = partial(self._named, at, work), partial(self._ended, at)
+            self.context.executor.begin(self._instructions, OPS[op], work, then, is_awaited)
 
     def _ended(self, at: Instruction, result: Any, start: float, end: float) -> None:
         """The first computation of the queue has ended."""
@@ -142,7 +140,7 @@ class TrainWorker(Worker):
         if self._sends:
             await asyncio.wait(self._sends)
 
-    def arrived(self, at: At) -> bool:
+    def _arrived(self, at: At) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message.
 
         In a team every member must run the same order. There this is always True, and the schedule follows its proof.
@@ -151,11 +149,11 @@ class TrainWorker(Worker):
             return True
         return all(self._messages.arrived(*origin) for origin in self.origins(Instruction(*at)).values())
 
-    async def arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
         """Wait for a due message while the device is busy, and then for a share of the last weight half here."""
         if patience == math.inf:
-            return await super().arrival(choices, patience)
-        due = (one for at in choices if self._due.covers(one := Instruction(*at), self.halves))
+            return await super()._arrival(choices, patience)
+        due = (one for at in choices if self._due.covers(one := Instruction(*at), self._halves))
         known = [request for at in due for request in self.pending(at)]
         if self._queue:
             self._idle = asyncio.get_running_loop().create_future()

@@ -135,18 +135,18 @@ class _SteppedWorker(Worker):
         super().__init__(index, stepping.stage_map)
         self._stepping = stepping
 
-    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+    async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         at, stepping = (op, pipe, stage, microbatch), self._stepping
-        while not self.arrived(at):
+        while not self._arrived(at):
             await _pause([at])
         end = stepping.begin(op, stage, microbatch)
         while stepping.now < end:  # a message that it waited for before may wake it too early
             await _pause(end)
 
-    def arrived(self, at: At) -> bool:
+    def _arrived(self, at: At) -> bool:
         op, _, stage, microbatch = at
         arrival, now = self._stepping.arrival(op, stage, microbatch), self._stepping.now
         return arrival <= now or math.isclose(arrival, now)
 
-    async def arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
         await _pause(choices)

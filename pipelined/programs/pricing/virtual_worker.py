@@ -153,7 +153,7 @@ class VirtualWorker(Worker):
         self._due = due or DueMessages()
         self._clock = VirtualClock()
 
-    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+    async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         instruction, takes, gives, seconds = self._demands[op, pipe, stage, microbatch]
         for token in takes:
             wait = await self._messages.take(token) - self._clock.now()
@@ -169,13 +169,13 @@ class VirtualWorker(Worker):
             self._messages.deliver(token, self._platform.send(token, self.index, target))
         self._on_done(instruction)
 
-    def arrived(self, at: At) -> bool:
-        return all(map(self._arrived, self._demands[at].takes))
+    def _arrived(self, at: At) -> bool:
+        return all(map(self._is_here, self._demands[at].takes))
 
-    async def arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
         seconds = None
         if patience < math.inf:
-            choices = [at for at in choices if self._due.covers(self._demands[at].instruction, self.halves)]
+            choices = [at for at in choices if self._due.covers(self._demands[at].instruction, self._halves)]
             seconds = patience * max((self._demands["W", *at[1:]].seconds for at in choices), default=0.0)
         if choices:
             await self._first_arrival(choices, seconds)
@@ -193,7 +193,7 @@ class VirtualWorker(Worker):
         for token in tokens:
             await self._clock.sleep(max(0.0, await self._messages.watch(token) - self._clock.now()))
 
-    def _arrived(self, token: Token) -> bool:
+    def _is_here(self, token: Token) -> bool:
         """A message that another worker completes at this moment counts as arrived, even if that worker runs later."""
         arrival, now = self._messages.arrival(token), self._clock.now()
         if arrival is None:

@@ -66,11 +66,11 @@ class Worker(ABC):
         """The verb of an op: F, B, I, W or S."""
         stage, microbatch = self._next(op, pipe, stage, microbatch)
         self._taken[op, pipe, stage] += 1
-        await self.execute(op, pipe, stage, microbatch)
+        await self._execute(op, pipe, stage, microbatch)
 
     def here(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
         """Whether the next (or given) F, B or I of a pipe could start now; takes no message."""
-        return self.arrived((op, pipe, *self._next(op, pipe, stage, microbatch)))
+        return self._arrived((op, pipe, *self._next(op, pipe, stage, microbatch)))
 
     async def wait(self, *choices: WaitChoice, patience: float = math.inf) -> str | None:
         """Wait until one of these instructions could start.
@@ -85,7 +85,7 @@ class Worker(ABC):
         Returns: the op; if several could start, that of the first in `choices`. None: no instruction is left, or none
             could start within the patience.
         """
-        left = [choice for choice in choices if await self.remains(*choice)]
+        left = [choice for choice in choices if await self._remains(*choice)]
         if len(left) < 2 and patience == math.inf:
             return left[0][0] if left else None
 
@@ -93,28 +93,28 @@ class Worker(ABC):
             return next((choice[0] for choice in left if self.here(*choice)), None)
 
         while (op := able()) is None:
-            await self.arrival([(op, pipe, *self._next(op, pipe, *stage)) for op, pipe, *stage in left], patience)
+            await self._arrival([(op, pipe, *self._next(op, pipe, *stage)) for op, pipe, *stage in left], patience)
             if patience < math.inf:
                 return able()
         return op
 
     @property
-    def halves(self) -> int:
+    def _halves(self) -> int:
         """Weight halves requested so far."""
         return sum(taken for (op, _, _), taken in self._taken.items() if op == "W")
 
     @abstractmethod
-    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+    async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Run one instruction; op is F, B, I, W or S."""
 
-    def arrived(self, at: At) -> bool:
+    def _arrived(self, at: At) -> bool:
         """Whether an instruction can start: its message has arrived, or it needs no message. Returns at once.
 
         A worker without this knowledge returns True, as here: then no weight half runs first, and the verb waits.
         """
         return True
 
-    async def arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
         """Wait until one of these instructions has its message, or the patience ends; at the call none has it.
 
         A worker that does not know which message is due does not wait, as here.
@@ -123,7 +123,7 @@ class Worker(ABC):
             fact = f"worker {self.index} cannot wait for one of several messages"
             raise ScheduleError(f"{fact}; let the stage map of an asynchronous schedule say its `updates`")
 
-    async def remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
+    async def _remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
         """Whether an op of a pipe has a further microbatch here; waits until this is decided."""
         stage = self._stage(pipe) if stage is None else stage
         return self._taken[op, pipe, stage] < len(self.stage_map.microbatches[pipe])

@@ -100,28 +100,28 @@ class OverlappingSteps(Worker, Segment):
         self._admission.record_agreed(number, stop)
         self._begin(range(before, self._admission.opened))
 
-    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+    async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Execute one instruction with the weights of its microbatch."""
         step, inside = divmod(microbatch, self._each)
         if op == "F":
             await self._updates.before_forward(microbatch, self._accounts[step])
-        await self._open[step].execute(op, pipe, stage, inside)
+        await self._open[step].do(op, pipe, stage, inside)
         if op in "BW":
             await self._updates.after_backward(microbatch, self._accounts[step])
             self._left[step] -= 1  # backwards of an update come in any order, so the last is found by counting
             if not self._left[step]:
                 self._accounts[step].done.set()
 
-    async def remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
+    async def _remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
         stage = self._stage(pipe) if stage is None else stage
         step = self._taken[op, pipe, stage] // self._each
-        return await super().remains(op, pipe, stage) and (op != "F" or await self._admission.admits(step))
+        return await super()._remains(op, pipe, stage) and (op != "F" or await self._admission.admits(step))
 
-    def arrived(self, at: At) -> bool:
+    def _arrived(self, at: At) -> bool:
         step, inside = divmod(at[-1], self._each)
-        return step in self._open and self._open[step].arrived((*at[:-1], inside))
+        return step in self._open and self._open[step].here(*at[:-1], inside)
 
-    async def arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
         if patience < math.inf:
             return
         requests = list[asyncio.Task[Message]]()

@@ -48,7 +48,7 @@ def test_the_slot_rule_gives_the_five_phases(depth, units):
 class Standing(Worker):
     """A worker that is only asked where it stands."""
 
-    async def execute(self, op, pipe, stage, microbatch): ...
+    async def _execute(self, op, pipe, stage, microbatch): ...
 
 
 @pytest.mark.parametrize("depth", range(2, 18, 2))

@@ -84,10 +84,10 @@ class Mocked(Worker):
         super().__init__(index, stage_map)
         self.answers, self.done = answers, []
 
-    async def execute(self, op, pipe, stage, microbatch):
+    async def _execute(self, op, pipe, stage, microbatch):
         self.done.append(Instruction(op, pipe, stage, microbatch))
 
-    def arrived(self, at):
+    def _arrived(self, at):
         return self.answers.draw(st.booleans())
 
 

@@ -31,10 +31,10 @@ class Timed(Worker):
         super().__init__(index, stage_map)
         self.told, self.answer = [], answer
 
-    async def execute(self, op, pipe, stage, microbatch):
+    async def _execute(self, op, pipe, stage, microbatch):
         self.told.append(Instruction(op, pipe, stage, microbatch))
 
-    def arrived(self, at):
+    def _arrived(self, at):
         return self.answer()
 
 
@@ -88,7 +88,7 @@ CASES = [
 @pytest.fixture
 def answering(monkeypatch):
     """Make workers answer whether a message has come as they are told to, instead of looking."""
-    return lambda answer: monkeypatch.setattr(TrainWorker, "arrived", lambda self, *at: answer())
+    return lambda answer: monkeypatch.setattr(TrainWorker, "_arrived", lambda self, *at: answer())
 
 
 def held(case):

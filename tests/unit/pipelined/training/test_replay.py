@@ -46,7 +46,7 @@ class Followed(Worker):
         super().__init__(index, stage_map)
         self.told = []
 
-    async def execute(self, op, pipe, stage, microbatch):
+    async def _execute(self, op, pipe, stage, microbatch):
         self.told.append((op, pipe, stage, microbatch))
 
 

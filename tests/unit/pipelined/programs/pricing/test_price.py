@@ -137,7 +137,7 @@ def answers(asking, costs, p2p=0.0):
         if worker.index == 0:
             for _ in range(asking):
                 heard.append(worker.here("I", 0))
-                await worker.execute("W", 0, 0, 0)
+                await worker.do("W", 0, 0, 0)
         await worker.backward_input(0)
 
     timeline = price_schedule(

@@ -20,13 +20,13 @@ class Scripted(Worker):
         super().__init__(0, stage_map(Shape(2, 2)))
         self.ops, self.later, self.waits = arrived, later, []
 
-    async def execute(self, op, pipe, stage, microbatch):
+    async def _execute(self, op, pipe, stage, microbatch):
         pass
 
-    def arrived(self, at):
+    def _arrived(self, at):
         return at[0] in self.ops
 
-    async def arrival(self, choices, patience):
+    async def _arrival(self, choices, patience):
         self.waits.append((choices, patience))
         self.ops += self.later
 
@@ -47,7 +47,7 @@ async def test_the_choice_that_arrives_is_returned():
 async def test_without_a_limit_the_wait_is_repeated_until_a_choice_is_here():
     worker = Scripted()
     answers = iter([False] * 5 + [True])
-    worker.arrived = lambda at: next(answers)
+    worker._arrived = lambda at: next(answers)
     assert await worker.wait(("B", 0), ("F", 0)) == "F" and len(worker.waits) == 2
 
 
@@ -74,7 +74,7 @@ async def test_with_a_patience_none_says_that_the_message_is_late(later, op):
 
 async def test_a_worker_that_knows_no_arrivals_refuses_to_choose_by_them():
     worker = Scripted()
-    worker.arrival = super(Scripted, worker).arrival
+    worker._arrival = super(Scripted, worker)._arrival
     assert await worker.wait(("B", 0), ("F", 0), patience=1.0) is None
     with pytest.raises(ScheduleError, match="let the stage map of an asynchronous schedule say its `updates`"):
         await worker.wait(("B", 0), ("F", 0))
