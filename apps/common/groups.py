@@ -81,10 +81,10 @@ def parse_words(
 
 def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program: str, about: str) -> T:
     """The same for a program of several commands: the flags of the command that the words begin with."""
-    forms: dict[str, type] = {name: form_of(kind) for name, kind in commands.items()}
+    forms = {name: form_of(kind) for name, kind in commands.items()}
     settings = _settings(words, program, about)
     unknown = _unknown_of(forms[words[0]], words) if words and words[0] in forms else {}
-    found = one_message(program, lambda: tyro.extras.subcommand_cli_from_dict(forms, **settings), unknown)
+    found = one_message(program, lambda: tyro.extras.subcommand_cli_from_dict({**forms}, **settings), unknown)
     name = next(name for name, form in forms.items() if type(found) is form)
     return filled(commands[name], values_of(found))
 

@@ -13,7 +13,7 @@ from apps.common.choose import clip_of
 from apps.common.flags import start_of
 from apps.common.numerics import numerics
 from apps.common.report import Report
-from apps.common.run.loop import Loop
+from apps.common.run.loop import ReportedLoop
 from apps.common.trackers import Tracker, opened_trackers
 from apps.gpt2.job import Job
 from apps.gpt2.text import batches_of
@@ -211,7 +211,7 @@ async def _run(session: Session) -> None:
         async def evaluate(done: int) -> float:
             return await session.evaluate(done, report)
 
-        loop = Loop(config, job.plan, session, report, session.stop, evaluate=evaluate)
+        loop = ReportedLoop(config, job.plan, session, report, stop=session.stop, evaluate=evaluate)
         loss = await loop.run(done)
         for line in await _drift_of_moves(session):
             report.say(line)

@@ -12,7 +12,7 @@ from apps.common.choose import clip_of
 from apps.common.flags import RunFlags, start_of
 from apps.common.numerics import DTYPES, numerics
 from apps.common.report import Report
-from apps.common.run.loop import Loop
+from apps.common.run.loop import ReportedLoop
 from apps.common.run.resume import agree_on_flags
 from apps.common.trackers import opened_trackers
 from apps.rows.job import Job
@@ -114,7 +114,8 @@ async def train(transport: Transport, job: Job, launch: Launch, stop: StopReques
             async def evaluate(done: int) -> float:
                 return await rank.evaluate(held_out())
 
-            loss = await Loop(config, job.plan, rank, report, stop, evaluate=evaluate).run(done)
+            loop = ReportedLoop(config, job.plan, rank, report, stop=stop, evaluate=evaluate)
+            loss = await loop.run(done)
             if loss is not None:
                 await training.finish(rank, report, loss)
     return 0

@@ -11,6 +11,7 @@ import torch
 
 from pipelined.actors.agree import require_equal
 from pipelined.api.data.feed import JobFeed
+from pipelined.api.loop import Between, Loop, Saves
 from pipelined.api.rank import EQUALLY, RankSession, TrainingJob
 from pipelined.errors import UsageError, require_switch, require_whole
 from pipelined.state.checkpoints import checkpoint
@@ -102,24 +103,15 @@ class WholeRun:
             await rank.require_writable(self.export)
         if self.checkpoint is not None:
             await rank.claim(self.checkpoint, self.resume)
-        done, result = await self._load(rank), Trained()
-        is_first = rank.transport.rank == 0
-
-        def on_step(report: StepReport) -> None:
-            result.losses.append(report.loss)
-            if is_first:
-                self.report(report)
-
-        while done < self.steps and not result.stopped:
-            report = await rank.train(await self._segment(done), stopping, on_step)
-            on_step(report)
-            done = report.step + 1
-            result.stopped = report.stop and done < self.steps
-            last = result.stopped or done == self.steps
-            if self.checkpoint is not None and (last or self._saves_after(done)):
-                save = rank.begin_save if self.async_save and not last else rank.save
-                await save(self.checkpoint, done, self.keep)
-        result.steps = done
+        stopped, is_first = False, rank.transport.rank == 0
+        done = await self._load(rank)
+        between = _Reported(self.feed, prepares=self.job.plan.flushes, report=self.report if is_first else None)
+        if done < self.steps:
+            saves = Saves(self.checkpoint, self.save_every, self.async_save, self.keep)
+            loop = Loop(rank=rank, plan=self.job.plan, steps=self.steps, saves=saves, stopping=stopping)
+            end = await loop.run(done, between)
+            done, stopped = end.done, end.stopped
+        result = Trained(between.losses, done, stopped)
         if self.export is None:
             result.state = await rank.state_dict()
         else:
@@ -133,16 +125,6 @@ class WholeRun:
         given = {name: str(getattr(self, name) is not None) for name in ("checkpoint", "resume", "export")}
         return numbers | {f"{name} given": value for name, value in given.items()}
 
-    async def _segment(self, done: int) -> range:
-        """The next steps; with a flush, their batch is read outside the event loop."""
-        plan = self.job.plan
-        if plan.flushes:
-            await asyncio.to_thread(self.feed.prepare, done)
-        return plan.segment(done, self.steps, self.save_every if self.checkpoint else 0)
-
-    def _saves_after(self, done: int) -> bool:
-        return bool(self.save_every) and not done % self.save_every
-
     async def _load(self, rank: RankSession) -> int:
         if self.resume is None:
             return 0
@@ -152,6 +134,30 @@ class WholeRun:
             raise UsageError(f"{fact}; train more steps")
         await asyncio.to_thread(self.feed.skip, done)
         return done
+
+
+class _Reported(Between):
+    """Reads the data of a step before it, and keeps and reports its loss after it.
+
+    Args:
+        prepares: whether a step's batch is read before it, outside the event loop.
+    """
+
+    def __init__(self, feed: JobFeed, *, prepares: bool, report: Callable[[StepReport], object] | None):
+        self.losses = list[float]()
+        self._feed, self._prepares, self._report = feed, prepares, report
+
+    async def prepare(self, done: int) -> None:
+        if self._prepares:
+            await asyncio.to_thread(self._feed.prepare, done)
+
+    def step(self, report: StepReport) -> None:
+        self.losses.append(report.loss)
+        if self._report is not None:
+            self._report(report)
+
+    async def drained(self, report: StepReport, stopped: bool) -> None:
+        self.step(report)
 
 
 def _path(path: "str | os.PathLike[str] | None") -> Path | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from apps.common.run.loop import Loop
+from apps.common.run.loop import ReportedLoop
 from apps.llama.__main__ import LlamaFlags
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan
@@ -49,6 +49,7 @@ def test_a_stop_request_in_the_last_step_leaves_nothing_to_stop(step, loss):
         return 0.5
 
     config = LlamaFlags(steps=2, eval_every=0)
-    loop = Loop(config, Plan("gpipe", 1, 1, 1, 1), StoppedAt(step), said, StopRequest.of_rank(), evaluate)
+    plan, stop = Plan("gpipe", 1, 1, 1, 1), StopRequest.of_rank()
+    loop = ReportedLoop(config, plan, StoppedAt(step), said, stop=stop, evaluate=evaluate)
     assert asyncio.run(loop.run(0)) == loss
     assert (said.evaluated == [2]) == (loss is not None) == ("stopped on request" not in said.line)
