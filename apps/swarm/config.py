@@ -8,16 +8,15 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from apps.common.flags import flag
 from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
-from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
-from pipelined.programs.exact_grid import require_exact_swarm
+from pipelined.swarm.settings import SharedSettings
 from pipelined.swarm.status.status import Goal
-from pipelined.training.exchange.compression import check_codec
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(SharedSettings):
     """What a swarm trains; the same for all of its processes."""
 
     preset: str = "tiny"
@@ -67,19 +66,8 @@ class TrainingConfig:
     """Seed of initial values, dropout and the order of the data."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
-    compress: str = "none"
-    """Codec for activations and gradients between stages: none, blockwise8, bf16, fp16 or zstd."""
-    compress_sums: str = "none"
-    """Codec for the sums of gradients."""
     delayed_updates: bool = False
     """Apply each gradient one step late, and sum it while the next step is computed."""
-    lease: float = 3.0
-    """Seconds without a heartbeat after which a member is removed."""
-    rebalance: float = 60.0
-    """Seconds between two comparisons of the stages' loads; 0: peers stay at their stage."""
-    exact_sums: bool = False
-    """Sum gradients exactly: all parameters have the same bits with any number of peers and trainers, whichever
-    of them fail. Each peer computes with one thread."""
 
     @property
     def tokens(self) -> int:
@@ -95,18 +83,14 @@ class TrainingConfig:
     def check(self) -> None:
         """Raises UsageError: no model can be trained so. The owner calls this, so that the error names its command."""
         for name in ("stages", "microbatch", "batch", "seq", "steps"):
-            refuse_below(1, f"--{name}", getattr(self, name))
-        for name in ("eval_every", "warmup", "weight_decay", "clip", "rebalance"):
-            refuse_below(0, f"--{name.replace('_', '-')}", getattr(self, name))
-        check_codec(self.compress, "--compress")
-        check_codec(self.compress_sums, "--compress-sums")
-        if self.exact_sums:
-            require_exact_swarm(compress=self.compress, compress_sums=self.compress_sums, delayed=self.delayed_updates)
+            refuse_below(1, flag(name), getattr(self, name))
+        for name in ("eval_every", "warmup", "weight_decay", "clip"):
+            refuse_below(0, flag(name), getattr(self, name))
+        self.check_shared(flag, delayed=self.delayed_updates)
         if self.batch % self.microbatch:
             fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
             raise UsageError(f"{fact}; let --microbatch divide --batch")
         refuse_non_positive("--lr", self.lr)
-        refuse_lease("--lease", self.lease)
 
 
 @dataclass(frozen=True)

@@ -21,26 +21,17 @@ from apps.swarm.config import TrainingConfig
 from apps.swarm.families import cut_of
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
+from pipelined.swarm.settings import PeerSettings, TrainerSettings
 
 ANY_VOCABULARY = 256
 """The cut of a model does not depend on its vocabulary, which only the trainers know."""
 
 
-@dataclass(frozen=True)
-class Serve:
+@dataclass(frozen=True, kw_only=True)
+class Serve(PeerSettings):
     """Join as a peer: find the stage that needs one most, download its state, serve."""
 
     address: DirectoryAddress
-    stage: int | None = None
-    """Stage to serve. Default: the stage that the leader assigns."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda:0, …"""
-    checkpoint: Path | None = None
-    """Directory to save the stage in and to load it from; other peers may share it."""
-    save_every: int = 50
-    """Steps from one save to the next, the same for all peers; 0 saves only at the end and on a stop request."""
-    grace: float = 20.0
-    """Seconds that the last peer of a stage keeps serving after SIGTERM, until another peer has its state."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
     file: FileFlags = field(default_factory=FileFlags)
@@ -53,17 +44,13 @@ class Serve:
         check_directories(checkpoint=self.checkpoint)
 
 
-@dataclass(frozen=True)
-class Train:
+@dataclass(frozen=True, kw_only=True)
+class Train(TrainerSettings):
     """Run a trainer: it holds no parameters, and sends microbatches through the peers."""
 
     address: DirectoryAddress
     subject: TrainingConfig = field(default_factory=TrainingConfig)
     text: TextFlags = field(default_factory=TextFlags)
-    slots: int = 4
-    """Microbatches in flight at once."""
-    resume: bool = False
-    """Resume at the latest step that every stage has saved; wait until peers with that step join."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
     export: Path | None = None
@@ -97,13 +84,13 @@ class Local:
     """Peers to start."""
     trainers: int = 1
     """Trainers to start."""
-    slots: int = 4
+    slots: int = TrainerSettings.slots
     """Microbatches in flight at once, of each trainer."""
     links: str = ""
     """Emulate slow links: delay=50ms,rate=500mbit. In quotes if with & for the comma: shells end a command at it."""
     checkpoint: Path | None = None
     """Directory in which peers save their stages."""
-    save_every: int = 50
+    save_every: int = PeerSettings.save_every
     """Steps from one save to the next; 0 saves only at the end and on a stop request."""
     resume: bool = False
     """Begin at the latest step of which the directory has all stages."""

@@ -11,10 +11,8 @@ import msgpack
 from pipelined.errors import UsageError
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.messaging.reasons import Next, Reason
+from pipelined.swarm.settings import PeerSettings, SharedSettings
 from transports.rpc import Rejected
-
-GRACE_S = 20.0
-"""Clouds reclaim a machine 30 s after their notice, or later; the other 10 s are for handing over and saving."""
 
 
 class OtherModel(UsageError):
@@ -56,8 +54,8 @@ class Rules:
     batch: int
     samples: float
     clip: float = 0.0
-    lease_s: float = 3.0
-    rebalance_s: float = 60.0
+    lease_s: float = SharedSettings.lease
+    rebalance_s: float = SharedSettings.rebalance
     codec: str = ""
     sums_codec: str = ""
     piece_bytes: int = 4 << 20
@@ -122,7 +120,7 @@ class PeerConfig:
     """
 
     stage: int | None = None
-    grace_s: float = GRACE_S
+    grace_s: float = PeerSettings.grace
     store: CheckpointStore | None = None
     save_every: int = 0
     threads: bool = True

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.swarm.config import GRACE_S
+from pipelined.swarm.settings import GRACE_S
 from tests.swarm.virtual_swarm import SAVE_EVERY, MemoryStore, VirtualSwarm
 from tests.virtual_time import virtual_seconds
 

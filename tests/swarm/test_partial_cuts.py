@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelined.swarm.config import GRACE_S
 from pipelined.swarm.records.steps import members_of
+from pipelined.swarm.settings import GRACE_S
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 pytestmark = pytest.mark.virtual

@@ -18,8 +18,8 @@ from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.process.roles import TrainerJob, serve, train
 from pipelined.swarm.process.session import PeerOptions, Session, snapshot
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
+from pipelined.swarm.settings import SharedSettings, TrainerSettings
 from pipelined.swarm.stages.stage import Microbatch
-from pipelined.training.exchange.compression import NONE
 from pipelined.training.step_report import StepReport
 from transports import Block
 
@@ -28,11 +28,9 @@ KEPT_STEPS = 4
 
 
 @dataclass(frozen=True)
-class TrainerOptions:
+class TrainerOptions(TrainerSettings):
     """The settings of one trainer; each field as in `train`."""
 
-    slots: int = 4
-    resume: bool = False
     report: Callable[[StepReport], None] = lambda report: None
 
     def __post_init__(self) -> None:
@@ -85,8 +83,8 @@ class StepData:
         return feed
 
 
-@dataclass(frozen=True)
-class SwarmSettings:
+@dataclass(frozen=True, kw_only=True)
+class SwarmSettings(SharedSettings):
     """What a swarm trains, by the arguments of a call; each field as in `train`."""
 
     depth: int
@@ -96,11 +94,6 @@ class SwarmSettings:
     autocast: bool = False
     seed: int = 0
     clip: float = 0.0
-    compress: str = NONE
-    compress_sums: str = NONE
-    lease: float = 3.0
-    rebalance: float = 60.0
-    exact_sums: bool = False
 
     def __post_init__(self) -> None:
         require_whole("depth", self.depth, 1)

@@ -35,7 +35,7 @@ from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.roles import Stopped
 from pipelined.swarm.process.session import PeerOptions
-from pipelined.training.exchange.compression import NONE
+from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
 from pipelined.training.step_report import StepReport
 from transports import new_event_loop
 
@@ -53,8 +53,8 @@ def serve(
     stage: int | None = None,
     device: str = "cpu",
     checkpoint: str | os.PathLike[str] | None = None,
-    save_every: int = 50,
-    grace: float = 20.0,
+    save_every: int = PeerSettings.save_every,
+    grace: float = PeerSettings.grace,
     listen: str | None = None,
     name: str = "",
     say: Say = print,
@@ -102,12 +102,12 @@ def train(
     seed: int = 0,
     clip: float = 0.0,
     lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
-    compress: str = NONE,
-    compress_sums: str = NONE,
-    lease: float = 3.0,
-    rebalance: float = 60.0,
+    compress: str = SharedSettings.compress,
+    compress_sums: str = SharedSettings.compress_sums,
+    lease: float = SharedSettings.lease,
+    rebalance: float = SharedSettings.rebalance,
     exact_sums: bool = False,
-    slots: int = 4,
+    slots: int = TrainerSettings.slots,
     resume: bool = False,
     listen: str | None = None,
     name: str = "",
@@ -164,12 +164,12 @@ def local(
     seed: int = 0,
     clip: float = 0.0,
     lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
-    compress: str = NONE,
-    compress_sums: str = NONE,
-    lease: float = 3.0,
-    rebalance: float = 60.0,
+    compress: str = SharedSettings.compress,
+    compress_sums: str = SharedSettings.compress_sums,
+    lease: float = SharedSettings.lease,
+    rebalance: float = SharedSettings.rebalance,
     exact_sums: bool = False,
-    slots: int = 4,
+    slots: int = TrainerSettings.slots,
     report: Callable[[StepReport], None] = lambda report: None,
     say: Say = say_nothing,
 ) -> Trained:

@@ -20,19 +20,18 @@ from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.swarm.optimizer import UserStageOptimizer
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, require_whole
-from pipelined.programs.exact_grid import require_exact_swarm
 from pipelined.programs.partition import partition
 from pipelined.swarm.config import Rules
+from pipelined.swarm.settings import SharedSettings
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import ArrayLayout, digest_of_code
 from pipelined.training.check_model import ModelError
-from pipelined.training.exchange.compression import NONE, check_codec
+from pipelined.training.exchange.compression import NONE
 
 
-@dataclass(frozen=True)
-class UserTask:
+@dataclass(frozen=True, kw_only=True)
+class UserTask(SharedSettings):
     """What a swarm trains, as the directory keeps it; each field as in `train`.
 
     Args:
@@ -50,25 +49,15 @@ class UserTask:
     autocast: bool = False
     seed: int = 0
     clip: float = 0.0
-    compress: str = NONE
-    compress_sums: str = NONE
-    lease: float = 3.0
-    rebalance: float = 60.0
-    exact_sums: bool = False
 
     def __post_init__(self) -> None:
         for name in ("depth", "microbatches", "steps"):
             require_whole(name, getattr(self, name), 1)
-        for name in ("clip", "rebalance"):
-            refuse_below(0, name, getattr(self, name))
-        refuse_lease("lease", self.lease)
+        refuse_below(0, "clip", self.clip)
+        self.check_shared()
         for dtype in (self.dtype, self.x[0], self.y[0]):
             if not isinstance(getattr(torch, dtype, None), torch.dtype):
                 raise UsageError(f"torch has no dtype {dtype!r:.80}; use one release of torch in the whole swarm")
-        check_codec(self.compress, "compress")
-        check_codec(self.compress_sums, "compress_sums")
-        if self.exact_sums:
-            require_exact_swarm(compress=self.compress, compress_sums=self.compress_sums, delayed=False)
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True).encode()

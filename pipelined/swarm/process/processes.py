@@ -20,6 +20,7 @@ from pipelined.swarm.protocol.work import GetStage, GetWork
 from pipelined.swarm.records.committed_steps import CommittedSteps
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.settings import TrainerSettings
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
 from transports.rpc import Endpoint, Party
 
@@ -76,7 +77,7 @@ class TrainerProcess:
         data: Data,
         rules: Rules,
         *,
-        slots: int = 4,
+        slots: int = TrainerSettings.slots,
         steps: int | None = None,
         balance: Rebalance | None = None,
         resume: bool = False,

@@ -20,6 +20,7 @@ from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.process.session import Session, run_peer, run_trainer
 from pipelined.swarm.records.committed_steps import StepEvent
+from pipelined.swarm.settings import TrainerSettings
 from pipelined.swarm.trainer.trainer import Data
 
 T = TypeVar("T")
@@ -30,22 +31,19 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerJob:
+class TrainerJob(TrainerSettings):
     """What a trainer trains.
 
     Args:
         task: the directory's record; another one there is refused.
         settings: what the user gave, for that refusal: flags or arguments.
         steps: the step at which the run is over.
-        slots, resume: as in `TrainerProcess`.
     """
 
     task: TaskRecord
     session: Session
     data: Data
     steps: int
-    slots: int = 4
-    resume: bool = False
     settings: str = "flags"
 
 

@@ -29,6 +29,7 @@ from pipelined.swarm.process.logs import PeerLog, WaitLog
 from pipelined.swarm.process.observer import SwarmObserver, SwarmSnapshot
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.committed_steps import StepEvent
+from pipelined.swarm.settings import PeerSettings
 from pipelined.swarm.stages.planned_bytes import stage_bytes
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import StageTraining
@@ -55,25 +56,15 @@ class Session:
 
 
 @dataclass(frozen=True)
-class PeerOptions:
+class PeerOptions(PeerSettings):
     """The settings of one peer.
 
     Args:
-        stage: which stage to serve; None: where it helps most.
-        device: where to compute: "cpu", "cuda:0", ...
-        checkpoint: directory to save the stage in and to load it from; other peers may share it.
-        save_every: steps from one save to the next; 0: only when it leaves as the last peer of its stage.
-        grace: seconds that the last peer of a stage keeps serving after a stop request, until another has its state.
         remedy: what to do where the device has no memory left.
     Raises:
         UsageError: a number is negative.
     """
 
-    stage: int | None = None
-    device: str = "cpu"
-    checkpoint: Path | None = None
-    save_every: int = 50
-    grace: float = 20.0
     remedy: str = OUT_OF_MEMORY
 
     def __post_init__(self) -> None:

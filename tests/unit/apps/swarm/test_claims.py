@@ -59,7 +59,7 @@ def test_peers_of_one_swarm_share_a_directory_and_another_swarm_is_refused(tmp_p
 
 def test_a_peer_that_would_save_where_another_run_saves_is_refused_before_it_serves(tmp_path: Path):
     async def story(swarm):
-        flags = Serve(DirectoryAddress(coordinator=swarm[0]), checkpoint=tmp_path)
+        flags = Serve(address=DirectoryAddress(coordinator=swarm[0]), checkpoint=tmp_path)
         with claim(tmp_path, "a pipeline"), pytest.raises(CheckpointError, match="in use by another run"):
             await serve(flags, lambda text: None)
 

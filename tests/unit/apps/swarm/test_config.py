@@ -97,7 +97,7 @@ def test_what_cannot_work_is_reported_with_its_remedy(words, told, capsys):
 
 
 def test_the_goal_of_a_user_s_own_model_is_read_from_its_record():
-    task = UserTask(2, 4, 100, 8, ("float32", (8, 3)), ("int64", (8,)))
+    task = UserTask(depth=2, microbatches=4, steps=100, rows=8, x=("float32", (8, 3)), y=("int64", (8,)))
     assert read_goal(task.pack()) == Goal(steps=100, tokens=8, held_out=0)
     assert read_goal(TOLD.pack()) == Goal(200, 256, 7)
 

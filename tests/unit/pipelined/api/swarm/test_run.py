@@ -91,7 +91,7 @@ def test_a_trainer_without_slots_is_refused(capsys):
 def test_a_peer_refuses_a_checkpoint_directory_with_another_model_s_stages(tmp_path):
     save(tmp_path, SavedStage(3, 0, 1, "a"), {"0.weight/value": np.zeros(4, np.float32)}, {"model": "another"})
     given = UserProgram(LAYERS, COMMON["loss"], partial(UserOptimizer, sgd))
-    _, training = SwarmSettings(2).prepare(BATCHES, given)
+    _, training = SwarmSettings(depth=2).prepare(BATCHES, given)
 
     async def refused():
         async with await open_endpoint("tcp://127.0.0.1:0") as server, Nursery() as tasks:

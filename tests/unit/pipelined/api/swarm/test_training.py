@@ -46,7 +46,7 @@ def given(layers, loss=nn.functional.mse_loss, rate=0.1):
 
 def prepared(layers, loss=nn.functional.mse_loss, depth=2, rows=8, **settings):
     batches = [(torch.randn(rows, 4), torch.randn(rows, 4))]
-    return SwarmSettings(depth, **{"microbatches": 4, **settings}).prepare(batches, given(layers, loss))[1]
+    return SwarmSettings(depth=depth, **{"microbatches": 4, **settings}).prepare(batches, given(layers, loss))[1]
 
 
 def summed(output, targets):

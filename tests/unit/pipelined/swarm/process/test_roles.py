@@ -39,7 +39,9 @@ def test_a_peer_that_waits_for_the_directory_ends_at_a_stop():
 
 
 def test_a_trainer_that_waits_for_the_directory_ends_at_a_stop():
-    _, training = SwarmSettings(2).prepare(BATCHES, UserProgram(LAYERS, COMMON["loss"], lambda: UserOptimizer(sgd)))
+    _, training = SwarmSettings(depth=2).prepare(
+        BATCHES, UserProgram(LAYERS, COMMON["loss"], lambda: UserOptimizer(sgd))
+    )
     session = Session(training, training.rules(), {}, text="")
     job = TrainerJob(task=training.task, session=session, data=None, steps=1)
     stopped(lambda address, stop, say: train(address, job, None, stop=stop, on_step=None, say=say))

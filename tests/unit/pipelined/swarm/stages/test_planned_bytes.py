@@ -19,7 +19,9 @@ FREE = {"delayed": False, "saves": False, "on_host": True}
 
 
 def training_of(optimizer=torch.optim.AdamW, **settings):
-    task = UserTask(2, 4, 1, ROWS, ("float32", (ROWS, IN)), ("int64", (ROWS,)), **settings)
+    task = UserTask(
+        depth=2, microbatches=4, steps=1, rows=ROWS, x=("float32", (ROWS, IN)), y=("int64", (ROWS,)), **settings
+    )
     given = UserProgram(LAYERS, nn.functional.cross_entropy, partial(UserOptimizer, optimizer))
     return UserTraining(given, task)
 

@@ -1,0 +1,33 @@
+"""The settings of a swarm have their defaults once, wherever a user gives them."""
+
+from dataclasses import fields
+from inspect import signature
+
+import pytest
+
+import pipelined as pp
+from apps.swarm.config import TrainingConfig
+from apps.swarm.flags import Local, Serve, Train
+from pipelined.api.swarm.training import UserTask
+from pipelined.swarm.config import PeerConfig, Rules
+from pipelined.swarm.process.processes import TrainerProcess
+from pipelined.swarm.process.roles import TrainerJob
+from pipelined.swarm.process.session import PeerOptions
+from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
+
+KINDS = SharedSettings, PeerSettings, TrainerSettings
+DEFAULTS = {each.name: each.default for kind in KINDS for each in fields(kind)}
+DEFAULTS |= {f"{name}_s": DEFAULTS[name] for name in ("lease", "rebalance", "grace")}
+CALLS = [pp.swarm.serve, pp.swarm.train, pp.swarm.local]
+PLACES = [TrainingConfig, Serve, Train, Local, UserTask, Rules, PeerOptions, TrainerJob, TrainerProcess]
+
+
+@pytest.mark.parametrize("place", [*CALLS, *PLACES], ids=lambda place: place.__qualname__)
+def test_every_place_has_the_defaults_of_the_settings(place):
+    defaults = {name: each.default for name, each in signature(place).parameters.items()}
+    shared = defaults.keys() & DEFAULTS.keys()
+    assert shared and {name: defaults[name] for name in shared} == {name: DEFAULTS[name] for name in shared}
+
+
+def test_a_peer_s_grace_is_that_of_the_settings_though_it_saves_nothing_by_default():
+    assert PeerConfig().grace_s == DEFAULTS["grace"] and not PeerConfig().save_every
