@@ -14,7 +14,7 @@ from benchmarks._fair_network import FairNetwork
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import Clock, run_virtual
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
-from pipelined.membership.node import Node
+from pipelined.directory.membership.node import Node
 from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode

@@ -18,7 +18,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import Clock
-from pipelined.membership.connection import endpoint_at
+from pipelined.directory.membership.connection import endpoint_at
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import most_alive

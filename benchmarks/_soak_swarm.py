@@ -18,7 +18,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.membership.node import Node
+from pipelined.directory.membership.node import Node
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView

@@ -16,7 +16,7 @@ from benchmarks._swarm_devices import Relay, Work, device_seconds
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.node import Node
+from pipelined.directory.membership.node import Node
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView

@@ -18,7 +18,7 @@ import numpy as np
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.node import Node
+from pipelined.directory.membership.node import Node
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess

@@ -7,9 +7,9 @@ from pipelined.actors.agree import agree, broadcast
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
+from pipelined.directory.membership.connection import endpoint_at
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
-from pipelined.membership.connection import endpoint_at
 from transports import Transport
 from transports.rpc import Endpoint
 

@@ -12,9 +12,9 @@ from apps.ravnest.parties import cluster_member, planned_places, read_data, resu
 from apps.ravnest.plan import pool_request
 from pipelined.actors.host_memory import PeakMemory
 from pipelined.aio.progress import Say, reported_wait
-from pipelined.membership.addresses import described
-from pipelined.membership.connection import connected, member_node
-from pipelined.membership.task_record import RUN, publish_task, read_task
+from pipelined.directory.membership.addresses import described
+from pipelined.directory.membership.connection import connected, member_node
+from pipelined.directory.membership.task_record import RUN, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.training.step_report import StepReport

@@ -15,9 +15,9 @@ from apps.ravnest.flag_groups import FinalFlags
 from apps.ravnest.training import training_of
 from pipelined.aio.nursery import beside
 from pipelined.aio.progress import Say
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.errors import UsageError
-from pipelined.membership.node import Node
-from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.rounds import state_by_layer
 from pipelined.ravnest.saved_layers import SavedLayers
 from pipelined.ravnest.view import RavnestView

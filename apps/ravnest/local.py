@@ -23,7 +23,7 @@ from apps.ravnest.plan import pool_request
 from pipelined.actors.host_memory import free_memory
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
-from pipelined.membership.connection import endpoint_at
+from pipelined.directory.membership.connection import endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.planning.backups import plan_with_backups

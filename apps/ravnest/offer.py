@@ -11,9 +11,9 @@ from apps.ravnest.flags import Serve
 from apps.ravnest.plan import layer_sizes
 from pipelined.actors.executor import Executor
 from pipelined.actors.host_memory import free_memory
+from pipelined.directory.membership.node import Node
 from pipelined.measurement.line import Line, measure_line
 from pipelined.measurement.speed import SpeedProbe
-from pipelined.membership.node import Node
 from pipelined.ravnest.node import Capacity
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
 from pipelined.ravnest.records import MAX_DELAY_S, NODES, NodeRecord

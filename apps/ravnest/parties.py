@@ -15,9 +15,9 @@ from apps.ravnest.digits import DIGITS, Digits, refuse_data
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.plan import pool_request
 from pipelined.aio.progress import Say
+from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
-from pipelined.membership.node import Node
 from pipelined.ravnest.planned_bytes import PlannedPlaces
 from pipelined.ravnest.records import UPDATES, ClusterProgress
 from pipelined.state.versions import common_step, saved_steps

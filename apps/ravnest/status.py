@@ -14,7 +14,7 @@ from apps.ravnest.flags import Status
 from apps.ravnest.plan import layer_sizes
 from pipelined.aio.events import printable
 from pipelined.aio.progress import MOMENT_S
-from pipelined.membership.connection import connected
+from pipelined.directory.membership.connection import connected
 from pipelined.ravnest.status import RavnestStatus, TrainedSizes, statuses
 
 OF_CLUSTER = ("cluster", "step", "loss", "s/step")

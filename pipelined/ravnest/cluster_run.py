@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from pipelined.membership.view import NoLongerValid
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
 from pipelined.ravnest.backed import BackedPlace

@@ -15,8 +15,8 @@ from functools import partial
 from pipelined.aio.nursery import beside, with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory import Change, Conflict
+from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
-from pipelined.membership.node import Node
 from pipelined.ravnest.going_on import Joining, Newcomers, following, rules_of
 from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan

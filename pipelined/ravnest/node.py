@@ -15,10 +15,10 @@ from pipelined.actors.host_memory import PeakMemory
 from pipelined.aio.events import printable
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.aio.progress import Say
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.presence import under_leases
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
-from pipelined.membership.node import Node
-from pipelined.membership.presence import under_leases
-from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
 from pipelined.ravnest.cluster_log import ClusterLog
 from pipelined.ravnest.planned_bytes import PlannedPlaces

@@ -16,9 +16,9 @@ import torch
 
 from pipelined.aio.events import warn
 from pipelined.directory import CutOff, LeaseLost
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
-from pipelined.membership.node import Node
-from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.saving import Saving, by_parameter, fitting
 from pipelined.ravnest.view import RavnestView

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory
-from pipelined.membership.view import MembershipView, Single, Table
+from pipelined.directory.membership.view import MembershipView, Single, Table
 from pipelined.ravnest.losses import LossCounts
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records import (

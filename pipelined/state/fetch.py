@@ -15,7 +15,7 @@ from pipelined.actors.executor import Device
 from pipelined.aio.events import warn
 from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.view import Member, NoLongerValid
+from pipelined.directory.membership.view import Member, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
 from pipelined.state.messages import FetchChunk, FetchManifest
 from pipelined.state.stage import StatefulStage

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelined.membership.view import Member
+from pipelined.directory.membership.view import Member
 from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchTotals, MissedTotals
 from pipelined.state.versions import Version

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory
+from pipelined.directory.membership.node import Node
 from pipelined.directory.server import serve_directory
-from pipelined.membership.node import Node
 from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode

@@ -21,7 +21,7 @@ import torch
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, EmbeddedDirectory, MemoryDisk, serve_directory
-from pipelined.membership.node import Node
+from pipelined.directory.membership.node import Node
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pipelined.actors.executor import TimedExecutor
-from pipelined.membership.node import Node
+from pipelined.directory.membership.node import Node
 from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.process.session import torch_peer
 from tests.ravnest.counted import Seen

@@ -12,7 +12,7 @@ from apps.swarm.config import TrainingConfig
 from apps.swarm.data import prepared
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.task_record import TASK
+from pipelined.directory.membership.task_record import TASK
 from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records.steps import HEAD, Commit
 from tests.launching import ROOT

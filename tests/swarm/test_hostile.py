@@ -18,8 +18,8 @@ from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.membership.node import Node
 from pipelined.directory.registration import registered
-from pipelined.membership.node import Node
 from pipelined.swarm.config import Rules
 from pipelined.swarm.messaging.messages import VERSION, send
 from pipelined.swarm.messaging.reasons import Reason

@@ -15,8 +15,8 @@ from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.membership.node import Node
 from pipelined.directory.registration import registered
-from pipelined.membership.node import Node
 from pipelined.swarm.config import Rules
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.work import Backward, GetWork

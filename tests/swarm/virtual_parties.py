@@ -10,7 +10,7 @@ from typing import Any
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
-from pipelined.membership.node import Node
+from pipelined.directory.membership.node import Node
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.reassignment import Rebalance

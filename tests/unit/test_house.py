@@ -65,7 +65,6 @@ def test_a_plug_in_has_the_name_of_its_file(table):
 
 
 NOT_YET = {
-    "entries of a folder": (21, 1),  # `pipelined`: twenty, and `pipelined/apps`, another name of `apps`
     "lines": (90_700, 4),  # 86,700 before attention by heads, layouts of rows, errors of memory, ranks that refuse
     "longest function, lines": (84, 2),  # `train` and `plan`: a keyword, and a line about it, for each argument
     "constructors with over 2 callables": (1, 1),  # `Trainer`: optimizer, loss and scheduler are a user's functions

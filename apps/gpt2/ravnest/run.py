@@ -29,10 +29,10 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.actors.host_memory import free_memory
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.aio.progress import say_nothing
+from pipelined.directory.membership.connection import connected, member_node
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.task_record import publish_task
 from pipelined.errors import UsageError
-from pipelined.membership.connection import connected, member_node
-from pipelined.membership.node import Node
-from pipelined.membership.task_record import publish_task
 from pipelined.process.exit import print_line, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest

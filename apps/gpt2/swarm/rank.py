@@ -12,9 +12,9 @@ from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.aio.progress import Say
-from pipelined.membership.connection import connected
-from pipelined.membership.node import Node
-from pipelined.membership.task_record import publish_task
+from pipelined.directory.membership.connection import connected
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.task_record import publish_task
 from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step

@@ -17,7 +17,7 @@ from apps.lm.data.text import Text
 from pipelined.actors.agree import agree, gather
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.aio.progress import say_nothing
-from pipelined.membership.node import Node
+from pipelined.directory.membership.node import Node
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest

@@ -16,7 +16,7 @@ from apps.swarm.flags import Status
 from apps.swarm.status.prometheus import metrics
 from pipelined.aio.events import line, printable
 from pipelined.aio.progress import MOMENT_S
-from pipelined.membership.connection import connected
+from pipelined.directory.membership.connection import connected
 from pipelined.swarm.records.members import Phase
 from pipelined.swarm.records.steps import HEAD
 from pipelined.swarm.status.reader import StatusReader

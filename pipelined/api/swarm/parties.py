@@ -12,8 +12,8 @@ from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
+from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError, require_whole
-from pipelined.membership.node import Node
 from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.process.roles import TrainerJob, serve, train
 from pipelined.swarm.process.session import PeerOptions, Session, snapshot

@@ -20,7 +20,7 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.view import NoLongerValid
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.refusals import Senders, are_finite
 from pipelined.ravnest.held_stage import HeldStage, State
 from pipelined.ravnest.records import Clusters

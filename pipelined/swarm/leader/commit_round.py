@@ -14,8 +14,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from pipelined.aio.nursery import Nursery
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.errors import UsageError
-from pipelined.membership.view import NoLongerValid
 from pipelined.state.versions import Version
 from pipelined.swarm.leader.evictions import FailureLog
 from pipelined.swarm.messaging.client import MemberClient

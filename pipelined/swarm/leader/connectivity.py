@@ -13,7 +13,7 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import UNKNOWN, Backoff, TimeoutEstimator
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Conflict, CutOff
-from pipelined.membership.view import NoLongerValid
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evictions import MAX_DOUBLINGS, Evictor
 from pipelined.swarm.messaging.client import MemberClient, Probe

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from pipelined.aio.events import warn
 from pipelined.directory import Conflict, CutOff
-from pipelined.membership.bans import MAX_S
-from pipelined.membership.view import NoLongerValid
+from pipelined.directory.membership.bans import MAX_S
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol.rounds import parties_of
 from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, WORKING, Eviction, Peer

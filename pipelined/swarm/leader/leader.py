@@ -15,9 +15,9 @@ from dataclasses import replace
 from pipelined.aio.events import emit, warn
 from pipelined.aio.nursery import Notifier, Nursery, first_of
 from pipelined.directory import Conflict, CutOff
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import RETRY_S
 from pipelined.directory.registration import Registration
-from pipelined.membership.node import Node
-from pipelined.membership.view import RETRY_S
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments, QueueFactory

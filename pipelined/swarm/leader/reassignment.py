@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
-from pipelined.membership.view import NoLongerValid
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records.members import STAY, Phase

@@ -10,8 +10,8 @@ from typing import Any, NoReturn, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Conflict, CutOff
+from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.record import Record
-from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.members import LEADER
 from pipelined.swarm.records.view import SwarmView

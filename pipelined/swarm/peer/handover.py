@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from pipelined.membership.view import NoLongerValid
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.messaging.fields import MAX_INTEGER, Malformed
 from pipelined.swarm.messaging.messages import Done

@@ -18,8 +18,8 @@ from enum import Enum
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.directory import Conflict
+from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.registration import Registration
-from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.saver import Saver
 from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.peer.replica import Replica

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipelined.actors.executor import Executor
-from pipelined.membership.node import Node
+from pipelined.directory.membership.node import Node
 from pipelined.state.saver import Saver
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.messaging.client import MemberClient, Probe

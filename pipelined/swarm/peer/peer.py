@@ -11,9 +11,9 @@ from pipelined.actors.executor import Executor
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.registration import Registration, registered
-from pipelined.membership.node import Node
-from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Readmission, state_after

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, TypeVar
 
 from pipelined.aio.events import warn
-from pipelined.membership.view import NoLongerValid
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.state.donor import Donor, copied
 from pipelined.state.fetch import by_preference
 from pipelined.state.manifest import TransferError

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from pipelined.membership.view import RETRY_S
+from pipelined.directory.membership.view import RETRY_S
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.swarm.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
 from pipelined.swarm.messaging.reasons import Reason

@@ -8,9 +8,9 @@ from functools import partial
 
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.registration import Registration
-from pipelined.membership.node import Node
-from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import Version
 from pipelined.swarm.config import stop_if_refused

@@ -11,9 +11,9 @@ from pipelined.actors.executor import Executor
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import LeaseLost
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import RETRY_S
 from pipelined.directory.registration import registered
-from pipelined.membership.node import Node
-from pipelined.membership.view import RETRY_S
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules

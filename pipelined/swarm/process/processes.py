@@ -4,9 +4,9 @@ import asyncio
 
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery, beside
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.presence import under_leases
 from pipelined.directory.registration import Registration
-from pipelined.membership.node import Node
-from pipelined.membership.presence import under_leases
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.assignments import due
 from pipelined.swarm.leader.leader import Leader

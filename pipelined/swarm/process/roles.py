@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar
 
 from pipelined.actors.device import check_device
 from pipelined.aio.progress import Say, reported_wait
-from pipelined.membership.addresses import described
-from pipelined.membership.connection import connected, member_node
-from pipelined.membership.node import Node
-from pipelined.membership.task_record import TaskRecord, publish_task, read_task
+from pipelined.directory.membership.addresses import described
+from pipelined.directory.membership.connection import connected, member_node
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.task_record import TaskRecord, publish_task, read_task
 from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.process.session import Session, run_peer, run_trainer

@@ -18,9 +18,9 @@ from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.directory import Directory
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.task_record import RUN
 from pipelined.errors import refuse_below
-from pipelined.membership.node import Node
-from pipelined.membership.task_record import RUN
 from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.saved import other_text, saved_of
 from pipelined.state.store import DiskStore

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Set
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory, Entry, Prefixes
-from pipelined.membership.view import ApplyEntry, MembershipView, Single, Table
+from pipelined.directory.membership.view import ApplyEntry, MembershipView, Single, Table
 from pipelined.state.versions import SAVED, SavedStages, Version
 from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records.members import (

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, View
+from pipelined.directory.membership.polls import poll_status
+from pipelined.directory.membership.task_record import TASK
 from pipelined.errors import UsageError
-from pipelined.membership.polls import poll_status
-from pipelined.membership.task_record import TASK
 from pipelined.state.versions import saved_steps
 from pipelined.swarm.messaging.messages import send
 from pipelined.swarm.protocol.status import Status, StatusReply

@@ -15,8 +15,8 @@ from typing import get_args
 from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import Backoff, TimeoutEstimator
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.node import Node
-from pipelined.membership.view import RETRY_S, NoLongerValid
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.messaging.messages import Reply

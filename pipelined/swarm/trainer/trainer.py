@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from pipelined.aio.nursery import Nursery
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.errors import UsageError
-from pipelined.membership.node import Node
-from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import Rules, stop_if_refused
 from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.messaging.reasons import Reason

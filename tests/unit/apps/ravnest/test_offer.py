@@ -11,8 +11,8 @@ from apps.ravnest.offer import NOT_MEASURED, offer
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.membership.node import Node
 from pipelined.measurement.line import serve_line
-from pipelined.membership.node import Node
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.records import NodeRecord
 from transports.rpc.virtual.network import VirtualNetwork, address_of

@@ -14,7 +14,7 @@ from apps.ravnest.status import RAVNEST, sizes_of
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
+from pipelined.directory.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.ravnest.records import (
     BackupPlace,
     ClusterProgress,

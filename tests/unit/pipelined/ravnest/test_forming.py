@@ -8,8 +8,8 @@ import pytest
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.membership.node import Node
 from pipelined.directory.registration import registered
-from pipelined.membership.node import Node
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.losses import LossCounts
 from pipelined.ravnest.planning.plan import PoolRequest

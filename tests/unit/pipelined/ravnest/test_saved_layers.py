@@ -10,10 +10,10 @@ import torch
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
-from pipelined.membership.node import Node
-from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord, StagePlace
 from pipelined.ravnest.saved_layers import TOPIC, SavedLayers
 from pipelined.ravnest.saving import Saving

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.membership.view import NoLongerValid
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import LateState, share_state
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.records import Clusters, GoingOn, Holder, StagePlace

@@ -13,8 +13,8 @@ from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
+from pipelined.directory.membership.node import Node
 from pipelined.directory.registration import registered
-from pipelined.membership.node import Node
 from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.view import NoLongerValid
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.swarm.messaging.client import SILENCE_LEASES, SLICES, MemberClient, Probe
 from pipelined.swarm.messaging.messages import Done, Ping, serve
 from pipelined.swarm.records.members import Peer, Phase

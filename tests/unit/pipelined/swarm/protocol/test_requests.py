@@ -164,7 +164,7 @@ def test_all_messages_are_documented():
 
 
 def test_no_other_module_writes_or_reads_a_note_or_names_a_reason_by_its_word():
-    rooms = [ROOT / "pipelined" / room for room in ("swarm", "membership", "state")]
+    rooms = [ROOT / "pipelined" / room for room in ("swarm", "directory/membership", "state")]
     ranks_speak = ROOT / "pipelined" / "state" / "checkpoints"
     found = {
         str(path.relative_to(ROOT / "pipelined"))

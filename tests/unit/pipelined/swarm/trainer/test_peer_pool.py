@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.membership.node import Node
-from pipelined.membership.view import RETRY_S
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import RETRY_S
 from pipelined.swarm.config import Rules
 from pipelined.swarm.messaging.reasons import Next, Reason
 from pipelined.swarm.records.members import Peer, Phase

@@ -8,8 +8,8 @@ from typing import Protocol, Self
 
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.directory import Conflict, Directory
+from pipelined.directory.membership.addresses import described
 from pipelined.errors import UsageError
-from pipelined.membership.addresses import described
 
 TASK = "subject"
 """Key in the directory: what is trained, in the program's own form."""

@@ -7,8 +7,8 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.membership.task_record import RUN, publish_task
 from pipelined.errors import UsageError
-from pipelined.membership.task_record import RUN, publish_task
 from transports.rpc.virtual.network import VirtualNetwork
 
 

@@ -5,9 +5,9 @@ from typing import NoReturn
 
 from pipelined.aio.events import warn
 from pipelined.directory import CutOff, LeaseLost
+from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.view import RETRY_S
 from pipelined.directory.registration import Registration, registered
-from pipelined.membership.node import Node
-from pipelined.membership.view import RETRY_S
 
 
 async def under_leases(
