@@ -139,7 +139,7 @@ class Passes:
         if request.index not in indices:
             raise Malformed(f"no such microbatch (index: {request.index}, there are: {indices})")
         await self._state.reached_parameters(request.step, request.parameter_version, ahead)
-        return request.which
+        return Microbatch(request.step, request.index)
 
     async def _arrays(self, coded: Coded, wanted: ArrayLayouts, fewer: bool = False) -> tuple[Block, ...]:
         """Arrays of a request, decoded. Raises Malformed: other dtypes or shapes than expected; see `check_layouts`."""

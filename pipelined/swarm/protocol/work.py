@@ -10,7 +10,6 @@ from pipelined.swarm.messaging.fields import Many, number, whole
 from pipelined.swarm.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
 from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Index, Name, Revision, StageNumber
-from pipelined.swarm.stages.stage import Microbatch
 
 
 class Score(NamedTuple):
@@ -54,11 +53,6 @@ class WorkItem(MemberReply):
     stages: Annotated[tuple[StageNumber, ...], Many()]
     parameter_version: Lineage
     revision: Revision
-
-    @property
-    def which(self) -> Microbatch:
-        """The microbatch."""
-        return Microbatch(self.step, self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +112,6 @@ class PassRequest(MemberRequest[Reply], Generic[Reply]):
     index: Index
     parameter_version: Lineage
     inputs: CodedArrays
-
-    @property
-    def which(self) -> Microbatch:
-        """The microbatch."""
-        return Microbatch(self.step, self.index)
 
 
 @dataclass(frozen=True, slots=True)

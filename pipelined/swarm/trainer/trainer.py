@@ -125,13 +125,13 @@ class SwarmTrainer:
         ours = head is not None and (head.step, head.parameter_version) == (item.step, item.parameter_version)
         return ours or self._view.head_revision <= item.revision
 
-    async def _samples(self, which: Microbatch) -> Samples:
-        samples = self._data(which)
+    async def _samples(self, item: WorkItem) -> Samples:
+        samples = self._data(Microbatch(item.step, item.index))
         return await samples if isinstance(samples, Awaitable) else samples
 
     async def _evaluate_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward only. Returns the sum of the losses, and the number of samples."""
-        inputs, labels = await self._samples(item.which)
+        inputs, labels = await self._samples(item)
         flow: Coded = (tuple(inputs), None)
         for stage in range(self._stages):
             last = (tuple(labels), None) if stage == self._stages - 1 else None
@@ -147,7 +147,7 @@ class SwarmTrainer:
 
     async def _train_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward, then backward. Returns by stage the peer that counted it."""
-        inputs, labels = await self._samples(item.which)
+        inputs, labels = await self._samples(item)
         named = item.step, item.index, item.parameter_version
         kept: list[Coded] = [(tuple(inputs), None)]
         for stage in range(self._stages - 1):
