@@ -8,7 +8,6 @@ own, so the initial values are those of one process, whatever the arrangement.
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipelined.api.data.batch import converted, rows_of
 from pipelined.api.model.handed_on import HandedOn, along, handed_on
 from pipelined.api.model.layer_builders import (
-    RECOMPUTED,
     LayerBuilder,
     build_layer,
     build_on_meta,
@@ -28,13 +26,11 @@ from pipelined.api.model.layer_builders import (
     share_parameters,
     tied_groups,
 )
+from pipelined.api.model.layer_row import LayerRow, WritesInPlace, says_in_place
 from pipelined.errors import UsageError
-from pipelined.random.keyed_random import place_of_layer
-from pipelined.random.torch_random import run_layer, seeded_alone
+from pipelined.random.torch_random import seeded_alone
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, describe_tree, tensors_of
-from pipelined.training.graph.recompute import recomputed
-from pipelined.training.parameters import register_tensor, replace_tensor
 from pipelined.training.stage import with_copied_buffers
 
 Loss = Callable[[Any, Any], Any]
@@ -153,6 +149,7 @@ class LayeredModel:
         self.aliases = shared_names(row.names, built)
         self._meta = [copy.deepcopy(layer).to("meta") for layer in built]
         self._handed_on = list[HandedOn]()
+        self._writes_input = [says_in_place(layer) for layer in self._meta]
         self._costs = self._measured(example)
 
     @property
@@ -180,7 +177,8 @@ class LayeredModel:
             row = self._row.build(self._seed, layers)
         else:
             row = [copy.deepcopy(self._first_build[number]) for number in layers]
-        return LayerRow([self._row.names[number] for number in layers], row, self.aliases).to(dtype).to(device)
+        names, writes = [self._row.names[number] for number in layers], self._writes_input[layers.start]
+        return LayerRow(names, row, self.aliases, writes).to(dtype).to(device)
 
     def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state as the same `nn.Sequential` names it, which repeats shared parameters under each of their names."""
@@ -207,11 +205,11 @@ class LayeredModel:
         example, rows = converted(example, torch.get_default_dtype()), rows_of(example, "the example")
         try:
             meta = tree_map_only(torch.Tensor, lambda x: x.to("meta"), example)
-            operations, self._handed_on = _operations(self._meta, names, meta)
+            operations, self._handed_on, self._writes_input = _operations(self._meta, names, meta)
         except ModelError:
             if self._first_build is None:
                 raise
-            operations, self._handed_on = _operations(self._first_build, names, example)
+            operations, self._handed_on, self._writes_input = _operations(self._first_build, names, example)
         return [size + count / rows for size, count in zip(sizes, operations, strict=True)]
 
     def loss(self, output: Tree, targets: Tree) -> Any:
@@ -219,40 +217,6 @@ class LayeredModel:
 
     def identity(self) -> Mapping[str, Any]:
         return {"layers": [repr(layer) for layer in self._meta]}
-
-
-class LayerRow(nn.Module):
-    """Some consecutive layers, run one after the other.
-
-    Each layer draws torch's random numbers under a key of its own, (seed, step, microbatch, "layer NAME"): the same
-    dropout masks are drawn wherever the model is cut.
-
-    Args:
-        names: the names of the layers.
-        row: the layers.
-        aliases: the names of shared parameters; see `shared_names`.
-    """
-
-    def __init__(self, names: Sequence[str], row: Sequence[nn.Module], aliases: Mapping[str, str]):
-        super().__init__()
-        self._row = list(zip(names, row, strict=True))
-        layers = dict(self._row)
-        for alias, name in aliases.items():
-            own, _, path = alias.partition(".")
-            if own in layers and name.partition(".")[0] not in layers:
-                shared = layers[own].get_parameter(path)
-                register_tensor(self, name, shared)  # before the layer, which has it under its alias
-        for name, layer in self._row:
-            self.add_module(name, layer)
-        for alias, name in aliases.items():
-            if alias.partition(".")[0] in layers:
-                replace_tensor(self, self.get_parameter(alias), self.get_parameter(name))
-
-    def forward(self, x: Tree) -> Tree:
-        for name, layer in self._row:
-            run = partial(recomputed, layer) if hasattr(layer, RECOMPUTED) else layer
-            x = run_layer(partial(run, x), place_of_layer(name))
-        return x
 
 
 def shared_names(names: Sequence[str], row: Sequence[nn.Module]) -> dict[str, str]:
@@ -267,20 +231,23 @@ def shared_names(names: Sequence[str], row: Sequence[nn.Module]) -> dict[str, st
     return aliases
 
 
-def _operations(row: Sequence[nn.Module], names: Sequence[str], x: Tree) -> tuple[list[float], list[HandedOn]]:
-    """The floating-point operations of each layer's forward, from the inputs x on, and what it hands on unread.
+def _operations(
+    row: Sequence[nn.Module], names: Sequence[str], x: Tree
+) -> tuple[list[float], list[HandedOn], list[bool]]:
+    """Of each layer: the operations of its forward, what it hands on unread, and if it `WritesInPlace`.
 
     Raises:
         ModelError: a layer rejects the output of the previous layer.
     """
-    counts, handed = [], list[HandedOn]()
+    counts, handed, written = [], list[HandedOn](), WritesInPlace()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for before, name, layer in zip(("", *names), names, row, strict=False):
             taken = tree_map_only(torch.Tensor, torch.Tensor.detach, x)  # each an object of its own
+            written.take(taken)
             x, operations = _counted(name, layer, taken, before)
             counts.append(operations)
             handed.append(handed_on(layer, taken, x))
-    return counts, handed
+    return counts, handed, written.found()
 
 
 def _counted(name: str, layer: nn.Module, x: Tree, before: str) -> tuple[Tree, float]:
