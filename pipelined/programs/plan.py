@@ -17,6 +17,7 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of, require_knobs
 from pipelined.schedules.own.load import name_of
 from pipelined.schedules.parts.knobs import Value, set_knobs
+from pipelined.schedules.parts.stage_map import require_possible
 
 
 class PlanError(UsageError):
@@ -25,11 +26,6 @@ class PlanError(UsageError):
 
 SIZES = ("depth", "width", "microbatch", "microbatches")
 """The whole numbers of every plan."""
-MAX_COUNT = 1 << 16
-"""The largest number of stages, groups, microbatches or pipes that is read from a file; no job needs more."""
-MAX_CELLS = 1 << 20
-"""The largest product of stages and groups, microbatches or pipes that is read from a file; stage map and check take
-time and memory in proportion to it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +62,7 @@ class Plan:
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
         for name in (*SIZES, "tensor"):
             require_whole(name, getattr(self, name), 1)
+        require_possible({"depth": self.depth, "width": self.width, "tensor": self.tensor})
         if self.tensor == 1:
             object.__setattr__(self, "layout", "")
         if self.microbatch % self.stage_map.parts:
@@ -86,15 +83,15 @@ class Plan:
         The schedule's code is run, so let `require_known` check its name first.
 
         Raises:
-            KeyError, TypeError, ValueError: a field is missing, of another type, or a size is too large.
-            PlanError, ScheduleError: the schedule refuses the plan.
+            KeyError, TypeError, ValueError: a field is missing, or of another type.
+            PlanError, ScheduleError: the schedule refuses the plan, or a size is too large.
         """
         sizes = {name: document[name] for name in SIZES} | {"tensor": document.get("tensor", 1)}
         for name, value in sizes.items():
             if type(value) is not int:
                 raise TypeError(f"{name} is {value!r} and should be of type int")
         knobs = {knob.name: document.get(knob.name, knob.default) for knob in knobs_of(document["schedule"])}
-        require_possible({**sizes, **knobs})
+        require_possible({name: size for name, size in {**sizes, **knobs}.items() if name != "microbatch"})
         costs = Costs.parse(document["costs"], sizes["depth"]) if "costs" in document else DEFAULT_COSTS
         layout = (document.get("layout") or "") if sizes["tensor"] > 1 else ""
         if type(layout) is not str:
@@ -206,22 +203,3 @@ class Plan:
     def global_microbatch(self, group: int, microbatch: int) -> int:
         """The number of a group's microbatch among all microbatches of the step."""
         return group * (self.total_microbatches // self.width) + microbatch
-
-
-def require_possible(sizes: Mapping[str, Any]) -> None:
-    """Refuse sizes from a file with which the stage map or the check would take hours.
-
-    Args:
-        sizes: the sizes and knobs of a `Plan`; only whole numbers are checked.
-    Raises:
-        ValueError: a number is too large; the message names it and the limit.
-    """
-    numbers = {name: value for name, value in sizes.items() if type(value) is int}
-    for name, value in numbers.items():
-        if value > MAX_COUNT:
-            raise ValueError(f"{name} is {value} and can be {MAX_COUNT} at most")
-    for name, value in numbers.items():
-        cells = sizes["depth"] * value
-        if name not in ("depth", "microbatch") and cells > MAX_CELLS:
-            fact = f"depth times {name} is {cells} ({sizes['depth']} x {value}) and can be {MAX_CELLS} at most"
-            raise ValueError(f"{fact}; use fewer stages or {name}")

@@ -17,6 +17,7 @@ from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import Shape, find, knobs_of, own_shape, require_knobs
 from pipelined.schedules.own.load import SomeSchedule, name_of
 from pipelined.schedules.parts.knobs import Value, set_knobs
+from pipelined.schedules.parts.stage_map import require_possible
 
 if TYPE_CHECKING:
     from pipelined.traces.drawing.picture import Picture
@@ -162,6 +163,7 @@ def prove(
     name = name_of(schedule)
     found, priced = find(name), costs_of(costs or {})
     shape = replace(shape_of(name, depth, microbatches, knobs), steps=steps)
+    require_possible({"depth": shape.depth, "microbatches in all steps": shape.microbatches * steps})
     program = record(found, shape, priced)
     check(program, mailbox=mailbox, blocking_sums=blocking_sums, budget=budget)
     timeline = price(with_sums(program, costs=priced), priced)

@@ -11,6 +11,13 @@ class ScheduleError(UsageError):
     """A shape that the schedule cannot take, or a program that is wrong; the message ends in the remedy."""
 
 
+MAX_COUNT = 1 << 16
+"""The largest number of stages, groups, microbatches or pipes; no job needs more."""
+MAX_CELLS = 1 << 20
+"""The largest product of stages and groups, microbatches or pipes; stage map and check take time and memory in
+proportion to it."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """The sizes requested from a schedule.
@@ -20,12 +27,36 @@ class Shape:
         microbatches: per pipeline group and step, N.
         knobs: values of `knobs.Knob`s by name; a knob that is missing has its default.
         steps: steps in a segment; more than 1 only for asynchronous schedules, which do not flush between steps.
+    Raises:
+        ScheduleError: a size is too large for any job.
     """
 
     depth: int
     microbatches: int
     knobs: Mapping[str, int | str] = field(default_factory=dict, hash=False)
     steps: int = 1
+
+    def __post_init__(self) -> None:
+        require_possible({"depth": self.depth, "microbatches": self.microbatches})
+
+
+def require_possible(sizes: Mapping[str, object]) -> None:
+    """Refuse sizes with which the stage map or the check would take hours, or all memory.
+
+    Args:
+        sizes: `depth` and other sizes and knobs, by name; only whole numbers are checked.
+    Raises:
+        ScheduleError: a number is too large; the message names it and the limit.
+    """
+    numbers = {name: value for name, value in sizes.items() if isinstance(value, int)}
+    for name, value in numbers.items():
+        if value > MAX_COUNT:
+            raise ScheduleError(f"{name} is {value} and can be {MAX_COUNT} at most; use a smaller number")
+    for name, value in numbers.items():
+        cells = numbers["depth"] * value
+        if name != "depth" and cells > MAX_CELLS:
+            fact = f"depth times {name} is {cells} ({sizes['depth']} x {value}) and can be {MAX_CELLS} at most"
+            raise ScheduleError(f"{fact}; use fewer stages or {name}")
 
 
 @dataclass(frozen=True)

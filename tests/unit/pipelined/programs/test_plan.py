@@ -130,3 +130,14 @@ def test_a_misspelt_knob_is_refused_with_the_nearest():
 def test_a_worker_of_one_rank_has_no_split_so_a_plan_is_that_of_its_json():
     plan = Plan("gpipe", 2, 1, 8, 2, layout="megatron")
     assert plan.layout == "" and Plan.of(plan.plain()) == plan
+
+
+def test_more_ranks_than_memory_can_list_are_refused():
+    with pytest.raises(ScheduleError, match=r"width is 1000000000 and can be 65536 at most"):
+        Plan("gpipe", 2, 10**9, 1, 4)
+
+
+def test_a_microbatch_may_have_many_rows():
+    """Rows of a table are small: they cost neither a stage map nor a check anything."""
+    plan = Plan("gpipe", 2, 1, 10**6, 4)
+    assert Plan.of(plan.plain()) == plan

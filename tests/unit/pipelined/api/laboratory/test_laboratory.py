@@ -164,3 +164,8 @@ def test_a_value_of_another_type_is_refused_with_a_remedy(call, settings, fact):
     with pytest.raises(pp.UsageError, match=re.escape(fact)) as refused:
         call("chimera", **{"depth": 4, "microbatches": 4, **settings})
     assert "give" in str(refused.value) or "must be" in str(refused.value)
+
+
+def test_a_proof_of_too_many_steps_is_refused():
+    with pytest.raises(pp.UsageError, match="microbatches in all steps is 4000000000 and can be 65536 at most"):
+        pp.prove("pipedream", depth=4, microbatches=4, steps=10**9)

@@ -56,6 +56,23 @@ def test_an_impossible_shape_is_refused_with_the_remedy(name, shape, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "depth, microbatches, message",
+    [
+        (10**9, 1, "depth is 1000000000 and can be 65536 at most; use a smaller number"),
+        (4, 10**9, "microbatches is 1000000000 and can be 65536 at most; use a smaller number"),
+        (
+            1025,
+            1024,
+            r"depth times microbatches is 1049600 \(1025 x 1024\) and can be 1048576 at most; use fewer stages",
+        ),
+    ],
+)
+def test_a_shape_that_would_take_all_memory_is_refused(depth, microbatches, message):
+    with pytest.raises(ScheduleError, match=message):
+        Shape(depth, microbatches)
+
+
 def test_microbatches_of_gems_take_turns():
     assert find("gems").stage_map(Shape(4, 5)).microbatches == ((0, 2, 4), (1, 3))
 
