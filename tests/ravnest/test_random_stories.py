@@ -1,7 +1,7 @@
 """Random faults at random moments (`python -m tests.ravnest.story SEED` tells one story).
 
-Every run takes a few seeds; with `--slice`, each of four runs takes a fourth of the next 500, and one of hundreds takes
-each of the rest.
+Every run takes a few seeds; with `--slice`, each of eight runs takes an eighth of the next 500, and one of hundreds
+takes each of the rest.
 """
 
 import pytest
@@ -15,7 +15,7 @@ LATE_LEAVE, OPENED_BY_SOME = 1068, 598
 
 def turns_of(group):
     """How often a group of seeds is run; see `tests.slices`."""
-    return pytest.mark.in_turns(4) if group < IN_TURNS else pytest.mark.full
+    return pytest.mark.in_turns(8) if group < IN_TURNS else pytest.mark.full
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), LATE_LEAVE, OPENED_BY_SOME])
