@@ -16,7 +16,7 @@ from pipelined.api.data.feed import RankFeed
 from pipelined.api.laboratory.planned_rank import PlannedRank
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, writing
 from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
@@ -271,7 +271,8 @@ class RankSession:
 
         def write(layout: Layout, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
             unfilled = placeholders(layout)
-            write_torch_file(path, model.state_dict(unfilled), unfilled, tensors)
+            with writing(path):
+                write_torch_file(path, model.state_dict(unfilled), unfilled, tensors)
 
         await write_state(self.trainer, write)
 

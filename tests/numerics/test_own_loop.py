@@ -154,7 +154,7 @@ def test_the_state_of_before_the_first_step_trains_anew_with_momentum_too(tmp_pa
 
 def test_a_failed_export_changes_neither_the_job_nor_an_earlier_file(tmp_path):
     with trainer(plan()) as made:
-        with pytest.raises(pp.UsageError, match="No such file or directory"):
+        with pytest.raises(pp.UsageError, match=r"cannot write .*state.pt \(No such file.*\); name a"):
             made.export(tmp_path / "missing" / "state.pt")
         assert made.step(batches()[0]).loss
         made.export(tmp_path / "state.pt")
