@@ -1,6 +1,7 @@
 """Any optimizer of torch, with any scheduler of its learning rate, as the trainer uses one."""
 
 import copy
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ class UserOptimizer:
 
         Raises:
             UsageError: `make` or `schedule` raises, or the optimizer updates other tensors than the given parameters,
-                or is no optimizer.
+                is no optimizer, or needs a closure.
         """
         named = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
         trained, names = list(named.values()) or [nn.Parameter(torch.zeros(1))], _listed(list(named))
@@ -58,6 +59,7 @@ class UserOptimizer:
         if not isinstance(optimizer, Optimizer):
             fact = f"`optimizer` returns a {type(optimizer).__name__}"
             raise UsageError(f"{fact}; let it return a torch optimizer of the parameters that it is given")
+        _refuse_closure(optimizer)
         ids = set(map(id, trained))
         foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in ids]
         if foreign:
@@ -128,6 +130,13 @@ class _Scheduled:
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a group of parameters, such as its learning rate."""
     return {name: value for name, value in group.items() if name != "params"}
+
+
+def _refuse_closure(optimizer: Optimizer) -> None:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        fact = f"{type(optimizer).__name__} needs a closure that computes the loss again, which no step here does"
+        raise UsageError(f"{fact}; choose an optimizer without a closure")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -346,6 +346,20 @@ def test_any_optimizer_and_scheduler_resumes_at_another_depth(tmp_path):
         torch.testing.assert_close(value, whole.state_dict()[name], rtol=0, atol=1e-14)
 
 
+def test_the_state_of_another_optimizer_is_refused(tmp_path, capfd):
+    """SGD went on without its momentum, and AdamW failed in its first update, for want of moments."""
+
+    def momentum(parameters):
+        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+    trained(steps=2, depth=2, microbatches=4, checkpoint=tmp_path, optimizer=momentum)
+    with pytest.raises(SystemExit) as refused:
+        trained(steps=4, depth=2, microbatches=4, resume=tmp_path)
+    assert refused.value.code == 2
+    fact = r"step-00000002 has the state of another optimizer \(saved: SGD, here: AdamW\); resume with SGD, or"
+    assert re.search(fact, capfd.readouterr().err)
+
+
 def test_an_nn_sequential_trains_as_it_is():
     builders = row()
     torch.manual_seed(SEED)

@@ -26,6 +26,8 @@ from pipelined.training.segments.loss_scale import LossScale
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
+OPTIMIZER = "optimizer"
+"""The scalar of a checkpoint that names the class of rank 0's optimizer."""
 MAX_UPDATES = 1 << 53
 """The most updates of an optimizer in a checkpoint: up to this number a float is exact."""
 
@@ -73,7 +75,7 @@ class RankState:
         saved = trainer.local.saved
         state = {name: trainer.state_of(name) for name in saved}
         parts = {name: part for name, part in saved.items() if part is not None}
-        scalars = {"seed": trainer.seed, **trainer.loss_scale.state}
+        scalars = {"seed": trainer.seed, OPTIMIZER: _optimizer_of(trainer), **trainer.loss_scale.state}
         return cls(step, trainer.model.identity(), scalars, state, parts, trainer.rank_optimizer.state.updates)
 
     def copied(self) -> "RankState":
@@ -129,11 +131,13 @@ async def load(trainer: RankTrainer, path: Path) -> int:
     """Load the tensors that this rank holds from a checkpoint; returns the number of steps done.
 
     Raises:
-        CheckpointError: on every rank: another model, a damaged or a missing checkpoint. The trainer is unchanged.
+        CheckpointError: on every rank: another model or optimizer, a damaged or a missing checkpoint. The trainer is
+            unchanged.
     """
 
     def read() -> tuple[Meta, int, dict[str, Any]]:
         saved = checkpoint.open(path).require(trainer.model.identity())
+        _require_optimizer(saved, trainer)
         tensors, team = trainer.local.tensors, trainer.local.team
         state, updates = saved.load(tensors, team.parts(tensors)), _updates(saved)
         _require_shapes(saved.path, tensors, state)
@@ -145,6 +149,19 @@ async def load(trainer: RankTrainer, path: Path) -> int:
     trainer.restore(state, updates)
     trainer.loss_scale.restore(meta.scalars)
     return meta.step
+
+
+def _optimizer_of(trainer: RankTrainer) -> str:
+    return type(trainer.optimizer).__name__
+
+
+def _require_optimizer(found: Checkpoint, trainer: RankTrainer) -> None:
+    """Refuse the state of another optimizer, by the class on rank 0; older checkpoints have none."""
+    own = _optimizer_of(trainer)
+    saved = found.meta.scalars.get(OPTIMIZER, own)
+    if saved != own and not trainer.context.actor.rank:
+        fact = f"{found.path} has the state of another optimizer (saved: {saved}, here: {own})"
+        raise CheckpointError(f"{fact}; resume with {saved}, or begin anew with the exported values")
 
 
 def _updates(found: Checkpoint) -> int:

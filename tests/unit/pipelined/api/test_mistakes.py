@@ -101,6 +101,11 @@ REFUSED = {
         {"optimizer": adam([foreign])},
         "`optimizer` is a AdamW, and every rank needs one of its own parameters; give a function",
     ),
+    "an optimizer with a closure": (
+        four,
+        {"optimizer": torch.optim.LBFGS},
+        "LBFGS needs a closure that computes the loss again.*; choose an optimizer without a closure",
+    ),
     "no list": (linear(), {}, "a function is no row of layers; give a list of callables"),
     "a loss that is a class": (four, {"loss": nn.MSELoss}, r"the loss is the class MSELoss.*; give MSELoss\(\)"),
     "no loss": (four, {"loss": None}, "the loss is a NoneType, not a function"),

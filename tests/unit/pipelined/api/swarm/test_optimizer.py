@@ -93,7 +93,7 @@ class Counting(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (torch.optim.LBFGS, r"LBFGS cannot update .*without a closure"),
+        (torch.optim.LBFGS, r"LBFGS needs a closure .*without a closure"),
         (Counting, r"Counting keeps state in its parameter groups \(0\.count\)"),
     ],
 )
