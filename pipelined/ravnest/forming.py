@@ -1,8 +1,8 @@
-"""The process that forms clusters, and then shows their steps: it waits for nodes, plans, and writes the clusters.
+"""The process that forms clusters, and then supervises them: it waits for nodes, plans, and writes the clusters.
 
-When a cluster is lost, or nodes that wait can form another one, it lets the clusters end, so that others go on. When
-all are lost, it forms others of the nodes that are left. It holds no parameters, and the clusters train on if it ends.
-Started again, it follows the clusters that train. No torch.
+When a cluster is lost, or nodes that wait can form another one, it lets the clusters end, so that others go on
+(`supervision`). When all are lost, it forms others of the nodes that are left. It holds no parameters, and the clusters
+train on if it ends. Started again, it supervises the clusters that train. No torch.
 """
 
 import asyncio
@@ -17,22 +17,11 @@ from pipelined.aio.progress import Say
 from pipelined.directory import Change, Conflict
 from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
-from pipelined.ravnest.going_on import Joining, Newcomers, following, rules_of
+from pipelined.ravnest.going_on import Joining, rules_of
 from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
-from pipelined.ravnest.records import (
-    CLUSTERS,
-    ENDING,
-    LOSSES,
-    PROGRESS,
-    WAITS,
-    ClusterProgress,
-    Clusters,
-    ClustersEnding,
-    Holder,
-    NodeRecord,
-    WaitingNodes,
-)
+from pipelined.ravnest.records import CLUSTERS, PROGRESS, ClusterProgress, Clusters, NodeRecord
+from pipelined.ravnest.supervision import Supervision, write_waits
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.versions import Version, saved_steps
 
@@ -46,7 +35,7 @@ class UnequalClusters(Exception):
 
 @dataclass(frozen=True)
 class ClusterFormer:
-    """Forms clusters of the first nodes that come, and follows the training to its end.
+    """Forms clusters of the first nodes that come, and supervises the training to its end.
 
     Args:
         nodes: how many nodes to wait for.
@@ -82,118 +71,23 @@ class ClusterFormer:
             while (clusters := view.current) is None:
                 await self._form(view)
             self._describe(clusters)
-            digests = await self._follow(view, changes, clusters)
-            await self._count(view, clusters)
+            digests = await self._supervise(clusters, view, changes)
         if len(set(digests.values())) > 1:
             raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests.values())})")
-        await self._note(view, "for another training: all steps of this one are trained")
+        await write_waits(view, "for another training: all steps of this one are trained")
         self.say(f"average {digests[0]}")
 
-    async def _follow(self, view: RavnestView, changes: deque[Change], clusters: Clusters) -> Mapping[int, str] | None:
-        """Show the steps of clusters to their end; returns their digests, or None: others follow, or must be formed."""
-        nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, self._not_yet
-        gone, refused, waits = set[Holder](), len(view.refused(clusters)), ""
-        while True:
-            seen = view.revision
-            for holder in view.departed(clusters):
-                if holder not in gone:
-                    gone.add(holder)
-                    self._describe_left(view, clusters, holder)
-            if view.nodes != nodes:
-                nodes, since, planned, newcomers = {**view.nodes}, self.node.clock.now(), False, self._not_yet
-            if not planned and (len(nodes) >= self.nodes or self.node.clock.now() - since >= self.return_s):
-                newcomers, planned = await Joining(view, self.request, self.nodes).newcomers(clusters), True
-            while changes:
-                self._report(clusters, changes.popleft())
-            if len(view.refused(clusters)) > refused:
-                refused = len(view.refused(clusters))
-                self.say(f"round {max(view.refused(clusters))} was refused: {view.round_of(clusters).fact}")
-            if view.is_done(clusters):
-                return view.digests(clusters)
-            if view.clusters != clusters:
-                return None
-            if not (intact := view.intact(clusters)):
-                fact = f"{', '.join(view.missing(clusters))} left before the last step"
-                self.say(f"{fact}; what the clusters had learned and not saved is lost, and others are formed")
-                return None
-            if view.ends(clusters) and view.stops(clusters).keys() >= {*intact}:
-                await self._go_on(view, clusters, newcomers)
-            elif not view.ends(clusters) and (newcomers or view.missing(clusters)):
-                await self._end(view, clusters)
-            await self._count(view, clusters)
-            told = self._waiting(view, newcomers.waits) if view.free else waits
-            if told != waits:
-                self.say(told)
-            waits = told
-            await self._note(view, newcomers.waits if view.free else "")
-            with suppress(TimeoutError):
-                await with_timeout(self.node.clock, self.return_s, view.wait_for(partial(self._is_past, view, seen)))
-
-    @property
-    def _not_yet(self) -> Newcomers:
-        return Newcomers(
-            waits=f"until {self.nodes} nodes are there, or no node has come or left for {self.return_s:g} s"
+    async def _supervise(
+        self, clusters: Clusters, view: RavnestView, changes: deque[Change]
+    ) -> Mapping[int, str] | None:
+        """See `Supervision.run`; the nodes that left are counted in any case."""
+        joining, clock = Joining(view, self.request, self.nodes), self.node.clock
+        supervision = Supervision(
+            clusters, joining, changes, clock=clock, quiet_s=self.return_s, on_step=self.on_step, say=self.say
         )
-
-    @staticmethod
-    def _waiting(view: RavnestView, fact: str) -> str:
-        return f"without a cluster: {', '.join(node.name for node in view.free)}; waiting {fact}"
-
-    @staticmethod
-    async def _note(view: RavnestView, fact: str) -> None:
-        """Write into the directory what the nodes without a cluster wait for."""
-        if fact != view.waits:
-            revision = view.waits_revision
-            with suppress(Conflict):
-                await view.directory.transact({WAITS: revision}, {WAITS: WaitingNodes(fact).pack()})
-            await view.wait_for(lambda: view.waits_revision != revision)
-
-    @staticmethod
-    def _is_past(view: RavnestView, seen: int) -> bool:
-        return view.revision != seen
-
-    def _describe_left(self, view: RavnestView, clusters: Clusters, holder: Holder) -> None:
-        """Say what goes on in the place of a node that left."""
-        place = None if view.is_done(clusters) else clusters.place_of(holder)
-        if place and clusters.has_backup(*place) and (remaining := view.remaining_at(clusters, *place)):
-            self.say(f"{holder.name} left cluster {place[0]}; {remaining[0].name} goes on in its place")
-
-    async def _count(self, view: RavnestView, clusters: Clusters) -> None:
-        """Write the nodes that left these clusters, each incarnation once, for this process and later ones."""
-        while not view.is_done(clusters) and (losses := view.losses.counted(view.departed(clusters))) != view.losses:
-            revision = view.losses_revision
-            with suppress(Conflict):
-                await view.directory.transact({LOSSES: revision}, {LOSSES: losses.pack()})
-            await view.wait_for(partial(lambda before: view.losses_revision != before, revision))
-
-    async def _end(self, view: RavnestView, clusters: Clusters) -> None:
-        """Let these clusters end, so that others go on."""
-        with suppress(Conflict):
-            ending = {ENDING: ClustersEnding(clusters.number).pack()}
-            await view.directory.transact({CLUSTERS: view.clusters_revision}, ending)
-        await view.wait_for(lambda: view.ends(clusters) or view.clusters != clusters)
-
-    async def _go_on(self, view: RavnestView, clusters: Clusters, newcomers: Newcomers) -> None:
-        """Write the clusters that follow these: those that are left, and late ones.
-
-        Not if one that was not done has written progress meanwhile: then all of them may have trained their last step.
-        """
-        intact, revision = view.intact(clusters), view.clusters_revision
-        stops = {number: stopped for number, stopped in view.stops(clusters).items() if number in intact}
-        next_ = following(view.settled(clusters), self._next_number(view), view.rounds_of(clusters), stops, newcomers)
-        if lost := view.missing(clusters):
-            fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
-            self.say(f"{fact}, steps to train again: {len(next_.going.again)}")
-        undone = next(f"{number}" for number in range(len(clusters.rows)) if number not in view.digests(clusters))
-        expected = {CLUSTERS: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
-        with suppress(Conflict):
-            await view.directory.transact(expected, {CLUSTERS: next_.pack()})
-            await view.wait_for(lambda: view.clusters_revision != revision)
-
-    @staticmethod
-    def _next_number(view: RavnestView) -> int:
-        """Greater than that of all clusters before, also where a resumed run's numbers are far above the revision."""
-        return max(view.clusters.number if view.clusters else 0, view.clusters_revision, view.last_saved) + 1
+        digests = await supervision.run()
+        await supervision.count_losses()
+        return digests
 
     async def _form(self, view: RavnestView) -> None:
         """Write clusters when enough nodes wait; returns also if another process has written some meanwhile."""
@@ -212,12 +106,12 @@ class ClusterFormer:
                 if view.clusters is None:
                     raise
                 self.say(f"{self.node.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
-                await self._note(view, f"because they cannot form a cluster ({error})")
+                await write_waits(view, f"because they cannot form a cluster ({error})")
                 await view.wait_for(partial(self._has_changed, view, nodes))
         for number, cluster in enumerate(plan.clusters):
             if cluster.pace and cluster.pace.shortfall:
                 self.say(f"cluster {number}: {cluster.pace_text}")
-        clusters = Clusters.of(self._next_number(view), plan, waiting, begun)
+        clusters = Clusters.of(view.next_number, plan, waiting, begun)
         with suppress(Conflict):
             await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})
         await view.wait_for(lambda: view.clusters_revision != revision)
@@ -230,7 +124,7 @@ class ClusterFormer:
         if (missing := self.nodes - len(view.free)) > 0:
             quiet = f" none has come for {self.return_s:g} s" if view.clusters else ""
             self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes{quiet and ', until'}{quiet}")
-            await self._note(view, f"until {self.nodes} nodes are there{quiet and ', or'}{quiet}")
+            await write_waits(view, f"until {self.nodes} nodes are there{quiet and ', or'}{quiet}")
         while not view.current and len(view.free) < max(self.nodes, len(view.nodes)):
             change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
             try:
@@ -267,13 +161,3 @@ class ClusterFormer:
             self.say(f"cluster {number}: {', '.join(places)}{late}")
         if clusters.begun.lineage:
             self.say(f"training goes on after step {clusters.begun.step - 1}, as it was saved")
-
-    def _report(self, clusters: Clusters, change: Change) -> None:
-        """Report a step of these clusters."""
-        number = change.key.removeprefix(PROGRESS)
-        if change.entry is None or not number.isdecimal() or int(number) >= len(clusters.rows):
-            return
-        with suppress(ValueError):
-            progress = ClusterProgress.unpack(change.entry.value)
-            if progress.clusters == clusters.number and not progress.digest:
-                self.on_step(int(number), progress)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory
 from pipelined.directory.membership.view import MembershipView, Single, Table
-from pipelined.ravnest.losses import LossCounts
+from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records import (
     CLUSTERS,
@@ -69,6 +69,11 @@ class RavnestView(MembershipView):
     def clusters_revision(self) -> int:
         """Of their key, for transactions; 0: no such key."""
         return self._clusters.revision
+
+    @property
+    def next_number(self) -> int:
+        """Greater than that of all clusters before, also where a resumed run's numbers are far above the revision."""
+        return max(self.clusters.number if self.clusters else 0, self.clusters_revision, self.last_saved) + 1
 
     @property
     def current(self) -> Clusters | None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipelined.aio.clock import run_virtual
-from pipelined.ravnest import forming
+from pipelined.ravnest import supervision
 from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.training import ClusterTraining
 from tests.numerics.ravnest import training_of
@@ -134,12 +134,12 @@ def test_a_story_in_which_two_clusters_train_a_step_fails(monkeypatch):
 
 
 def test_a_story_in_which_others_train_a_step_again_that_is_in_an_average_fails(monkeypatch):
-    going_on = forming.following
+    going_on = supervision.following
 
     def with_the_first(*arguments):
         found = going_on(*arguments)
         return replace(found, going=found.going._replace(again=sorted({0, *found.going.again})))
 
-    monkeypatch.setattr(forming, "following", with_the_first)
+    monkeypatch.setattr(supervision, "following", with_the_first)
     with pytest.raises(AssertionError, match=r"begin with \[0, .* and train again \[0, "):
         tell(2)

@@ -11,7 +11,7 @@ from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.registration import registered
 from pipelined.ravnest.forming import ClusterFormer
-from pipelined.ravnest.losses import LossCounts
+from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize
 from pipelined.ravnest.records import (

@@ -3,7 +3,7 @@
 import msgpack
 import pytest
 
-from pipelined.ravnest.losses import LossCounts
+from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.records import (
     BackupPlace,
     ClusterProgress,
@@ -144,7 +144,7 @@ def test_each_incarnation_of_a_name_is_counted_once():
 
 
 def test_of_too_many_names_those_that_left_last_are_kept(monkeypatch):
-    monkeypatch.setattr("pipelined.ravnest.losses.MAX_NAMES", 2)
+    monkeypatch.setattr("pipelined.ravnest.planning.losses.MAX_NAMES", 2)
     counts = LossCounts().counted(Holder(name, f"at {name}", 9 - at) for at, name in enumerate("abc"))
     assert counts.names == {"a": [1, 9], "b": [1, 8]}
 
