@@ -8,7 +8,7 @@ begins in the next with the state that it has. Imports torch.
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -26,11 +26,12 @@ from pipelined.ravnest.orders import KeptOrder, NodeOrder, OrderDirectory
 from pipelined.ravnest.records import Clusters, ClusterStop
 from pipelined.ravnest.saving import ReadsSaved, Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
-from pipelined.state.versions import SavedStage, Version
+from pipelined.state.versions import SavedStage
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.step_report import StepReport
+from pipelined.training.trainer import RankTrainer
 from transports import Transport
 from transports.rpc.world import RankHolder, RpcTransport
 
@@ -107,41 +108,54 @@ class ClusterMember:
             NoLongerValid: this cluster goes on, and no node has the state of this stage any more.
         """
         gc.collect()  # a lost cluster's stage is in cycles of its tasks and their errors
+        number, _ = place
+        async with AsyncExitStack() as stack:
+            rank = await self._prepare(stack, clusters, place, log, fresh=before is None)
+            training, trainer = rank.training, rank.trainer
+            run = ClusterRun(training, clusters, number, trainer, on_step, log=log, limit=limit, backed=rank.backed)
+            async with Nursery() as writes:
+                saver = self._saver(writes, rank)
+                await rank.begin(before, saved or self.saving)
+                done, completed = await self._run(run, rank, saver)
+            digest = await model_digest(rank.world, trainer.local) if completed else ""
+            await rank.kept.write()
+            rounds = training.rounds_of(clusters) if completed else await log.ended()
+            await gather(rank.world, "stopped", True)  # each has written its order
+            rank.held.free_gradients()
+        has_average = number < clusters.kept or rounds > 0
+        state = rank.held if has_average else None
+        return ClusterOutcome(state, training.stopped(clusters, number, done, rounds), digest)
+
+    async def _prepare(
+        self, stack: AsyncExitStack, clusters: Clusters, place: tuple[int, int], log: RoundLog, *, fresh: bool
+    ) -> "ClusterRank":
+        """Open the worlds, and build the stage.
+
+        Args:
+            stack: closes the worlds.
+            fresh: whether this node was not in the clusters before.
+        """
         number, stage = place
         training = replace(self.training, begin=clusters.begun.step)
-        async with AsyncExitStack() as stack:
-            world = await stack.enter_async_context(_opened(self._open(clusters, number)))
-            # before the stage is built, which keeps the loop from replying to others
-            everyone = await stack.enter_async_context(self._everyone(clusters, log))
-            actor = await stack.enter_async_context(Actor(world))
-            backed = self._backed(training, clusters, place, world, actor)
-            order = backed.order if backed else self.order
-            second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
-            kept = KeptOrder(self.orders, clusters, place, training.microbatches, second, beside=self.tracer)
-            trainer = build_rank(
-                actor,
-                replace(training.job(clusters, number), fresh=before is None),
-                executor=self.executor,
-                tracer=kept.tracer if self.orders else self.tracer,
-                orders=order.of_stage(stage) if order else None,
-            )
-            layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
-            tensors = {name: local[name] for layer in layers for name in layer if name in local}
-            held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
-            run = ClusterRun(training, clusters, number, trainer, on_step, log=log, limit=limit, backed=backed)
-            async with Nursery() as writes:
-                saver = self._saver(writes, training, held, kept, backed)
-                if before is None and clusters.begun.lineage:
-                    await _load(held, clusters.begun, saved or self.saving)
-                await _go_on(held, before, backed=backed, actor=actor, clusters=clusters, place=place)
-                done, completed = await self._run(run, everyone, layers, held, saver=saver, kept=kept, order=order)
-            digest = await model_digest(world, trainer.local) if completed else ""
-            await kept.write()
-            rounds = await log.ended() if not completed else training.rounds_of(clusters)
-            await gather(world, "stopped", True)  # each has written its order
-            held.free_gradients()
-        heard = number < clusters.kept or rounds > 0
-        return ClusterOutcome(held if heard else None, training.stopped(clusters, number, done, rounds), digest)
+        world = await stack.enter_async_context(_opened(self._open(clusters, number)))
+        # before the stage is built, which keeps the loop from replying to others
+        everyone = await stack.enter_async_context(self._everyone(clusters, log))
+        actor = await stack.enter_async_context(Actor(world))
+        backed = self._backed(training, clusters, place, world, actor)
+        order = backed.order if backed else self.order
+        second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
+        kept = KeptOrder(self.orders, clusters, place, training.microbatches, second, beside=self.tracer)
+        trainer = build_rank(
+            actor,
+            replace(training.job(clusters, number), fresh=fresh),
+            executor=self.executor,
+            tracer=kept.tracer if self.orders else self.tracer,
+            orders=order.of_stage(stage) if order else None,
+        )
+        layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
+        tensors = {name: local[name] for layer in layers for name in layer if name in local}
+        held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
+        return ClusterRank(training, world, everyone, trainer, layers, held, kept=kept, order=order, backed=backed)
 
     @asynccontextmanager
     async def _everyone(self, clusters: Clusters, log: RoundLog) -> AsyncIterator[Transport | None]:
@@ -161,21 +175,11 @@ class ClusterMember:
         backups = [address for each in numbers for address in clusters.backup_addresses(each)]
         return await self.worlds.open(name, addresses, backups)
 
-    async def _run(
-        self,
-        run: ClusterRun,
-        everyone: Transport | None,
-        layers: Sequence[Mapping[str, torch.Tensor]],
-        held: HeldStage,
-        *,
-        saver: StageSaver | None,
-        kept: KeptOrder,
-        order: NodeOrder | None,
-    ) -> tuple[int, bool]:
+    async def _run(self, run: ClusterRun, rank: "ClusterRank", saver: StageSaver | None) -> tuple[int, bool]:
         """See `ClusterRun.train_overlapped`."""
-        clusters = run.clusters
+        clusters, layers, held, everyone = run.clusters, rank.layers, rank.held, rank.everyone
         if len(clusters.rows) == 1:
-            return await run.train_alone(saver, kept)
+            return await run.train_alone(saver, rank.kept)
         rounds = Rounds(
             everyone,
             clusters,
@@ -185,10 +189,10 @@ class ClusterMember:
             log=run.log,
             saver=saver,
             late=LateState(everyone, clusters, layers, held) if everyone and clusters.going.late else None,
-            kept=kept,
+            kept=rank.kept,
         )
         if run.training.overlapped:
-            return await run.train_overlapped(rounds, order.added if order else {}, kept.added)
+            return await run.train_overlapped(rounds, rank.order.added if rank.order else {}, rank.kept.added)
         return await run.train_blocking(rounds)
 
     def _backed(
@@ -206,53 +210,78 @@ class ClusterMember:
         alive = clusters.rows[number][place[1]].alive
         return BackedPlace(world, actor, order, microbatches=each, alive=alive, room=room)
 
-    def _saver(
-        self,
-        writes: Nursery,
-        training: ClusterTraining,
-        held: HeldStage,
-        kept: KeptOrder,
-        backed: BackedPlace | None,
-    ) -> StageSaver | None:
+    def _saver(self, writes: Nursery, rank: "ClusterRank") -> StageSaver | None:
         """Saves this node's stage; None: this node keeps nothing."""
-        clusters, (number, stage), saving = kept.clusters, kept.place, self.saving
+        clusters, (number, stage), saving = rank.clusters, rank.place, self.saving
         if saving is None:
             return None
         at = SavedStage(0, stage, len(clusters.rows[number]), f"{saving.run}-{clusters.number}")
-        steps = training.steps_by_round(clusters)
-        return StageSaver(
-            writes,
-            saving,
-            at,
-            steps=steps,
-            stage=held,
-            writes=lambda: number == 0 and not (backed and backed.is_second),
-        )
+        steps = rank.training.steps_by_round(clusters)
+        return StageSaver(writes, saving, at, steps=steps, stage=rank.held, writes=rank.is_writer)
 
 
-async def _go_on(
-    held: HeldStage,
-    before: HeldStage | None,
-    *,
-    backed: BackedPlace | None,
-    actor: Actor,
-    clusters: Clusters,
-    place: tuple[int, int],
-) -> None:
-    """Begin with the state before, and share it in a cluster that goes on; see `share_state`."""
-    if before is not None:
-        await held.take_over(before)
-    if clusters.going.clusters > 0 and place[0] < clusters.kept:
-        holder, (first, *_) = backed.holder if backed else None, clusters.holders(*place)
-        sending = await share_state(holder, actor, held, before is not None, first.name)
-        if backed:
-            backed.copying = sending
+@dataclass(frozen=True)
+class ClusterRank:
+    """A node's rank in one of these clusters, from the opened worlds to the stage that it trains.
 
+    Args:
+        training: begins where these clusters begin.
+        world: of the cluster.
+        everyone: the world of all clusters; None: there is one cluster, or this world could not be opened.
+        layers: of the whole model, the state of each by name.
+        held: the state of this stage.
+        kept: the order, while it is made.
+        order: what to do, in order; None: what the schedule says.
+        backed: the place, if it has a backup.
+    """
 
-async def _load(held: HeldStage, version: Version, saved: ReadsSaved | None) -> None:
-    assert saved is not None, "clusters that begin with a save need to know where to read it"
-    async for state in saved.load(version, held.layout):
-        await held.restore({key: block.torch() for key, block in state.items()})
+    training: ClusterTraining
+    world: Transport
+    everyone: Transport | None
+    trainer: RankTrainer
+    layers: Sequence[Mapping[str, torch.Tensor]]
+    held: HeldStage
+    _: KW_ONLY
+    kept: KeptOrder
+    order: NodeOrder | None
+    backed: BackedPlace | None
+
+    @property
+    def clusters(self) -> Clusters:
+        return self.kept.clusters
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.kept.place
+
+    def is_writer(self) -> bool:
+        """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
+        return self.place[0] == 0 and not (self.backed and self.backed.is_second)
+
+    async def begin(self, before: HeldStage | None, saved: ReadsSaved | None) -> None:
+        """Begin with the state before, or with a save; clusters that go on share it where it is missing.
+
+        Raises:
+            NoLongerValid: see `share_state`.
+        """
+        if before is not None:
+            await self.held.take_over(before)
+        elif self.clusters.begun.lineage:
+            await self._load(saved)
+        if self.clusters.going.clusters > 0 and self.place[0] < self.clusters.kept:
+            await self._share(before is not None)
+
+    async def _load(self, saved: ReadsSaved | None) -> None:
+        assert saved is not None, "clusters that begin with a save need to know where to read it"
+        async for state in saved.load(self.clusters.begun, self.held.layout):
+            await self.held.restore({key: block.torch() for key, block in state.items()})
+
+    async def _share(self, has_state: bool) -> None:
+        """Give a new backup of this place the state, or get it as the new backup."""
+        holder, first = self.backed.holder if self.backed else None, self.clusters.holders(*self.place)[0]
+        sending = await share_state(holder, self.trainer.context.actor, self.held, has_state, first.name)
+        if self.backed:
+            self.backed.copying = sending
 
 
 @asynccontextmanager
