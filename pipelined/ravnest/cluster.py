@@ -22,7 +22,7 @@ from pipelined.ravnest.averaging.rounds import RoundLog, Rounds, state_by_layer
 from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.cluster_run import ClusterRun
 from pipelined.ravnest.held_stage import HeldStage
-from pipelined.ravnest.orders import KeptOrder, NodeOrder, OrderDirectory
+from pipelined.ravnest.orders import NodeOrder, OrderDirectory, OrderRecorder
 from pipelined.ravnest.records import Clusters, ClusterStop
 from pipelined.ravnest.saving import ReadsSaved, Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
@@ -70,8 +70,8 @@ class ClusterMember:
     Args:
         worlds: of this node.
         tracer: records what the node does, in order.
-        orders: keeps the orders of its clusters; None: they are not kept.
-        order: what to do again; None: what the schedule says.
+        orders: where this node records its order; None: nowhere.
+        order: what to do, in a replay; None: what the schedule says.
         saving: where to save; None: nothing is saved.
     """
 
@@ -118,12 +118,11 @@ class ClusterMember:
                 await rank.begin(before, saved or self.saving)
                 done, completed = await self._run(run, rank, saver)
             digest = await model_digest(rank.world, trainer.local) if completed else ""
-            await rank.kept.write()
+            await rank.recorder.write()
             rounds = training.rounds_of(clusters) if completed else await log.ended()
             await gather(rank.world, "stopped", True)  # each has written its order
             rank.held.free_gradients()
-        has_average = number < clusters.kept or rounds > 0
-        state = rank.held if has_average else None
+        state = rank.held if number < clusters.kept or rounds > 0 else None  # a late cluster has it from a round
         return ClusterOutcome(state, training.stopped(clusters, number, done, rounds), digest)
 
     async def _prepare(
@@ -144,18 +143,20 @@ class ClusterMember:
         backed = self._backed(training, clusters, place, world, actor)
         order = backed.order if backed else self.order
         second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
-        kept = KeptOrder(self.orders, clusters, place, training.microbatches, second, beside=self.tracer)
+        recorder = OrderRecorder(self.orders, clusters, place, training.microbatches, second, beside=self.tracer)
         trainer = build_rank(
             actor,
             replace(training.job(clusters, number), fresh=fresh),
             executor=self.executor,
-            tracer=kept.tracer if self.orders else self.tracer,
+            tracer=recorder.tracer if self.orders else self.tracer,
             orders=order.of_stage(stage) if order else None,
         )
         layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
         tensors = {name: local[name] for layer in layers for name in layer if name in local}
         held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
-        return ClusterRank(training, world, everyone, trainer, layers, held, kept=kept, order=order, backed=backed)
+        return ClusterRank(
+            training, world, everyone, trainer, layers, held, recorder=recorder, order=order, backed=backed
+        )
 
     @asynccontextmanager
     async def _everyone(self, clusters: Clusters, log: RoundLog) -> AsyncIterator[Transport | None]:
@@ -179,7 +180,7 @@ class ClusterMember:
         """See `ClusterRun.train_overlapped`."""
         clusters, layers, held, everyone = run.clusters, rank.layers, rank.held, rank.everyone
         if len(clusters.rows) == 1:
-            return await run.train_alone(saver, rank.kept)
+            return await run.train_alone(saver, rank.recorder)
         rounds = Rounds(
             everyone,
             clusters,
@@ -189,10 +190,10 @@ class ClusterMember:
             log=run.log,
             saver=saver,
             late=LateState(everyone, clusters, layers, held) if everyone and clusters.going.late else None,
-            kept=rank.kept,
+            recorder=rank.recorder,
         )
         if run.training.overlapped:
-            return await run.train_overlapped(rounds, rank.order.added if rank.order else {}, rank.kept.added)
+            return await run.train_overlapped(rounds, rank.order.added if rank.order else {}, rank.recorder.added)
         return await run.train_blocking(rounds)
 
     def _backed(
@@ -230,7 +231,7 @@ class ClusterRank:
         everyone: the world of all clusters; None: there is one cluster, or this world could not be opened.
         layers: of the whole model, the state of each by name.
         held: the state of this stage.
-        kept: the order, while it is made.
+        recorder: of what this node does, in order.
         order: what to do, in order; None: what the schedule says.
         backed: the place, if it has a backup.
     """
@@ -242,17 +243,17 @@ class ClusterRank:
     layers: Sequence[Mapping[str, torch.Tensor]]
     held: HeldStage
     _: KW_ONLY
-    kept: KeptOrder
+    recorder: OrderRecorder
     order: NodeOrder | None
     backed: BackedPlace | None
 
     @property
     def clusters(self) -> Clusters:
-        return self.kept.clusters
+        return self.recorder.clusters
 
     @property
     def place(self) -> tuple[int, int]:
-        return self.kept.place
+        return self.recorder.place
 
     def is_writer(self) -> bool:
         """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""

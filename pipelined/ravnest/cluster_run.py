@@ -8,7 +8,7 @@ from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
 from pipelined.ravnest.backed import BackedPlace
-from pipelined.ravnest.orders import KeptOrder
+from pipelined.ravnest.orders import OrderRecorder
 from pipelined.ravnest.records import Clusters, RoundEnd
 from pipelined.ravnest.saving import StageSaver
 from pipelined.ravnest.training import ClusterTraining
@@ -38,7 +38,7 @@ class ClusterRun:
     limit: int | None = None
     backed: BackedPlace | None = None
 
-    async def train_alone(self, saver: StageSaver | None, kept: KeptOrder) -> tuple[int, bool]:
+    async def train_alone(self, saver: StageSaver | None, recorder: OrderRecorder) -> tuple[int, bool]:
         """Train all steps in the only cluster, which saves its own values where several would be averaged.
 
         Returns: as `train_overlapped`.
@@ -48,7 +48,7 @@ class ClusterRun:
 
         async def save(number: int) -> None:
             if saver is not None:
-                await kept.write()
+                await recorder.write()
                 await saver.save_own(number)
 
         rounds = self._empty_rounds

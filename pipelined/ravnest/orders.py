@@ -49,7 +49,7 @@ class NodeOrder:
 
 
 class OrderTracer(NullTracer):
-    """Keeps the forwards and backwards of one rank alone.
+    """Records the forwards and backwards of one rank alone.
 
     Args:
         microbatches: of a step.
@@ -69,7 +69,7 @@ class OrderTracer(NullTracer):
 
 @dataclass(frozen=True)
 class OrderDirectory:
-    """Where the orders of a run are kept.
+    """Where the orders of a run are written.
 
     Args:
         task: what is trained, as the program's directory has it.
@@ -79,7 +79,7 @@ class OrderDirectory:
     task: str
 
     def file(self, clusters: Clusters, place: tuple[int, int], second: bool = False) -> Path:
-        """Where the order of the node at this cluster and stage is kept.
+        """The file of the order of the node at this cluster and stage.
 
         Args:
             second: of its backup.
@@ -102,11 +102,11 @@ class OrderDirectory:
             part.write_text(json.dumps({**text, "order": order.instructions, "added": added, "refused": order.refused}))
 
 
-class KeptOrder:
-    """The order of one node while it is made.
+class OrderRecorder:
+    """Records the order of one node while it trains.
 
     Args:
-        directory: None: the order is not kept.
+        directory: where to write the order; None: nowhere.
         place: see `OrderDirectory.write`.
         microbatches: of a step.
         second: whether the node is a backup.

@@ -23,7 +23,7 @@ from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
 from pipelined.ravnest.held_stage import State, averaged, flat_copy
-from pipelined.ravnest.orders import KeptOrder
+from pipelined.ravnest.orders import OrderRecorder
 from pipelined.ravnest.planning.rings import Share, rings_of
 from pipelined.ravnest.records import Clusters, RoundEnd
 from pipelined.ravnest.saving import StageSaver
@@ -101,7 +101,7 @@ class Rounds:
         tensors: parameters and buffers of this node by name, in the order of its layers; they are replaced in place.
         saver: saves averages; None: they are not saved.
         late: what late clusters get in the first round; None: there are none.
-        kept: the order of this node, written before it confirms a round; None: it is not kept.
+        recorder: of this node's order, which it writes before it confirms a round; None: it is not recorded.
 
     Attributes:
         done: the number of the last round that is over.
@@ -119,9 +119,9 @@ class Rounds:
         log: RoundLog,
         saver: StageSaver | None = None,
         late: LateState | None = None,
-        kept: KeptOrder | None = None,
+        recorder: OrderRecorder | None = None,
     ):
-        self._saver, self._late, self._kept = saver, late, kept
+        self._saver, self._late, self._recorder = saver, late, recorder
         self._world, self._executor, self._log = world, executor, log
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
@@ -170,8 +170,8 @@ class Rounds:
             self.done = number
         if end is RoundEnd.REFUSED:
             self._refused += 1
-            if self._kept is not None:
-                self._kept.refused.append(number)
+            if self._recorder is not None:
+                self._recorder.refused.append(number)
         elif end is RoundEnd.COMMITTED:
             self.last = number
             if self._saver is not None:
@@ -198,8 +198,8 @@ class Rounds:
                 await self._log.refuse(number, refused.cluster, f"{refused}")
                 return
             self._whole = number
-            if self._kept is not None:
-                await self._kept.write()
+            if self._recorder is not None:
+                await self._recorder.write()
             await gather(self._world, f"round {number}", True)
             if self._world.rank == 0:
                 await self._log.write(number)

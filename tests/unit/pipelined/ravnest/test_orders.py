@@ -4,7 +4,7 @@ import errno
 import threading
 from pathlib import Path
 
-from pipelined.ravnest.orders import KeptOrder, OrderDirectory, read_orders
+from pipelined.ravnest.orders import OrderDirectory, OrderRecorder, read_orders
 from pipelined.ravnest.records import Clusters, Holder, StagePlace
 from pipelined.state.versions import Version
 from pipelined.traces.tracer import NullTracer
@@ -13,9 +13,10 @@ CLUSTERS = Clusters(1, [[StagePlace(Holder("a", "at a", 7), 0, 2, 1)]], Version(
 
 
 async def test_a_failed_write_keeps_the_order_before_and_names_the_file(tmp_path, monkeypatch, caplog):
-    kept, threads = KeptOrder(OrderDirectory(tmp_path, "task"), CLUSTERS, (0, 0), 2, beside=NullTracer()), list[int]()
-    kept.tracer.record("forward", "forward", 0.0, 1.0, (0, 0, 0, 0))
-    await kept.write()
+    threads = list[int]()
+    recorder = OrderRecorder(OrderDirectory(tmp_path, "task"), CLUSTERS, (0, 0), 2, beside=NullTracer())
+    recorder.tracer.record("forward", "forward", 0.0, 1.0, (0, 0, 0, 0))
+    await recorder.write()
 
     def full_disk(path, text):
         threads.append(threading.get_ident())
@@ -23,9 +24,9 @@ async def test_a_failed_write_keeps_the_order_before_and_names_the_file(tmp_path
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full_disk)
-    kept.tracer.record("forward", "forward", 1.0, 2.0, (0, 0, 1, 0))
+    recorder.tracer.record("forward", "forward", 1.0, 2.0, (0, 0, 1, 0))
     with caplog.at_level("WARNING", logger="pipelined"):
-        await kept.write()
+        await recorder.write()
     (said,) = caplog.messages
     assert str(tmp_path / "1-0-0-a.json") in said and "No space left" in said
     (found,) = read_orders(tmp_path)
