@@ -8,12 +8,13 @@ its caches is evicted here too. The costs of the stages of any plan are fitted t
 import asyncio
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
@@ -24,7 +25,7 @@ from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.member import MemberStage, members
 from pipelined.measurement.probes import probes
-from pipelined.measurement.update import BESIDE, ENDING, TimedUpdate
+from pipelined.measurement.update import TimedUpdate
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.job import Numerics
 from pipelined.training.model import Model
@@ -72,19 +73,23 @@ async def measure_stages(
     kinds, alone = kinds_of(layer_costs), not isinstance(rank.model, TeamModel)
     ranges = probes(kinds, rank.effort.few_stages() if rank.numerics.compile else rank.effort)
     order = list(dict.fromkeys(kinds))
+    swept = torch.ones(SWEPT // 4 if rank.measuring else 0, device=torch.device(rank.executor.device))
     for number, layers in enumerate(ranges):
-        probe = _Probe(rank, layers) if rank.measuring else None
+        probe = _Probe(rank, layers, swept) if rank.measuring else None
+        regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
         for size in sizes:
             progress(
                 f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers), {size} sequences a microbatch"
             )
-            taken = await _on_all_ranks(rank, probe, f"{number} {size}", size)
+            taken = await _on_all_ranks(rank, partial(probe.passes, size) if probe else None, f"{number} {size}")
             for op, seconds in taken.items():
                 if alone and 0 in layers and op == "W":
                     continue  # it is the whole backward, which B has timed
-                regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
                 name = FIRST_INPUT if alone and 0 in layers and op == "I" else op
-                samples[name, 0 if op in (ENDING, BESIDE) else size].append(Sample(regressors, tuple(seconds)))
+                samples[name, size].append(Sample(regressors, tuple(seconds)))
+        taken = await _on_all_ranks(rank, probe.ending if probe else None, f"{number} ending")
+        for op, seconds in taken.items():
+            samples[op, 0].append(Sample(regressors, tuple(seconds)))
     if rank.actor.rank:
         return None
     fits = {key: fit(found) for key, found in samples.items()}
@@ -96,19 +101,25 @@ def found_by(fits: Mapping[tuple[str, int], Fit], order: list[Kind]) -> dict[tup
     return {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
 
 
-async def _on_all_ranks(rank: MeasuringRank, probe: "_Probe | None", name: str, size: int) -> SecondsByOp:
-    """Time one stage at one size on all measuring ranks at once; on rank 0 the slowest rank's seconds, else {}."""
+async def _on_all_ranks(
+    rank: MeasuringRank, timed: Callable[[], Awaitable[SecondsByOp]] | None, name: str
+) -> SecondsByOp:
+    """Time rounds of one thing on all measuring ranks at once; on rank 0 the slowest rank's seconds, else {}.
+
+    Args:
+        timed: a round; None: this rank does not measure.
+    """
     transport, effort = rank.actor.transport, rank.effort
     for _ in range(1 + rank.numerics.compile):
-        first = await probe.round(size) if probe else {}
+        first = await timed() if timed else {}
     rounds = min(
         effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, sum(map(sum, first.values())))))
     )
     rounds = await broadcast(transport, f"rounds {name}", rounds)
     taken: SecondsByOp = defaultdict(list)
-    if probe:
+    if timed:
         for number in range(effort.warmup_rounds + rounds):
-            for op, seconds in (await probe.round(size)).items():
+            for op, seconds in (await timed()).items():
                 taken[op] += seconds if number >= effort.warmup_rounds else []
     everyone = [of_rank for of_rank in await gather(transport, f"taken {name}", dict(taken)) if of_rank]
     ops = everyone[0] if everyone else ()
@@ -131,37 +142,45 @@ def _stage(rank: MeasuringRank, layers: range, device: torch.device) -> Stage | 
 class _Probe:
     """A stage, and two microbatches through it."""
 
-    def __init__(self, rank: MeasuringRank, layers: range):
-        self._rank, self._layers = rank, layers
+    def __init__(self, rank: MeasuringRank, layers: range, swept: torch.Tensor):
+        self._rank, self._layers, self._swept = rank, layers, swept
         device = torch.device(rank.executor.device)
         self._stage = _stage(rank, layers, device)
         parameters = dict(self._stage.module.named_parameters())
         self._update = TimedUpdate(parameters, rank.source.optimizer(), rank.numerics)
-        self._swept = torch.ones(SWEPT // 4, device=device)
+        self._given: tuple[int, list[tuple[Any, Any, Any]]] | None = None
 
-    async def round(self, size: int) -> SecondsByOp:
-        """Time the forwards of two microbatches, the backward of one, both halves of the other's, and an update.
+    async def passes(self, size: int) -> SecondsByOp:
+        """Time the forwards of two microbatches, the backward of one, and both halves of the other's.
 
         The second forward runs between the first and its backward, as in a pipeline. Of a compiled stage both backwards
         are whole, and the first round at a size compiles it.
         """
-        stage, random, taken = self._stage, KeyedRandom(0, 0, 0), defaultdict[str, list[float]](list)
-        x, gradient, targets = zip(*(self._arrivals(size) for _ in range(2)), strict=True)
+        stage, random = self._stage, KeyedRandom(0, 0, 0)
+        if self._given is None or self._given[0] != size:
+            self._given = size, [self._arrivals(size) for _ in range(2)]
+        x, gradient, targets = zip(*(map(_anew, each) for each in self._given[1]), strict=True)
         forward = [partial(stage.forward, (0, m), x[m], random, targets[m]) for m in range(2)]
         back = [((0, m), gradient[m], 1.0, random, targets[m]) for m in range(2)]
         halves = ("I", lambda: stage.backward_input(*back[1])), ("W", lambda: stage.backward_weight((0, 1)))
-        for op, work in (
+        return await self._timed(
             ("F", forward[0]),
             ("F", forward[1]),
             ("B", lambda: stage.backward(*back[0])),
             *((("B", lambda: stage.backward(*back[1])),) if self._rank.numerics.compile else halves),
-            ("", lambda: self._swept.add_(1.0)),
-            *self._update.pieces(),
-        ):
+        )
+
+    async def ending(self) -> SecondsByOp:
+        """Time the end of a step, which no size of a microbatch changes, after other memory has been written."""
+        await self._rank.executor.run("", lambda: self._swept.add_(1.0))
+        return await self._timed(*self._update.pieces())
+
+    async def _timed(self, *pieces: tuple[str, Callable[[], object]]) -> SecondsByOp:
+        taken: SecondsByOp = defaultdict(list)
+        for op, work in pieces:
             _, start, end = await self._rank.executor.run(op, work)
             taken[op].append(end - start)
             await asyncio.sleep(0)
-        del taken[""]
         return taken
 
     def _arrivals(self, size: int) -> tuple[Any, Any, Any]:
@@ -175,3 +194,8 @@ class _Probe:
             return given, None, feed.targets(0, 0)
         gradient = source.between(layers.stop, rows)
         return given, member.piece(gradient) if member else gradient, None
+
+
+def _anew(given: Any) -> Any:
+    """The same values without the gradient of an earlier round, to which this one's would be added."""
+    return tree_map_only(torch.Tensor, torch.Tensor.detach, given)

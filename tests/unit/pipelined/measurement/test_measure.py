@@ -18,6 +18,8 @@ from pipelined.measurement.measure import measure, measured_machine
 from pipelined.measurement.member import MemberStage, finished, members
 from pipelined.measurement.moves import measure_moves
 from pipelined.measurement.probes import probes
+from pipelined.measurement.stages import MeasuringRank, measure_stages
+from pipelined.measurement.update import TimedUpdate
 from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
 from pipelined.random.keyed_random import KeyedRandom
@@ -162,3 +164,24 @@ def test_a_member_that_waits_is_refused():
 
     with pytest.raises(RuntimeError, match="waits for others"):
         finished(waits())
+
+
+async def test_the_end_of_a_step_is_timed_once_a_stage_and_values_are_made_once_a_size(monkeypatch):
+    model = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4))
+    ends, made, between = [], [], type(model).between
+    monkeypatch.setattr(TimedUpdate, "_end", lambda update, updated: ends.append(update))
+    monkeypatch.setattr(type(model), "between", lambda self, *place: made.append(place) or between(self, *place))
+    (transport,) = world(1)
+    kinds = kinds_of(model.layer_costs)
+    stages, sizes = probes(kinds, BRIEF), [1, 2]
+    async with Actor(transport) as actor:
+        executor, numerics = TorchExecutor("cpu", RealClock()), model.numerics()
+        rank = MeasuringRank(actor, model.build(), numerics, executor, model, measuring=True, effort=BRIEF)
+        try:
+            await measure_stages(rank, model.layer_costs, sizes, lambda line: None)
+        finally:
+            executor.close()
+    assert len(set(ends)) == len(stages)
+    assert len(ends) <= len(stages) * (1 + BRIEF.warmup_rounds + BRIEF.max_rounds), "not once for each size"
+    inner = sum(layers.start > 0 for layers in stages) + sum(layers.stop < len(kinds) for layers in stages)
+    assert len(made) == 2 * inner * len(sizes), "two microbatches, the inputs and gradients that come from neighbours"
