@@ -12,6 +12,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import SIZES, Plan
 from pipelined.schedules import find, knobs_of, known
 from pipelined.schedules.registry import declared
+from pipelined.sharding.search.matmul import divisors
 from pipelined.training.graph.compiled import is_compilable
 
 AUTO = "auto"
@@ -59,7 +60,7 @@ def candidates(
     """
     fixed = dict(fixed or {})
     tensor, layout, compiles = fixed.pop("tensor", 1), fixed.pop("layout", None) or "", fixed.get("compile", False)
-    splitting = _divisors(ranks)[1:] if layout else _divisors(ranks)  # one rank would drop the layout
+    splitting = divisors(ranks)[1:] if layout else divisors(ranks)  # one rank would drop the layout
     teams = splitting if tensor == AUTO else [tensor] if ranks % tensor == 0 else []
     recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
     names = [fixed["schedule"]] if "schedule" in fixed else known()
@@ -94,12 +95,12 @@ def _of(name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, A
     """The plans of one schedule; deep: without those of a single stage, as `ONE_STAGE` stands for them."""
     for depth in range(2 if deep else 1, min(layers, ranks * MAX_CHUNKS) + 1):
         for knobs in _variants(name, depth, batch, fixed):
-            counts = (depth, *_divisors(batch))  # a schedule may refuse some, and all give the same workers
+            counts = (depth, *divisors(batch))  # a schedule may refuse some, and all give the same workers
             group = next(filter(None, (_try(name, depth, 1, 2, number, knobs=knobs) for number in counts)), None)
             if group is None or ranks % group.stage_map.workers:
                 continue
             width = ranks // group.stage_map.workers
-            for microbatch in _divisors(batch // width if batch % width == 0 else 0):
+            for microbatch in divisors(batch // width if batch % width == 0 else 0):
                 microbatches = batch // width // microbatch
                 plan = _try(name, depth, width, microbatch, microbatches, knobs=knobs)
                 if plan is not None and knobs in _variants(name, depth, microbatches, fixed):
@@ -122,7 +123,3 @@ def _try(
         return plan if plan.stage_map else None
     except UsageError:
         return None
-
-
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]

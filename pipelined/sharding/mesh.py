@@ -12,10 +12,6 @@ from pipelined.errors import UsageError
 
 AXIS = re.compile(r"([A-Za-z_]\w*)=(\d+)")
 
-GATHERED = 4
-"""The most ranks that gather a norm's two statistics from each other, instead of adding up one after the other. Two
-ranks send as many numbers as in two sums, four twice as many, in a quarter of a ring's steps."""
-
 
 class Mesh:
     """A grid of ranks.

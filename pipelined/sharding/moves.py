@@ -27,6 +27,10 @@ from pipelined.sharding.mesh import Mesh
 from pipelined.sharding.shards import Piece, Shards, common, empty_like, put, shape_of, take, within
 from pipelined.sharding.shared_memory import SharedRead, StartedMove
 
+GATHERED = 4
+"""The most ranks that gather a norm's two statistics from each other, instead of adding up one after the other. Two
+ranks send as many numbers as in two sums, four twice as many, in a quarter of a ring's steps."""
+
 
 class Groups(Protocol):
     """The groups of a rank: `pipelined.sharding.groups.MeshGroups`."""

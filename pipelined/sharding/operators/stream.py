@@ -16,7 +16,7 @@ import torch
 
 from pipelined.random.mask import dropout
 from pipelined.sharding.layout import Layout
-from pipelined.sharding.mesh import GATHERED
+from pipelined.sharding.moves import GATHERED
 from pipelined.sharding.operators.matmul import LEAD
 from pipelined.sharding.operators.norm_work import MergedMoments, Normalisation, PartStatistics
 from pipelined.sharding.operators.verbs import Operand, Reader, Value
