@@ -1,4 +1,4 @@
-"""The codecs' benchmark: ratios are of rounds, errors are measured, and without a peer it says so."""
+"""The codecs' benchmark: errors and bytes are measured, and without a peer it says so."""
 
 import sys
 from pathlib import Path
@@ -6,20 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks._codec_overlap import Overlap, measure_overlap
-from benchmarks.codecs import Timing, arrays, measure, peer
+from benchmarks._codec_overlap import measure_overlap
+from benchmarks.codecs import arrays, measure, peer
 from pipelined.errors import UsageError
-
-ROW = Timing("blockwise8", "normal", 4 << 20, (1.0, 2.0, 4.0), (1.0, 1.0, 1.0), 0.25, 1e-4, (2.0, 2.0, 2.0), (3.0,) * 3)
-
-
-def test_ratios_are_medians_of_the_rounds():
-    assert (ROW.out_ratio, ROW.back_ratio) == (1.0, 3.0)
-    assert Timing("zstd", "ids", 8, (1.0,), (1.0,), 0.5, 0.0).out_ratio is None
-
-
-def test_rates_come_from_the_median_round():
-    assert ROW.plain()["out_gb_s"] == pytest.approx(4 * 2**20 / 2e9)
 
 
 def test_a_codec_is_measured_with_its_true_error_and_bytes():
@@ -52,11 +41,6 @@ def test_the_other_library_is_timed_once_a_round_where_it_has_such_a_codec():
 def test_a_coder_beside_computing_is_timed():
     found = measure_overlap("blockwise8", 1 << 16, 1)
     assert min(found.alone_s, found.work_s, found.both_s) > 0 and found.late_s >= 0 and found.cores >= 1
-
-
-def test_what_is_hidden_is_a_share_of_the_shorter():
-    assert Overlap("zstd", 1, 2.0, 4.0, 4.0, 0.0, 2).hidden == 1.0
-    assert Overlap("zstd", 1, 2.0, 4.0, 6.0, 0.0, 2).hidden == 0.0
 
 
 def test_a_peer_without_bitsandbytes_is_refused_before_anything_is_timed(tmp_path):

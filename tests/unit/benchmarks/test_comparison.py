@@ -67,17 +67,6 @@ def test_a_hop_is_paid_on_the_way_there_and_back():
     assert math.isclose(makespan(entry, Options().costs, Links(1e-3, 1e-3 / MIB, 0.0)), 4 * 0.030 + 6 * 2e-3)
 
 
-def test_an_inversion_says_by_how_much():
-    (found,) = inversions([row("late", 1.1, 1.0), row("soon", 1.0, 1.5)])
-    assert (found.sooner, found.later) == ("soon", "late")
-    assert math.isclose(found.predicted, 0.1) and math.isclose(found.measured, 0.5)
-
-
-def test_what_is_simulated_to_be_equal_has_no_order():
-    with pytest.raises(ValueError, match="no order among 2"):
-        rank_correlation([row("a", 1.0, 2.0), row("b", 1.0, 1.0)])
-
-
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=2, max_size=8))
 def test_the_correlation_counts_every_inversion_once(pairs):
     rows = [row(str(i), float(a), float(b)) for i, (a, b) in enumerate(pairs)]
@@ -86,12 +75,6 @@ def test_the_correlation_counts_every_inversion_once(pairs):
     assert len(inversions(rows)) == crossed
     if apart:
         assert math.isclose(rank_correlation(rows), 1 - 2 * crossed / apart)
-
-
-def test_a_step_is_the_median_and_held_to_both_promises():
-    good, slow = Row("s", 4, 4, 4, 1.0, 1.05, (1.0, 1.09, 3.0)), Row("s", 4, 4, 4, 1.0, 1.0, (1.06,) * 3)
-    assert good.step_s == 1.09 and good.within
-    assert slow.over_free <= 1.10 and not slow.within
 
 
 def test_the_report_has_every_row_and_the_links():

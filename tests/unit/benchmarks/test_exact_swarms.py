@@ -1,6 +1,6 @@
-"""Faults strike only a peer with another one at its stage, and a table shows the faults of each swarm."""
+"""Faults strike only a peer with another one at its stage."""
 
-from benchmarks.exact_swarms import Run, spare_peers, table
+from benchmarks.exact_swarms import spare_peers
 from pipelined.swarm.protocol.status import StatusReply
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.status.status import PeerStatus
@@ -22,8 +22,3 @@ def test_a_stage_s_only_serving_peer_is_spared():
     ]
     assert spare_peers(peers, ()) == ["a", "b"]
     assert spare_peers(peers, {"a"}) == []
-
-
-def test_a_row_counts_strikes_and_names_a_failed_run():
-    run = Run(6, 2, ["step 1: SIGKILL peer0", "step 2: SIGSTOP peer1", "step 9: SIGKILL peer2"], moves=4)
-    assert table([run]).splitlines()[-1] == "| 6 | 2 | 2 | 1 | 4 | none: the run failed |"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import frame_files
-from benchmarks.frame_files import STAND_INS, Options, Watch, files_of_a_step, files_of_frames, frame, report, together
+from benchmarks.frame_files import STAND_INS, Watch, files_of_a_step, files_of_frames, frame, together
 from tests.launching import ROOT
 from transports.local import world
 
@@ -47,12 +47,6 @@ async def test_a_coroutine_that_goes_on_is_noted(tmp_path):
         gate.set()
         await waiting
     assert watch.plain() == {"transports/a.py": ["called", "waits"]}
-
-
-def test_both_ends_are_put_together():
-    ends = [{"a.py": ["f"], "b.py": ["g"]}, {"a.py": ["e", "f"]}]
-    assert together(ends) == {"a.py": ["e", "f"], "b.py": ["g"]}
-    assert report(together(ends), "a frame", Options()).splitlines()[0] == "a frame: 2 files"
 
 
 async def test_a_frame_between_two_ranks_runs_through_files_of_the_tree(monkeypatch):

@@ -1,17 +1,12 @@
-"""The memory benchmark from its command to its table, on a model small enough for a test."""
+"""The memory benchmark from its command to its figures, on a model small enough for a test."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from benchmarks.memory import Holding, Options, as_table, plain
 from tests.launching import launched, mpirun
 
 SMALL = "--layers 2 --d-model 32 --heads 2 --vocab 64 --seq 16 --microbatch 2 --microbatches 6".split()
-ROW = Holding(
-    0, [0, 3], parameters=4, gradients=4, optimizer=8, activations=6, live=3, planned=22, bound=22, resident=40
-)
 
 
 @pytest.mark.in_turns(2)
@@ -28,12 +23,3 @@ def test_two_ranks_hold_what_they_may_and_one_process_is_reported_beside_them():
     assert all(row["parameters"] == row["gradients"] == alone["parameters"] for row in rows)  # both stages, both pipes
     assert all(row["resident"] > 0 for row in (*rows, alone))
     assert all(row["near"] for row in (*rows, alone))
-
-
-def test_more_than_the_bound_is_reported():
-    over = replace(ROW, activations=7)
-    assert "over the bound" not in as_table(Options(), [ROW], ROW)
-    assert "over the bound" in as_table(Options(), [over], ROW).splitlines()[2]
-    told = plain(Options(), [ROW, over], ROW)
-    assert [row["within"] for row in told["ranks"]] == [True, False]
-    assert [row["near"] for row in told["ranks"]] == [True, False]

@@ -4,7 +4,6 @@ import json
 import sys
 
 from benchmarks.simulator import Options, main, simulated
-from pipelined.programs.plan import Plan
 
 
 def test_it_simulates_every_rank_with_its_sums():
@@ -19,8 +18,3 @@ def test_it_says_what_that_took(monkeypatch, capsys):
     told = json.loads(capsys.readouterr().out)
     assert (told["ranks"], told["instructions"]) == (8, 8 * 8)
     assert told["within"] and told["step_s"] > 0.16 and told["cpu_s"] > 0 < told["resident"]
-
-
-def test_the_published_size_is_2048_ranks():
-    options = Options()
-    assert options.plan == Plan("chimera", 32, 64, 1, 32) and options.plan.world_size == 2048

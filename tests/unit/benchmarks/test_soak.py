@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks._levels import Levels, least, look
+from benchmarks._levels import Levels, look
 from tests.launching import ROOT
 from transports.mailbox import Mailbox
 
@@ -30,11 +30,6 @@ AT_FIRST = Levels(100 << 20, 4096, 10, 2, 5, 0, 30_000)
 )
 def test_a_level_that_rose_by_more_than_chance_allows_is_named(later, grown):
     assert AT_FIRST.grown(replace(AT_FIRST, **later), steps=9000) == grown
-
-
-def test_the_least_of_each_level_counts():
-    looks = [replace(AT_FIRST, tasks=7), replace(AT_FIRST, descriptors=12), replace(AT_FIRST, mailbox=3, tasks=9)]
-    assert least(looks) == AT_FIRST
 
 
 def test_an_unexpected_message_a_task_and_a_descriptor_are_seen():

@@ -1,4 +1,4 @@
-"""A swarm learns what one process learns, and the benchmark's arithmetic tells when it does not."""
+"""A swarm learns what one process learns, and what was kept is not trained again."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from apps.lm.data.text import read_text
 from apps.swarm.config import TrainingConfig
-from benchmarks._convergence_table import LAST, Arm, rows_of, smoothed
+from benchmarks._convergence_table import LAST
 from benchmarks._swarm_lm import Lesson, Trained, alone, together
 from benchmarks.swarm_convergence import ARMS, Options, found
 from pipelined.errors import UsageError
@@ -48,33 +48,6 @@ def test_the_score_is_the_mean_over_the_windows_of_what_the_stages_make_of_them(
 def test_microbatches_summed_backwards_differ_by_rounding_alone():
     forwards, backwards = (alone(lesson(), lambda *_: None, order).losses for order in (False, True))
     assert forwards != backwards == pytest.approx(forwards, rel=1e-5)
-
-
-def test_a_curve_is_smoothed_over_its_last_steps():
-    assert smoothed([1.0] * LAST + [1.0 + LAST]) == [1.0, 2.0]
-
-
-def judged(score, losses):
-    """The rows of a plain way, and of one that has the same losses with both seeds."""
-    trained = {("plain", seed): Trained(*each) for seed, each in enumerate([(FLAT, 2.0), (HIGH, 3.0)])}
-    trained |= {("other", seed): Trained(losses, score, died=2) for seed in (0, 1)}
-    return rows_of({"plain": Arm("plain"), "other": Arm("plain")}, trained, (0, 1))
-
-
-def test_rows_tell_the_share_of_the_plain_loss_and_the_farthest_point_in_standard_deviations():
-    plain, other = judged(2.5, [2.0] * LAST + [2.5] * LAST)
-    assert plain.within and plain.farthest == 0 and plain.alike == len(FLAT) and set(plain.beside) == {0.0}
-    assert other.beside == [pytest.approx(0.25), pytest.approx(-1 / 6)] and other.died == 4
-    assert other.farthest == pytest.approx(0.5 / 0.5**0.5)
-    assert other.alike == 0 and judged(2.5, FLAT)[1].alike == 0
-
-
-@pytest.mark.parametrize(
-    "score, losses, within",
-    [(2.4, [2.5] * 40, True), (2.6, [2.5] * 40, False), (2.4, [2.5] * 20 + [3.3] * 20, False)],
-)
-def test_a_way_is_within_where_its_end_and_its_whole_curve_are(score, losses, within):
-    assert judged(score, losses)[1].within == within
 
 
 def test_what_was_kept_is_not_trained_again_and_not_taken_for_another(tmp_path, monkeypatch):

@@ -34,11 +34,3 @@ def test_no_step_after_the_death_is_an_endless_stall_and_no_death_is_no_result()
     assert judged("hivemind", LINES[:8], "dead", exact=False).stall_s == math.inf
     alive = judged("hivemind", LINES[:7], "dead", exact=False)
     assert not alive.struck and "0 of 1" in line("hivemind", [alive])
-
-
-def test_a_row_counts_runs_with_diverged_survivors_and_reports_the_struck_step_from_later_ones():
-    runs = [Run("x", True, (150, 200), 0, 0.5), Run("x", True, (110,), 1, 30.0), Run("x", False, (), 0, 0.0)]
-    told = line("x", runs)
-    assert "130 (110 to 150)" in told and "200 (200 to 200)" in told
-    assert "1 of 2" in told and "15.25 (0.50 to 30.00)" in told
-    assert "never" in line("x", runs[1:])

@@ -6,7 +6,7 @@ from benchmarks._swarm_actors import flow, step
 from benchmarks._swarm_devices import CodingTime, Work
 from benchmarks._swarm_gpipe import flush_seconds
 from benchmarks._swarm_setting import Actors
-from benchmarks.swarm_latency import RTTS_MS, TABLE_1, TABLE_2, Cost, Latency, cost, latency, table_1_costs
+from benchmarks.swarm_latency import RTTS_MS, TABLE_1, TABLE_2, cost, latency, table_1_costs
 from transports.emulation.options import LinkProfile
 
 
@@ -52,11 +52,6 @@ def test_queues_beat_the_law():
     assert cell.queued[2] == pytest.approx(100, abs=0.1) and cell.kept
 
 
-@pytest.mark.parametrize("one, queued, kept", [(1.5, 2.0, True), (0.6, 2.0, False), (1.5, 1.4, False)])
-def test_a_cell_says_whether_it_was_kept(one, queued, kept):
-    assert Latency("x", 10, 1.5, 1.5, one, {2: queued}).kept == kept
-
-
 def test_a_flush_of_gpipe_waits_for_each_hop_there_and_back():
     work = Work(1.0, 2.0)
     assert flush_seconds(4, 8, work, LinkProfile()) == (8 + 3) * 3
@@ -75,8 +70,3 @@ def test_latency_costs_the_swarm_little_where_gpipe_loses_much():
 def test_devices_are_such_that_gpipe_loses_what_it_lost_in_the_paper(model):
     row = cost(model, batch=64, queue=4)
     assert row.gpipe == pytest.approx(row.paper_gpipe, abs=0.5)
-
-
-@pytest.mark.parametrize("gpipe, swarm, kept", [(33, 12, True), (32, 5, False), (40, 13, False)])
-def test_a_row_says_whether_the_promise_was_kept(gpipe, swarm, kept):
-    assert Cost("x", 33, gpipe, 11, swarm, swarm).kept == kept

@@ -3,7 +3,6 @@
 import functools
 import json
 import sys
-from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks._swarm_account import BINS, Account
 from benchmarks._swarm_fluid import Policy, play
 from benchmarks._swarm_trace import Trace
-from benchmarks.swarm_rebalancing import ARMS, HOURS, Options, Row, judged, main, row
+from benchmarks.swarm_rebalancing import ARMS, HOURS, main
 from pipelined.swarm.leader.reassignment import rebalance
 
 SMALL = Trace(peers=80, last=32, hours=8.0, events=19.0)
@@ -106,30 +105,6 @@ def test_each_look_moves_one_at_most_and_never_the_last_that_serves(trace, stage
         account = play(trace, stages, Policy(300.0, placed, fetch=120.0), seed)
     assert max(looks) <= 1 and account.moves <= sum(looks)
     assert 3 * 3600 / 300 - 1 <= len(looks) <= 3 * 3600 / 300
-
-
-def test_a_row_says_how_far_off_the_paper_it_is():
-    done = row(replace(ARMS[1], paper=(0.0, 0.0, 0.0)), 19.0, SMALL, seeds=1)
-    assert not done.within and done.cells_within == 0 and done.off == done.mean == done.median
-    near = replace(done, paper={name: value + 4 for name, value in done.mean.items()})
-    assert near.within and near.off == pytest.approx(dict.fromkeys(HOURS, -4.0))
-    assert not replace(near, seconds=61.0).within and replace(done, paper={}).within
-
-
-def test_cells_are_judged_by_the_trace_they_are_of():
-    figures = {"overall": 80.0, "first hour": 90.0, "last hour": 40.0}
-    good = Row(30.0, "x", figures, figures, figures, figures, 0, 2.5)
-    told = list(
-        judged([good, replace(good, events=10.0, paper={**figures, "last hour": 46.0}), replace(good, paper={})])
-    )
-    assert [line.split(":")[1].split(" cells")[0] for line in told[:2]] == [" 3 of 3", " 2 of 3"]
-    assert "2.5 s" in told[2]
-
-
-def test_a_smaller_trace_is_as_likely_to_strike_each_peer():
-    options = Options(peers=100)
-    assert (options.trace(20.0).last, options.trace(20.0).events, options.trace(20.0).spread) == (32, 5.0, 10.0)
-    assert Options().trace(30.0) == Trace()
 
 
 @pytest.mark.parametrize("wrong", ["--seeds=0", "--peers=3", "--events=0", "--figure --hours=2", "--arms some"])
