@@ -8,7 +8,7 @@ begins in the next with the state that it has. Imports torch.
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -155,7 +155,15 @@ class ClusterMember:
         tensors = {name: local[name] for layer in layers for name in layer if name in local}
         held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
         return ClusterRank(
-            training, world, everyone, trainer, layers, held, recorder=recorder, order=order, backed=backed
+            training=training,
+            world=world,
+            everyone=everyone,
+            trainer=trainer,
+            layers=layers,
+            held=held,
+            recorder=recorder,
+            order=order,
+            backed=backed,
         )
 
     @asynccontextmanager
@@ -221,7 +229,7 @@ class ClusterMember:
         return StageSaver(writes, saving, at, steps=steps, stage=rank.held, writes=rank.is_writer)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterRank:
     """A node's rank in one of these clusters, from the opened worlds to the stage that it trains.
 
@@ -242,7 +250,6 @@ class ClusterRank:
     trainer: RankTrainer
     layers: Sequence[Mapping[str, torch.Tensor]]
     held: HeldStage
-    _: KW_ONLY
     recorder: OrderRecorder
     order: NodeOrder | None
     backed: BackedPlace | None
