@@ -6,21 +6,19 @@ begins in the next with the state that it has. Imports torch.
 """
 
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
-
-import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
-from pipelined.ravnest.averaging.late import LateState, share_state
+from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.rounds import RoundLog, Rounds, state_by_layer
 from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
-from pipelined.ravnest.cluster_run import ClusterRun
+from pipelined.ravnest.cluster_run import ClusterRank, ClusterRun
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import NodeOrder, OrderDirectory, OrderRecorder
 from pipelined.ravnest.records import Clusters, ClusterStop
@@ -31,7 +29,6 @@ from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.step_report import StepReport
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 from transports.rpc.world import RankHolder, RpcTransport
 
@@ -127,7 +124,7 @@ class ClusterMember:
 
     async def _prepare(
         self, stack: AsyncExitStack, clusters: Clusters, place: tuple[int, int], log: RoundLog, *, fresh: bool
-    ) -> "ClusterRank":
+    ) -> ClusterRank:
         """Open the worlds, and build the stage.
 
         Args:
@@ -184,7 +181,7 @@ class ClusterMember:
         backups = [address for each in numbers for address in clusters.backup_addresses(each)]
         return await self.worlds.open(name, addresses, backups)
 
-    async def _run(self, run: ClusterRun, rank: "ClusterRank", saver: StageSaver | None) -> tuple[int, bool]:
+    async def _run(self, run: ClusterRun, rank: ClusterRank, saver: StageSaver | None) -> tuple[int, bool]:
         """See `ClusterRun.train_overlapped`."""
         clusters, layers, held, everyone = run.clusters, rank.layers, rank.held, rank.everyone
         if len(clusters.rows) == 1:
@@ -219,7 +216,7 @@ class ClusterMember:
         alive = clusters.rows[number][place[1]].alive
         return BackedPlace(world, actor, order, microbatches=each, alive=alive, room=room)
 
-    def _saver(self, writes: Nursery, rank: "ClusterRank") -> StageSaver | None:
+    def _saver(self, writes: Nursery, rank: ClusterRank) -> StageSaver | None:
         """Saves this node's stage; None: this node keeps nothing."""
         clusters, (number, stage), saving = rank.clusters, rank.place, self.saving
         if saving is None:
@@ -227,69 +224,6 @@ class ClusterMember:
         at = SavedStage(0, stage, len(clusters.rows[number]), f"{saving.run}-{clusters.number}")
         steps = rank.training.steps_by_round(clusters)
         return StageSaver(writes, saving, at, steps=steps, stage=rank.held, writes=rank.is_writer)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterRank:
-    """A node's rank in one of these clusters, from the opened worlds to the stage that it trains.
-
-    Args:
-        training: begins where these clusters begin.
-        world: of the cluster.
-        everyone: the world of all clusters; None: there is one cluster, or this world could not be opened.
-        layers: of the whole model, the state of each by name.
-        held: the state of this stage.
-        recorder: of what this node does, in order.
-        order: what to do, in order; None: what the schedule says.
-        backed: the place, if it has a backup.
-    """
-
-    training: ClusterTraining
-    world: Transport
-    everyone: Transport | None
-    trainer: RankTrainer
-    layers: Sequence[Mapping[str, torch.Tensor]]
-    held: HeldStage
-    recorder: OrderRecorder
-    order: NodeOrder | None
-    backed: BackedPlace | None
-
-    @property
-    def clusters(self) -> Clusters:
-        return self.recorder.clusters
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.recorder.place
-
-    def is_writer(self) -> bool:
-        """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
-        return self.place[0] == 0 and not (self.backed and self.backed.is_second)
-
-    async def begin(self, before: HeldStage | None, saved: ReadsSaved | None) -> None:
-        """Begin with the state before, or with a save; clusters that go on share it where it is missing.
-
-        Raises:
-            NoLongerValid: see `share_state`.
-        """
-        if before is not None:
-            await self.held.take_over(before)
-        elif self.clusters.begun.lineage:
-            await self._load(saved)
-        if self.clusters.going.clusters > 0 and self.place[0] < self.clusters.kept:
-            await self._share(before is not None)
-
-    async def _load(self, saved: ReadsSaved | None) -> None:
-        assert saved is not None, "clusters that begin with a save need to know where to read it"
-        async for state in saved.load(self.clusters.begun, self.held.layout):
-            await self.held.restore({key: block.torch() for key, block in state.items()})
-
-    async def _share(self, has_state: bool) -> None:
-        """Give a new backup of this place the state, or get it as the new backup."""
-        holder, first = self.backed.holder if self.backed else None, self.clusters.holders(*self.place)[0]
-        sending = await share_state(holder, self.trainer.context.actor, self.held, has_state, first.name)
-        if self.backed:
-            self.backed.copying = sending
 
 
 @asynccontextmanager

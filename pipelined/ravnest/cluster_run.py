@@ -1,20 +1,91 @@
-"""The steps of one cluster on one of its nodes, with the rounds between its spans or beside them. Imports torch."""
+"""A node's rank in a cluster, and the steps that it trains there, with rounds between spans of steps or beside them.
 
-from collections.abc import Callable, Mapping
+Imports torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
 from pipelined.directory.membership.view import NoLongerValid
+from pipelined.ravnest.averaging.late import share_state
 from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
 from pipelined.ravnest.backed import BackedPlace
-from pipelined.ravnest.orders import OrderRecorder
+from pipelined.ravnest.held_stage import HeldStage
+from pipelined.ravnest.orders import NodeOrder, OrderRecorder
 from pipelined.ravnest.records import Clusters, RoundEnd
-from pipelined.ravnest.saving import StageSaver
+from pipelined.ravnest.saving import ReadsSaved, StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.training.segments.stage_updates import AfterUpdate, do_nothing
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
+from transports import Transport
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRank:
+    """A node's rank in one of these clusters, from the opened worlds to the stage that it trains.
+
+    Args:
+        training: begins where these clusters begin.
+        world: of the cluster.
+        everyone: the world of all clusters; None: there is one cluster, or this world could not be opened.
+        layers: of the whole model, the state of each by name.
+        held: the state of this stage.
+        recorder: of what this node does, in order.
+        order: what to do, in order; None: what the schedule says.
+        backed: the place, if it has a backup.
+    """
+
+    training: ClusterTraining
+    world: Transport
+    everyone: Transport | None
+    trainer: RankTrainer
+    layers: Sequence[Mapping[str, torch.Tensor]]
+    held: HeldStage
+    recorder: OrderRecorder
+    order: NodeOrder | None
+    backed: BackedPlace | None
+
+    @property
+    def clusters(self) -> Clusters:
+        return self.recorder.clusters
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.recorder.place
+
+    def is_writer(self) -> bool:
+        """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
+        return self.place[0] == 0 and not (self.backed and self.backed.is_second)
+
+    async def begin(self, before: HeldStage | None, saved: ReadsSaved | None) -> None:
+        """Begin with the state before, or with a save; clusters that go on share it where it is missing.
+
+        Raises:
+            NoLongerValid: see `share_state`.
+        """
+        if before is not None:
+            await self.held.take_over(before)
+        elif self.clusters.begun.lineage:
+            await self._load(saved)
+        if self.clusters.going.clusters > 0 and self.place[0] < self.clusters.kept:
+            await self._share(before is not None)
+
+    async def _load(self, saved: ReadsSaved | None) -> None:
+        assert saved is not None, "clusters that begin with a save need to know where to read it"
+        async for state in saved.load(self.clusters.begun, self.held.layout):
+            await self.held.restore({key: block.torch() for key, block in state.items()})
+
+    async def _share(self, has_state: bool) -> None:
+        """Give a new backup of this place the state, or get it as the new backup."""
+        holder, first = self.backed.holder if self.backed else None, self.clusters.holders(*self.place)[0]
+        sending = await share_state(holder, self.trainer.context.actor, self.held, has_state, first.name)
+        if self.backed:
+            self.backed.copying = sending
 
 
 @dataclass(frozen=True)
