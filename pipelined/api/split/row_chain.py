@@ -6,7 +6,7 @@ All prices are of the code that trains, read by an `Outline`; what is kept is th
 each rank has its own rows, so there the choice is one of one: each stage is a chain of its own.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -73,33 +73,13 @@ class RowChain:
 
     def choices(self) -> RowChoices:
         """Inputs, every part, where stages begin, and the loss; and what lies between."""
-        start = Value(self.inputs, Shards(team(self.ranks), self.inputs.shape, ""), False)
-        options, moves, ends = [[PartOption({}, start, start)]], list[Numbers](), [0]
-        passing, counted = list[Passing](), set[str]()
+        walk = _Walk(self)
         for place, (row_name, row_module) in enumerate(self.row):
             if place in self.starts:
-                gone = [self._passed(option.leaves, passing) for option in options[-1]]
-                rows = self._by_rows(gone[0][0])
-                moves.append(self._between(gone, [rows], same=False))
-                options, passing, ends = [*options, [rows]], [], [*ends, len(options)]
+                walk.begin_stage()
             for name, module in leaves(row_name, row_module):
-                if not (every := list(operators(name, module))):
-                    layer = split_layer(name, module, self.ranks, {})
-                    passing.append(partial(_through, layer, self._pieces(layer)))
-                for number, names in enumerate(every[at : at + 2] for at in range(0, len(every), 2)):
-                    gone = [self._passed(option.leaves, passing) for option in options[-1]]
-                    streams = [option.enters for option in options[-1]] if number else []
-                    some = list(
-                        self._options(
-                            (name, module), number=number, names=names, x=gone[0][0], streams=streams, counted=counted
-                        )
-                    )
-                    moves.append(self._between(gone, some, same=bool(number)))
-                    options, passing = [*options, some], []
-                counted |= {self.first(f"{name}.{each}") for each, _ in module.named_parameters()}
-        passing.append(lambda at, x: gathered_output(at.run, x))
-        moves.append(np.array([[self._passed(option.leaves, passing)[1]] for option in options[-1]]))
-        return RowChoices([*options, [PartOption({}, start, start)]], moves, [*ends, len(options)])
+                walk.take(name, module)
+        return walk.end()
 
     def factors(self, number: int) -> Iterator[tuple[Factors, ...]]:
         """Those of so many operators."""
@@ -120,42 +100,32 @@ class RowChain:
         """The first name of a parameter."""
         return self.aliases.get(name, name)
 
-    def _options(
-        self,
-        leaf: tuple[str, nn.Module],
-        *,
-        number: int,
-        names: Sequence[str],
-        x: Value,
-        streams: Sequence[Value],
-        counted: set[str],
+    def options(
+        self, part: "_LayerPart", x: Value, streams: Sequence[Value], counted: Set[str]
     ) -> Iterator[PartOption]:
         """The ways to split a part.
 
         Args:
-            leaf: the layer, by name.
-            number: of the part in it.
-            names: of what has factors in it.
-            x: a value as it comes, however it is split.
+            x: its input as it comes, however it is split.
             streams: of the second half of a Transformer's layer, how the stream may lie.
             counted: parameters of which the sums are counted already.
         """
-        name, module = leaf
-        rows = {stream.shards.mesh.sizes["rows"] for stream in streams}
-        first, *_ = operators(name, module)
-        whole = dict.fromkeys(operators(name, module), (self.ranks, 1, 1))
-        for stream in [{first: (at, 1, self.ranks // at)} for at in sorted(rows)] or [{}]:
-            for factors in self.factors(len(names)):
-                split = dict(zip(names, factors, strict=True))
+        name, module = part.name, part.module
+        first, *_ = every = operators(name, module)
+        whole = dict.fromkeys(every, (self.ranks, 1, 1))
+        rows = sorted({stream.shards.mesh.sizes["rows"] for stream in streams})
+        for stream in [{first: (at, 1, self.ranks // at)} for at in rows] or [{}]:
+            for factors in self.factors(len(part.operators)):
+                split = dict(zip(part.operators, factors, strict=True))
                 try:
                     layer = split_layer(name, module, self.ranks, {**whole, **stream, **split})
                 except UsageError:
                     continue
-                yield self._priced(layer, number, split, x, counted)
+                yield self._priced(layer, part.number, split, x, counted)
 
-    def _priced(self, layer: SplitLayer, number: int, split: FactorsByName, x: Value, counted: set[str]) -> PartOption:
+    def _priced(self, layer: SplitLayer, number: int, split: FactorsByName, x: Value, counted: Set[str]) -> PartOption:
         part = layer.parts()[number]
-        shards, pieces = part.enters(x.shards), self._pieces(layer)
+        shards, pieces = part.enters(x.shards), self.pieces(layer)
         enters = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards, x.trained)
         known = self._counted(x) and (x.trained or _lying(shards) == _lying(x.shards))
         gives, moved = self._moved(lambda run: part.forward(_at(run), enters, pieces), [enters.array] if known else [])
@@ -181,7 +151,7 @@ class RowChain:
         kept = kept_by(self.rank, part, counted) if self.counts_kept else 0
         return given, np.array([*outline.seconds(self.links, self.node), kept])
 
-    def _passed(self, x: Value, passing: Sequence[Passing]) -> tuple[Value, Numbers]:
+    def passed(self, x: Value, passing: Sequence[Passing]) -> tuple[Value, Numbers]:
         """A value behind the layers that it goes through, and the costs of their moves."""
 
         async def through(run: Reader) -> Value:
@@ -192,17 +162,19 @@ class RowChain:
 
         return self._moved(through, self._counted(x))
 
-    def _by_rows(self, x: Value) -> PartOption:
+    def by_rows(self, x: Value) -> PartOption:
         """A value at the beginning of a stage."""
         shards = Shards(team(self.ranks), x.shards.lengths, BY_ROWS)
         value = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards)
         return PartOption({}, value, value)
 
-    def _between(self, gone: Sequence[tuple[Value, Numbers]], options: Sequence[PartOption], *, same: bool) -> Numbers:
+    def between(
+        self, outputs: Sequence[tuple[Value, Numbers]], options: Sequence[PartOption], *, same: bool
+    ) -> Numbers:
         """The costs from where values come to where they enter; same: they must lie there already."""
-        found, known = np.zeros((len(gone), len(options), MOVED)), dict[Any, Numbers]()
-        sides = [[_lying(x.shards) for x in side] for side in ((x for x, _ in gone), (o.enters for o in options))]
-        for i, (x, spent) in enumerate(gone):
+        found, known = np.zeros((len(outputs), len(options), MOVED)), dict[Any, Numbers]()
+        sides = [[_lying(x.shards) for x in side] for side in ((x for x, _ in outputs), (o.enters for o in options))]
+        for i, (x, spent) in enumerate(outputs):
             for j, option in enumerate(options):
                 key = sides[0][i], sides[1][j]
                 if key not in known:
@@ -211,11 +183,82 @@ class RowChain:
                 found[i, j] = spent + known[key]
         return found
 
-    def _pieces(self, layer: SplitLayer) -> dict[str, torch.Tensor]:
+    def pieces(self, layer: SplitLayer) -> dict[str, torch.Tensor]:
+        """The last rank's pieces of a layer's parameters, and the buffers."""
         trained = {name: each.requires_grad for name, each in layer.module.named_parameters()}
         every = layer.parameters().items()
         pieces = {name: piece(self.rank, each, self.dtype, trained[name]) for name, each in every}
         return {**pieces, **dict(layer.module.named_buffers())}
+
+
+@dataclass(frozen=True)
+class _LayerPart:
+    """A part of a layer with factors of its own: one multiplication, or the two of half a Transformer's layer.
+
+    Args:
+        name, module: of the layer.
+        number: of the part in it.
+        operators: the names of what has factors in it.
+    """
+
+    name: str
+    module: nn.Module
+    number: int
+    operators: Sequence[str]
+
+    @classmethod
+    def all_of(cls, name: str, module: nn.Module) -> "list[_LayerPart]":
+        """The parts of a layer; none where nothing in it has factors."""
+        every = list(operators(name, module))
+        return [
+            cls(name, module, number, every[2 * number : 2 * number + 2]) for number in range((len(every) + 1) // 2)
+        ]
+
+
+class _Walk:
+    """The choices along a row, from its inputs to the layer that was taken last."""
+
+    def __init__(self, chain: RowChain):
+        start = Value(chain.inputs, Shards(team(chain.ranks), chain.inputs.shape, ""), False)
+        self._chain, self._outer = chain, PartOption({}, start, start)
+        self._options, self._moves, self._ends = [[self._outer]], list[Numbers](), [0]
+        self._passing = list[Passing]()  # since the last choice
+        self._counted = set[str]()
+
+    def begin_stage(self) -> None:
+        """A choice of one: each rank has its own rows."""
+        outputs = self._outputs()
+        self._ends.append(len(self._options))
+        self._choose([self._chain.by_rows(outputs[0][0])], outputs)
+
+    def take(self, name: str, module: nn.Module) -> None:
+        """A layer: a choice for each of its parts, or what the last choice's output goes through."""
+        chain, parts = self._chain, _LayerPart.all_of(name, module)
+        if not parts:
+            layer = split_layer(name, module, chain.ranks, {})
+            self._passing.append(partial(_through, layer, chain.pieces(layer)))
+        for part in parts:
+            outputs, second = self._outputs(), part.number > 0
+            streams = [option.enters for option in self._options[-1]] if second else []
+            self._choose(list(chain.options(part, outputs[0][0], streams, self._counted)), outputs, same=second)
+        self._counted |= {chain.first(f"{name}.{each}") for each, _ in module.named_parameters()}
+
+    def end(self) -> RowChoices:
+        """All choices, when the last layer's output has been gathered for the loss."""
+        self._passing.append(lambda at, x: gathered_output(at.run, x))
+        self._moves.append(np.array([[spent] for _, spent in self._outputs()]))
+        return RowChoices([*self._options, [self._outer]], self._moves, [*self._ends, len(self._options)])
+
+    def _outputs(self) -> list[tuple[Value, Numbers]]:
+        """Of each option of the last choice, what comes out behind the layers since, and the costs of their moves."""
+        return [self._chain.passed(option.leaves, self._passing) for option in self._options[-1]]
+
+    def _choose(
+        self, options: list[PartOption], outputs: Sequence[tuple[Value, Numbers]], *, same: bool = False
+    ) -> None:
+        self._moves.append(self._chain.between(outputs, options, same=same))
+        self._options.append(options)
+        self._passing = []
 
 
 def _at(run: Reader) -> ForwardPass:
