@@ -94,8 +94,8 @@ def train(
             "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
         width: pipelines that run in parallel, each on its own microbatches; default: 1, or all ranks with `tensor`.
-        tensor: the ranks of a worker, which compute each layer together; "auto" plans them; see docs/sharding.md.
-        layout: how the ranks of a worker split every layer; see docs/sharding.md.
+        tensor: the ranks of a worker, which compute each layer together; "auto" plans them; see docs/teams.md.
+        layout: how the ranks of a worker split every layer; see docs/teams.md.
         microbatches: of one pipeline in a step; default: twice the depth.
         steps: steps to train; default: `len(batches)`.
         dtype: of parameters, activations and floating-point inputs.

@@ -1,4 +1,4 @@
-"""docs/sharding.md: its listings and its first program give what it says, and its model of the reader's own trains."""
+"""docs/sharding.md: its listings and its first program give what it says; docs/teams.md: its model trains."""
 
 import asyncio
 import re
@@ -13,14 +13,18 @@ from collectives import Links
 from tests.launching import ROOT
 from transports.local import world
 
-DOCUMENT = (ROOT / "docs" / "sharding.md").read_text()
 
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+def programs(document):
+    return re.findall(r"^```python\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+
+
+DOCUMENT = (ROOT / "docs" / "sharding.md").read_text()
+PROGRAMS = programs(DOCUMENT)
 
 
 def test_the_model_of_the_readers_own_trains_with_its_operator():
     images, classes = torch.randn(4, 1, 8, 8), torch.randint(10, (4,))
-    *_, train, operator = PROGRAMS
+    train, operator = programs((ROOT / "docs" / "teams.md").read_text())
     scope = {"batches": [(images, classes)], "torch": torch, "pp": pp}
     exec(operator, scope)
     exec(train, scope)

@@ -77,7 +77,7 @@ def plan(
         loss: the mean loss of one microbatch; default: the mean of the outputs.
         optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
         schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
-        tensor: the ranks of a worker, which compute each layer together; "auto": any. See docs/sharding.md.
+        tensor: the ranks of a worker, which compute each layer together; "auto": any. See docs/teams.md.
         layout: how they split every layer; default, and with "auto": open.
         compile, dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, offload_optimizer, delayed_update,
             masters, compress, transport, share_devices: as in `train`.
