@@ -119,7 +119,7 @@ class ClusterMember:
             rounds = training.rounds_of(clusters) if completed else await log.ended()
             await gather(rank.world, "stopped", True)  # each has written its order
             rank.held.free_gradients()
-        state = rank.held if number < clusters.kept or rounds > 0 else None  # a late cluster has it from a round
+        state = rank.held if number < clusters.established or rounds > 0 else None  # a late cluster has it from a round
         return ClusterOutcome(state, training.stopped(clusters, number, done, rounds), digest)
 
     async def _prepare(

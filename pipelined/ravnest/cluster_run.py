@@ -72,7 +72,7 @@ class ClusterRank:
             await self.held.take_over(before)
         elif self.clusters.begun.lineage:
             await self._load(saved)
-        if self.clusters.going.clusters > 0 and self.place[0] < self.clusters.kept:
+        if self.clusters.going.clusters > 0 and self.place[0] < self.clusters.established:
             await self._share(before is not None)
 
     async def _load(self, saved: ReadsSaved | None) -> None:
@@ -179,7 +179,7 @@ class ClusterRun:
             if self.backed and overlapped.ended:
                 self.backed.end_after(updates)
 
-        if clusters.opening and number < clusters.kept:
+        if clusters.opening and number < clusters.established:
             await self.trainer.prepare()  # its small messages would wait behind the round's
             await overlapped.begin()
         elif clusters.opening:
@@ -214,7 +214,7 @@ class ClusterRun:
         if (
             self.log.sender_of(number) == self.number
             if is_last
-            else self.number >= self.clusters.kept and not rounds.last
+            else self.number >= self.clusters.established and not rounds.last
         ):
             raise NoLongerValid(f"round {number} was refused")
         return not is_last

@@ -157,7 +157,7 @@ class ClusterFormer:
     def _describe(self, clusters: Clusters) -> None:
         for number, row in enumerate(clusters.rows):
             places = (f"{p.holder.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
-            late = "" if number < clusters.kept else ", from the average of the next round on"
+            late = "" if number < clusters.established else ", from the average of the next round on"
             self.say(f"cluster {number}: {', '.join(places)}{late}")
         if clusters.begun.lineage:
             self.say(f"training goes on after step {clusters.begun.step - 1}, as it was saved")

@@ -91,7 +91,7 @@ def following(
             round are late again.
     """
     late = newcomers.late
-    heard = [each for each in sorted(stops) if rounds or each < clusters.kept]
+    heard = [each for each in sorted(stops) if rounds or each < clusters.established]
     unheard = [each for each in sorted(stops) if each not in heard]
     again, next_ = clusters.going.again, clusters.begun.step + len(clusters.going.again)
     done, apart = stops[heard[0]].done, [stops[each].apart for each in heard]

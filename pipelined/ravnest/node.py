@@ -156,7 +156,7 @@ class RavnestNode:
         self.saves.keep(clusters, {})
         place = clusters.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
-        late = f"; it waits for {LATE}" if cluster >= clusters.kept else ""
+        late = f"; it waits for {LATE}" if cluster >= clusters.established else ""
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}{late}")
         executor, planned = self._member.executor, self._planned
         executor.name, at = self._node.name, (clusters, (cluster, stage), self._node.name)

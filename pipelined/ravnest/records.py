@@ -163,7 +163,7 @@ class Clusters(Record):
         return own if dealt and self.step_of(cluster, own) == step else None
 
     @property
-    def kept(self) -> int:
+    def established(self) -> int:
         """How many clusters, the first ones, are not late."""
         return len(self.rows) - self.going.late
 
@@ -202,7 +202,7 @@ class Clusters(Record):
     def place_before(self, before: "Clusters", number: int) -> int | None:
         """The number that a cluster has here of those before; None: it is not among those that go on."""
         old = before.rows[number]
-        for here, row in enumerate(self.rows[: self.kept]):
+        for here, row in enumerate(self.rows[: self.established]):
             if len(row) == len(old) and all(p.holder in before.holders(number, s) for s, p in enumerate(row)):
                 return here
         return None

@@ -106,7 +106,7 @@ class RavnestStatus:
             "loss": progress.loss if progress else None,
             "step_s": progress.seconds if progress else None,
             "done": bool(progress and progress.digest),
-            "waits_for": LATE if number >= self.clusters.kept and not self.round else None,
+            "waits_for": LATE if number >= self.clusters.established and not self.round else None,
             "places": [
                 {
                     "node": place.holder.name,

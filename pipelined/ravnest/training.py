@@ -132,13 +132,13 @@ class ClusterTraining:
         Args:
             last: the last committed round before; those between them were refused.
         """
-        done, late = partial(self.done_at, clusters), len(clusters.rows) - clusters.kept
+        done, late = partial(self.done_at, clusters), len(clusters.rows) - clusters.established
         steps = [done(each, round_) - done(each, last) for each in range(len(clusters.rows))]
         if last < clusters.opening:
             apart = [*map(len, clusters.going.apart), *[0] * late]
             steps = [own + before for own, before in zip(steps, apart, strict=True)]
         if not self.by_microbatches or not any(steps):
-            steps = [1] * clusters.kept + [int(round_ > clusters.opening)] * late
+            steps = [1] * clusters.established + [int(round_ > clusters.opening)] * late
         return None if len({*steps}) == 1 else steps[number] / sum(steps)
 
 

@@ -132,7 +132,7 @@ class RavnestView(MembershipView):
         whole = [
             n for n, row in enumerate(clusters.rows) if all(self.remaining_at(clusters, n, s) for s in range(len(row)))
         ]
-        has_average = self.rounds_of(clusters) > 0 or any(number < clusters.kept for number in whole)
+        has_average = self.rounds_of(clusters) > 0 or any(number < clusters.established for number in whole)
         return whole if has_average else []
 
     def stops(self, clusters: Clusters) -> dict[int, ClusterStop]:

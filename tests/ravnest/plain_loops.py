@@ -113,7 +113,7 @@ class Chain:
         for clusters in self:
             kept = {clusters.place_before(before, n): loop for n, loop in enumerate(loops)} if before else {}
             loops = [
-                kept[at] if clusters.going.clusters and at < clusters.kept else Loop(self.training)
+                kept[at] if clusters.going.clusters and at < clusters.established else Loop(self.training)
                 for at in range(len(clusters.rows))
             ]
             self._train(clusters, loops, losses, shown)
@@ -128,7 +128,7 @@ class Chain:
         rounds = training.rounds_of(clusters) if last else self.rounds[clusters.number]
         refused = self.refused[clusters.number]
         if clusters.opening and rounds and 1 not in refused:
-            average(loops[: clusters.kept], loops[clusters.kept :])
+            average(loops[: clusters.established], loops[clusters.established :])
         limits = [self._limit(training, clusters, number, rounds, last, shown) for number in range(many)]
         spans = [training.spans_of(clusters, number) for number in range(many)]
         for at in range(len(spans[0])):
@@ -152,7 +152,7 @@ class Chain:
         if stopped is not None and len(clusters.rows) == 1:
             many.append(stopped.done - clusters.begun.step)
         elif stopped is not None:
-            before = 0 if rounds or number >= clusters.kept else len((*clusters.going.apart, *[[]] * 99)[number])
+            before = 0 if rounds or number >= clusters.established else len((*clusters.going.apart, *[[]] * 99)[number])
             many.append(training.done_at(clusters, number, rounds) + len(stopped.apart) - before)
         elif rounds:
             many.append(training.done_at(clusters, number, rounds))

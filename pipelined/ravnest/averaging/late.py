@@ -45,9 +45,9 @@ class LateState:
     ):
         self._world, self._layers, self._stage = world, layers, stage
         self._places = [(n, place) for n, row in enumerate(clusters.rows) for place in row]
-        cluster, kept = self._places[world.rank][0], clusters.kept
-        self._sends, self._receives = cluster == 0, cluster >= kept
-        self._others = range(kept, len(clusters.rows)) if self._sends else range(1)
+        cluster, established = self._places[world.rank][0], clusters.established
+        self._sends, self._receives = cluster == 0, cluster >= established
+        self._others = range(established, len(clusters.rows)) if self._sends else range(1)
         self._state = State()
 
     async def copy(self) -> State:

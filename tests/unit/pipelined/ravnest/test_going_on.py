@@ -28,7 +28,7 @@ class Sets:
         self.held, self.names = [set() for _ in range(many)], many
 
     def average(self, late=False):
-        kept = self.held[: self.clusters.kept] if late else self.held
+        kept = self.held[: self.clusters.established] if late else self.held
         once = set.intersection(*kept)
         assert sum(len(each - once) for each in kept) == len(set.union(*kept) - once), "a step counts twice"
         self.held = [set.union(*kept) for _ in self.held]
@@ -41,7 +41,7 @@ class Sets:
         spans = [training.spans_of(clusters, n) for n in range(many)]
         rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0
         rounds = min(rounds, all_rounds)
-        heard = range(many if rounds or not clusters.opening else clusters.kept)
+        heard = range(many if rounds or not clusters.opening else clusters.established)
         own = [training.done_at(clusters, n, rounds) for n in range(many)]
         if clusters.opening and rounds:
             self.average(late=True)
@@ -64,7 +64,7 @@ class Sets:
     def go_on(self):
         training, rounds, own = self.part()
         many, draw = len(self.clusters.rows), self.draw
-        heard = [n for n in range(many) if rounds or n < self.clusters.kept]
+        heard = [n for n in range(many) if rounds or n < self.clusters.established]
         left = {draw.choice(heard)} | {n for n in range(many) if draw.random() < 0.6}
         stops = {n: training.stopped(self.clusters, n, own[n], rounds) for n in left}
         late = [row(f"late {self.names + n}") for n in range(draw.choice([0, 0, 1, 2]))]

@@ -65,7 +65,7 @@ def test_steps_of_lost_clusters_come_first():
         assert clusters.own_step(turn % 2, step) == turn // 2
         assert clusters.own_step(1 - turn % 2, step) is None
     assert clusters.own_step(0, 3) is clusters.own_step(1, -4) is None
-    assert clusters.kept == 1 and clusters.opening == 1
+    assert clusters.established == 1 and clusters.opening == 1
 
 
 @pytest.mark.parametrize(
