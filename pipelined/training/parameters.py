@@ -81,14 +81,14 @@ class LocalParameters:
     team: Membership = field(default_factory=Membership)
 
     @property
-    def kept(self) -> dict[str, torch.Tensor]:
+    def buffers(self) -> dict[str, torch.Tensor]:
         """Every persistent buffer held, by name; after a step they are equal on all holders."""
         return {name: b for module in self.modules.values() for name, b in persistent_buffers(module).items()}
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every parameter and buffer held, by name."""
-        return {**self.parameters, **self.kept}
+        return {**self.parameters, **self.buffers}
 
     @property
     def state_names(self) -> list[str]:
@@ -167,7 +167,7 @@ def build_local(
     modules = {stage: own.build(cut[stage], dtype, device, seed) for stage in plan.stages_of(rank)}
     for stage, module in modules.items():
         check_built(stage, module, stages[stage])
-    parameters, kept = _tie(modules, _parameters), _tie(modules, persistent_buffers)
+    parameters, buffers = _tie(modules, _parameters), _tie(modules, persistent_buffers)
     team = _membership(model, plan, member, survey(model, cut, dtype)) if plan.tensor > 1 else Membership()
     named = name_buckets({index: list(stage.trained) for index, stage in enumerate(stages)})
     buckets = tuple(
@@ -176,13 +176,13 @@ def build_local(
         if rank in plan.holders(*stages, member=member)
     )
     everywhere = holders_of_names(stages, lambda stage: stage.everything)
-    holders = {name: plan.holders(*everywhere[name], member=member) for name in (*parameters, *kept)}
+    holders = {name: plan.holders(*everywhere[name], member=member) for name in (*parameters, *buffers)}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
     channels = Channels(named, plan.depth, dict.fromkeys(map(team.copies, names)))
     bucket_of = {name: bucket for bucket in buckets for name in bucket.parameters}
     owned = {
         name: _ownership(name, tensor, bucket_of.get(name), team, is_first=holders[name][0] == rank)
-        for name, tensor in {**parameters, **kept}.items()
+        for name, tensor in {**parameters, **buffers}.items()
     }
     return LocalParameters(
         modules=modules,

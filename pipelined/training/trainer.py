@@ -157,11 +157,11 @@ class RankTrainer:
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """The tensors that a checkpoint saves for a parameter or a buffer, older versions of it included."""
-        if name in self.local.kept:
-            return {"value": self.local.kept[name]}
+        if name in self.local.buffers:
+            return {"value": self.local.buffers[name]}
         older = {} if self._held is None else self._held.older(name)
-        kept = self.accumulation.state_of(name)
-        return {**self.rank_optimizer.fields(name), **older, **kept}
+        sums = self.accumulation.state_of(name)
+        return {**self.rank_optimizer.fields(name), **older, **sums}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Restore the results of `state_of` for every tensor held, saved after `updates` updates."""
@@ -174,7 +174,7 @@ class RankTrainer:
                 self.rank_optimizer.restore(name, self.local.of_update(name, fields), updates)
             self.accumulation.restore(name, fields)
         with torch.no_grad():
-            for name, buffer in self.local.kept.items():
+            for name, buffer in self.local.buffers.items():
                 buffer.copy_(state[name]["value"])
         if self._held is not None:
             self._held.restore(state)

@@ -121,11 +121,11 @@ def test_running_statistics_are_those_of_one_process_and_are_saved_and_loaded(tm
         windows = [(Feed().inputs(9, m), Feed().targets(9, m)) for m in range(2)]
         seen = await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=STEPS)
         await save(trainer, STEPS, SaveTarget(tmp_path, keep=1))
-        return told, seen, dict(trainer.local.kept)
+        return told, seen, dict(trainer.local.buffers)
 
     async def resumed(trainer):
         await load(trainer, tmp_path)
-        return dict(trainer.local.kept)
+        return dict(trainer.local.buffers)
 
     module = model.build(range(4), torch.float64, "cpu", None).eval()
     module.load_state_dict(tensors)
