@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from apps.lm.huggingface.read import EMBEDDING, HEAD, read_sizes, read_tensors
 from apps.lm.huggingface.stored import digest_of_weights
 from pipelined.errors import UsageError
-from pipelined.state.manifest import Layout
+from pipelined.state.manifest import TensorSpecs
 from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.state.versions import SavedStage
 from transports import Block
@@ -46,22 +46,22 @@ class WeightsStore:
         """See `CheckpointStore`."""
         return self._beside is not None and self._beside.save(saved, state)
 
-    def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
+    def load(self, at: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
         """See `CheckpointStore`; of the first step the weights, and an optimizer that has seen nothing."""
         if (at.step, at.lineage) != (0, self._lineage):
             if self._beside is None:
                 raise StoreError(
                     f"{self._directory} holds weights to begin with, and no step {at.step}; add --checkpoint"
                 )
-            return self._beside.load(at, layout)
+            return self._beside.load(at, specs)
         import torch
 
-        names = {key.removesuffix("/value") for key in layout if key.endswith("/value")}
+        names = {key.removesuffix("/value") for key in specs if key.endswith("/value")}
         try:
             values = self._read(names)
         except UsageError as error:
             raise StoreError(str(error)) from error
-        zeros = {key: torch.zeros(shape, dtype=getattr(torch, dtype)) for key, (dtype, shape) in layout.items()}
+        zeros = {key: torch.zeros(shape, dtype=getattr(torch, dtype)) for key, (dtype, shape) in specs.items()}
         for name, value in values.items():
             mine = zeros[f"{name}/value"]
             if mine.shape != value.shape:

@@ -28,7 +28,7 @@ from pipelined.state.checkpoints.gather import gather_state, write_state
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.torch_file import placeholders, write_torch_file
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
-from pipelined.state.manifest import Layout
+from pipelined.state.manifest import TensorSpecs
 from pipelined.state.whole_file import require_writable
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
@@ -269,8 +269,8 @@ class RankSession:
         """
         model = self._job.model
 
-        def write(layout: Layout, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
-            unfilled = placeholders(layout)
+        def write(specs: TensorSpecs, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+            unfilled = placeholders(specs)
             with writing(path):
                 write_torch_file(path, model.state_dict(unfilled), unfilled, tensors)
 

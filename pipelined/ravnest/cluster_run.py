@@ -77,7 +77,7 @@ class ClusterRank:
 
     async def _load(self, saved: ReadsSaved | None) -> None:
         assert saved is not None, "clusters that begin with a save need to know where to read it"
-        async for state in saved.load(self.clusters.begun, self.held.layout):
+        async for state in saved.load(self.clusters.begun, self.held.specs):
             await self.held.restore({key: block.torch() for key, block in state.items()})
 
     async def _share(self, has_state: bool) -> None:

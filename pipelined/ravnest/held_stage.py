@@ -9,7 +9,7 @@ import torch
 
 from pipelined.actors.executor import Executor
 from pipelined.ravnest.records import UPDATES
-from pipelined.state.manifest import Layout
+from pipelined.state.manifest import TensorSpecs
 from pipelined.training.optimizer.state import VALUE, OptimizerState
 from transports.wire.arrays import wire_name
 
@@ -42,7 +42,7 @@ class HeldStage:
         self._optimizer: OptimizerState | None = optimizer
 
     @property
-    def layout(self) -> Layout:
+    def specs(self) -> TensorSpecs:
         """Dtype and shape of all of it."""
         return {key: (wire_name(tensor.dtype), tuple(tensor.shape)) for key, tensor in self._held().items()}
 

@@ -22,7 +22,7 @@ from pipelined.directory.registration import Registration
 from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.saving import Saving, by_parameter, fitting
 from pipelined.ravnest.view import RavnestView
-from pipelined.state.manifest import Download, Layout, Manifest, TransferError, chunk_of, describe
+from pipelined.state.manifest import Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.state.store import StoreError
 from pipelined.state.versions import Version
 from pipelined.training.optimizer.state import VALUE
@@ -60,14 +60,14 @@ class SavedLayers:
             saver.saved_stages = [each for each in saver.saved_stages if each.version not in self._damaged]
             await saver.publish(registration)
 
-    async def load(self, version: Version, layout: Layout) -> AsyncIterator[Mapping[str, Block]]:
-        """The tensors of this layout at a version, whatever the stages were then; of one parameter after another.
+    async def load(self, version: Version, specs: TensorSpecs) -> AsyncIterator[Mapping[str, Block]]:
+        """The tensors of these specs at a version, whatever the stages were then; of one parameter after another.
 
         Raises:
             NoLongerValid: no node gives one of them now. UsageError: they were saved with other dtypes or fields.
         """
         holders = self._holders(version)
-        for name, part in by_parameter(layout).items():
+        for name, part in by_parameter(specs).items():
             yield fitting(await self._find(holders, version, name), part, version)
 
     def keep(self, clusters: Clusters, values: Mapping[str, torch.Tensor]) -> None:
@@ -101,7 +101,7 @@ class SavedLayers:
         return sorted(self._view.holders(version), key=lambda name: (name < own, name))
 
     async def _find(
-        self, holders: list[str], version: Version, name: str, expected: Layout | None = None
+        self, holders: list[str], version: Version, name: str, expected: TensorSpecs | None = None
     ) -> Mapping[str, Block]:
         for holder in [*holders]:
             try:
@@ -118,14 +118,14 @@ class SavedLayers:
         asked = ", ".join(holders) or "none offers it"
         raise NoLongerValid(f"no node gives {name} of step {version.step} ({asked})")
 
-    async def _ask(self, holder: str, expected: Layout | None, version: Version, name: str) -> Mapping[str, Block]:
+    async def _ask(self, holder: str, expected: TensorSpecs | None, version: Version, name: str) -> Mapping[str, Block]:
         record = self._view.nodes.get(holder)
         if record is None:
             raise NoLongerValid
         async with self._view.while_holds(lambda: self._view.is_here(record)):
             manifest, parts = await self._chunk(record.address, version, name, 0)
-            if expected is not None and manifest.layout not in ({}, expected):
-                raise TransferError(f"another layout (sent: {manifest.layout!r:.80}, expected: {expected})")
+            if expected is not None and manifest.specs not in ({}, expected):
+                raise TransferError(f"another layout (sent: {manifest.specs!r:.80}, expected: {expected})")
             download = Download(manifest)
             for index in range(manifest.chunks):
                 if index:

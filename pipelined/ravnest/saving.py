@@ -15,7 +15,7 @@ import torch
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.ravnest.held_stage import HeldStage, State
-from pipelined.state.manifest import Layout, layout_of
+from pipelined.state.manifest import TensorSpecs, specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import SavedStage, Version
@@ -36,8 +36,8 @@ class ParameterStore(CheckpointStore, Protocol):
 class ReadsSaved(Protocol):
     """Reads what was saved."""
 
-    def load(self, version: Version, layout: Layout) -> AsyncIterator[Mapping[str, Block]]:
-        """The tensors of this layout at a version, whatever the stages were then; of one parameter after another.
+    def load(self, version: Version, specs: TensorSpecs) -> AsyncIterator[Mapping[str, Block]]:
+        """The tensors of these specs at a version, whatever the stages were then; of one parameter after another.
 
         Raises:
             UsageError: they were saved with other dtypes or fields.
@@ -61,9 +61,9 @@ class Saving:
         """See `ParameterStore.read`."""
         return await asyncio.to_thread(self.store.read, version, name)
 
-    async def load(self, version: Version, layout: Layout) -> AsyncIterator[Mapping[str, Block]]:
+    async def load(self, version: Version, specs: TensorSpecs) -> AsyncIterator[Mapping[str, Block]]:
         """See `ReadsSaved`. Raises StoreError: a tensor is damaged."""
-        for name, part in by_parameter(layout).items():
+        for name, part in by_parameter(specs).items():
             yield fitting(await self.read(version, name), part, version)
 
     def saver(self) -> Saver:
@@ -143,19 +143,19 @@ class StageSaver:
         return every > 0 and number % every == 0 and self._steps[number - 1] > 0
 
 
-def by_parameter(layout: Layout) -> dict[str, Layout]:
-    """The layout of each parameter."""
+def by_parameter(specs: TensorSpecs) -> dict[str, TensorSpecs]:
+    """The specs of the tensors of each parameter."""
     found = dict[str, dict[str, Any]]()
-    for key, one in layout.items():
+    for key, one in specs.items():
         found.setdefault(key.rpartition("/")[0], {})[key] = one
     return dict(found)
 
 
-def fitting(state: Mapping[str, Block], layout: Layout, version: Version) -> Mapping[str, Block]:
-    """The tensors of a layout out of a state. Raises UsageError: see `ReadsSaved.load`."""
-    found = layout_of(state)
-    for key, expected in layout.items():
+def fitting(state: Mapping[str, Block], specs: TensorSpecs, version: Version) -> Mapping[str, Block]:
+    """The tensors of these specs out of a state. Raises UsageError: see `ReadsSaved.load`."""
+    found = specs_of(state)
+    for key, expected in specs.items():
         if found.get(key) != expected:
             fact = f"step {version.step} does not hold {key} (saved: {found.get(key)}, expected: {expected})"
             raise UsageError(f"{fact}; give the --dtype of the run that saved it")
-    return {key: state[key] for key in layout}
+    return {key: state[key] for key in specs}

@@ -16,7 +16,7 @@ from pipelined.aio.events import warn
 from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.view import Member, NoLongerValid
-from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
+from pipelined.state.manifest import Download, TensorSpecs, TransferError, expect, specs_of
 from pipelined.state.messages import FetchChunk, FetchManifest
 from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep, fetch_steps
@@ -27,8 +27,8 @@ from transports import Block
 from transports.rpc import Rejected
 
 M = TypeVar("M", bound=Member)
-LoadSaved = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
-"""Returns the tensors of a layout at a version; None if this peer finds no saved ones."""
+LoadSaved = Callable[[Version, TensorSpecs], Awaitable[Mapping[str, Block] | None]]
+"""Returns the tensors of these specs at a version; None if this peer finds no saved ones."""
 UNDER_WAY = 4  # chunk requests in flight
 MIN_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 
@@ -132,7 +132,7 @@ class StateFetch:
         if self._read_saved is None:
             return False
         version = self._view.version
-        state = await self._read_saved(version, await self._layout())
+        state = await self._read_saved(version, await self._specs())
         if state is not None:
             await self._load(state, version)
         return state is not None
@@ -171,7 +171,7 @@ class StateFetch:
 
     async def _fetch(self, donor: Member) -> None:
         reply = await self._client.request(donor, FetchManifest())
-        manifest = expect(await self._layout(), reply.digests.tobytes(), reply.root)
+        manifest = expect(await self._specs(), reply.digests.tobytes(), reply.root)
         download = self._download
         if download is None or download.manifest.root != manifest.root:
             download = self._download = Download(manifest)
@@ -181,9 +181,9 @@ class StateFetch:
                 tasks.create_task(self._fetch_chunk(donor, download, index, limit))
         await self._load(download.finish(), reply.version)
 
-    async def _layout(self) -> Layout:
-        """The layout of this stage's state. A GPU copies the state to the host for this."""
-        return (await self._device.run("layout", lambda: layout_of(self._stage.state())))[0]
+    async def _specs(self) -> TensorSpecs:
+        """Dtype and shape of this stage's state. A GPU copies the state to the host for this."""
+        return (await self._device.run("layout", lambda: specs_of(self._stage.state())))[0]
 
     async def _load(self, state: Mapping[str, Block], version: Version) -> None:
         def load() -> None:

@@ -3,7 +3,7 @@
     manifest = describe(state)                        # the donor's; its root names the state
     wire = manifest.digests, manifest.root            # a block of bytes, and 32 bytes
 
-    manifest = expect(layout, digests, root)          # the joiner's, checked against what its own stage holds
+    manifest = expect(specs, digests, root)           # the joiner's, checked against what its own stage holds
     download = Download(manifest)
     download.add(index, parts)                        # chunk_of(state, manifest, index), from any donor of the root
     download.finish()                                 # the state, once nothing is missing
@@ -34,7 +34,7 @@ MAX_PARTS = 64
 DIGEST = 32
 """Bytes of a blake2b-256 digest."""
 
-Layout = Mapping[str, tuple[str, tuple[int, ...]]]
+TensorSpecs = Mapping[str, tuple[str, tuple[int, ...]]]
 """Dtype and shape of every tensor, by name."""
 
 
@@ -44,22 +44,22 @@ class TransferError(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The layout of a state and the digests of its chunks.
+    """What the tensors of a state are, and the digests of its chunks.
 
     Args:
-        layout: of its tensors.
+        specs: of the tensors.
         digests: the blake2b-256 of each chunk, one after another.
         chunk: bytes of every chunk but the last.
     """
 
-    layout: Layout
+    specs: TensorSpecs
     digests: bytes
     chunk: int = CHUNK
 
     @cached_property
     def names(self) -> list[str]:
         """Names of the tensors, in the order of their bytes."""
-        return sorted(self.layout)
+        return sorted(self.specs)
 
     @cached_property
     def nbytes(self) -> int:
@@ -72,7 +72,7 @@ class Manifest:
 
     @cached_property
     def root(self) -> bytes:
-        """The blake2b-256 of layout and digests: states with equal roots have equal names, shapes and bytes."""
+        """The blake2b-256 of specs and digests: states with equal roots have equal names, shapes and bytes."""
         hasher = hashlib.blake2b(repr([self.chunk, self._listing]).encode(), digest_size=DIGEST)
         hasher.update(self.digests)
         return hasher.digest()
@@ -116,14 +116,14 @@ class Manifest:
     @cached_property
     def _ends(self) -> list[int]:
         """The offset at which the bytes of each tensor end."""
-        return list(accumulate(_nbytes(*self.layout[name]) for name in self.names))
+        return list(accumulate(_nbytes(*self.specs[name]) for name in self.names))
 
     @property
     def _listing(self) -> list[tuple[str, str, tuple[int, ...]]]:
-        return [(name, dtype, tuple(shape)) for name, (dtype, shape) in sorted(self.layout.items())]
+        return [(name, dtype, tuple(shape)) for name, (dtype, shape) in sorted(self.specs.items())]
 
 
-def layout_of(state: Mapping[str, Any]) -> Layout:
+def specs_of(state: Mapping[str, Any]) -> TensorSpecs:
     """Dtype and shape of every tensor of a state."""
     blocks = {name: Block.of(value) for name, value in state.items()}
     return {name: (block.dtype, block.shape) for name, block in blocks.items()}
@@ -138,25 +138,25 @@ def describe(state: Mapping[str, Any], chunk: int = CHUNK) -> Manifest:
     sizes = Manifest({name: (block.dtype, block.shape) for name, block in blocks.items()}, b"", chunk)
     count = -(-sizes.nbytes // chunk)
     digests = b"".join(_hash(_views(blocks, sizes, index)) for index in range(count))
-    return Manifest(sizes.layout, digests, chunk)
+    return Manifest(sizes.specs, digests, chunk)
 
 
-def expect(layout: Layout, digests: bytes, root: bytes, chunk: int = CHUNK) -> Manifest:
+def expect(specs: TensorSpecs, digests: bytes, root: bytes, chunk: int = CHUNK) -> Manifest:
     """Make the manifest of a donor's state from the digests and the root that it sent.
 
     Args:
-        layout: of this process's own state of the same stage.
+        specs: of this process's own state of the same stage.
         digests: from the network.
         root: of the expected state, from the network or agreed on by the stage.
     Raises:
-        TransferError: these are not the digests of a state of this layout with this root.
+        TransferError: these are not the digests of a state of these specs with this root.
     """
-    sizes = Manifest(layout, b"", chunk)
+    sizes = Manifest(specs, b"", chunk)
     count = -(-sizes.nbytes // chunk)
     if len(digests) != count * DIGEST:
         fact = f"a manifest of another state (digests: {len(digests)} bytes, chunks here: {count})"
         raise TransferError(f"{fact}; ask a peer of the same stage and model")
-    manifest = Manifest(layout, digests, chunk)
+    manifest = Manifest(specs, digests, chunk)
     if manifest.root != root:
         raise TransferError(f"a manifest of another state (root: {manifest.root.hex()}, expected: {root.hex()})")
     return manifest
@@ -192,7 +192,7 @@ class Download:
     def __init__(self, manifest: Manifest):
         self.manifest = manifest
         self.missing = dict.fromkeys(range(manifest.chunks))
-        self._blocks = {name: Block.empty(dtype, tuple(shape)) for name, (dtype, shape) in manifest.layout.items()}
+        self._blocks = {name: Block.empty(dtype, tuple(shape)) for name, (dtype, shape) in manifest.specs.items()}
 
     @property
     def whole(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pipelined.aio.events import emit, warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
-from pipelined.state.manifest import Layout
+from pipelined.state.manifest import TensorSpecs
 from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version
 from transports import Block
@@ -114,8 +114,8 @@ class Saver:
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 
-    async def find(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
-        """The tensors of this layout at this version; None if they are not saved here, or cannot be read.
+    async def find(self, version: Version, specs: TensorSpecs) -> Mapping[str, Block] | None:
+        """The tensors of these specs at this version; None if they are not saved here, or cannot be read.
 
         Lists the saved stages again, because another peer may save in the same place.
         """
@@ -127,7 +127,7 @@ class Saver:
         for saved in self.saved_stages:
             if saved.version == version and saved not in self._unreadable:
                 try:
-                    return await self._in_thread(partial(self._store.load, saved, layout))
+                    return await self._in_thread(partial(self._store.load, saved, specs))
                 except StoreError:
                     self._unreadable.add(saved)
         return None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.state.checkpoints.directory import found
-from pipelined.state.manifest import Layout, describe
+from pipelined.state.manifest import TensorSpecs, describe
 from pipelined.state.versions import SavedStage, Version, common_step, saved_steps
 from transports import Block
 
@@ -47,8 +47,8 @@ class CheckpointStore(Protocol):
             StoreError: the state was not saved; earlier saves are unchanged.
         """
 
-    def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
-        """The tensors of this layout at this step of this lineage, from whichever stages saved them.
+    def load(self, at: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
+        """The tensors of these specs at this step of this lineage, from whichever stages saved them.
 
         Raises:
             StoreError: a tensor is missing or damaged.
@@ -88,10 +88,10 @@ class DiskStore:
             raise StoreError(str(error)) from error
         return path is not None
 
-    def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
+    def load(self, at: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
         """See `CheckpointStore`."""
         try:
-            return load(self.directory, at, layout, self.identity)
+            return load(self.directory, at, specs, self.identity)
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
 
@@ -176,20 +176,20 @@ def fields_of(directory: str | Path, at: SavedStage) -> set[str]:
     return {field for record in records for fields in record["tensors"].values() for field in fields}
 
 
-def load(directory: str | Path, at: SavedStage, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:
-    """Read the tensors of this layout at this step and lineage, from whichever stages saved them.
+def load(directory: str | Path, at: SavedStage, specs: TensorSpecs, identity: Mapping[str, Any]) -> dict[str, Block]:
+    """Read the tensors of these specs at this step and lineage, from whichever stages saved them.
 
     Raises:
         CheckpointError: a tensor is missing, has another dtype or shape, is damaged, or is from another model.
     Cost: reads the bytes of these tensors only.
     """
-    state = _tensors(_shards(directory, at.version), {key.rpartition("/")[0] for key in layout}, identity)
-    for key, expected in layout.items():
+    state = _tensors(_shards(directory, at.version), {key.rpartition("/")[0] for key in specs}, identity)
+    for key, expected in specs.items():
         got = (state[key].dtype, state[key].shape) if key in state else "nothing"
         if got != expected:
             fact = f"step {at.step} in {directory} does not hold {key} (saved: {got}, expected: {expected})"
             raise CheckpointError(f"{fact}; start from a swarm of this model")
-    return {key: state[key] for key in layout}
+    return {key: state[key] for key in specs}
 
 
 def _tensors(shards: Iterable[Checkpoint], wanted: Set[str], identity: Mapping[str, Any]) -> dict[str, Block]:

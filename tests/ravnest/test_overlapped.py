@@ -13,7 +13,7 @@ from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.ravnest.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.replay import replay
 from pipelined.ravnest.saving import Saving
-from pipelined.state.manifest import layout_of
+from pipelined.state.manifest import specs_of
 from pipelined.state.store import DiskStore, find_whole, saved_stages
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
@@ -229,8 +229,8 @@ def test_what_is_saved_is_the_average_of_each_round(tmp_path, kind):
     if kind == "overlapped":
         _, _, rounds = plain(training, orders)
         first = next(each for each in saved if each.step == 6)
-        layout = {f"{name}/value": layout_of({"": value})[""] for name, value in rounds[1][0].items()}
-        for key, block in saving.store.load(first, layout).items():
+        specs = {f"{name}/value": specs_of({"": value})[""] for name, value in rounds[1][0].items()}
+        for key, block in saving.store.load(first, specs).items():
             name = key.removesuffix("/value")
             assert torch.equal(block.torch(), sum(each[name] for each in rounds[1]) / 2), name
 

@@ -9,7 +9,7 @@ from torch import nn
 import pipelined as pp
 from pipelined.api.model.user_model import bind
 from pipelined.ravnest.saving import Saving
-from pipelined.state.manifest import layout_of
+from pipelined.state.manifest import specs_of
 from pipelined.state.store import DiskStore, find_whole, saved_stages
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.ravnest import training_of
@@ -97,8 +97,8 @@ def test_two_clusters_of_three_stages_hold_what_two_plain_loops_hold_to_the_bit(
     first = next(each for each in saved_stages(tmp_path / "saved") if each.step == 6)
     for name in ("1.norm.running_mean", "1.norm.running_var", "1.norm.weight"):
         mean = sum(each[name] for each in rounds[1]) / 2
-        layout = {f"{name}/value": layout_of({"": mean})[""]}
-        assert torch.equal(saving.store.load(first, layout)[f"{name}/value"].torch(), mean), name
+        specs = {f"{name}/value": specs_of({"": mean})[""]}
+        assert torch.equal(saving.store.load(first, specs)[f"{name}/value"].torch(), mean), name
 
 
 def test_the_replay_of_a_row_of_layers_has_the_same_bits(tmp_path):

@@ -10,7 +10,7 @@ from collections import defaultdict
 import numpy as np
 
 from pipelined.directory import MemoryDisk
-from pipelined.state.manifest import layout_of
+from pipelined.state.manifest import specs_of
 from pipelined.state.store import StoreError
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
@@ -44,10 +44,10 @@ class MemoryStore:
         self._saved[saved] = state
         return True
 
-    def load(self, at, layout):
+    def load(self, at, specs):
         states = [state for saved, state in self._saved.items() if saved.version == at.version]
-        found = {name: block for state in states for name, block in state.items() if name in layout}
-        if layout_of(found) != layout:
+        found = {name: block for state in states for name, block in state.items() if name in specs}
+        if specs_of(found) != specs:
             raise StoreError(f"not all there: {found.keys()}")
         return found
 

@@ -24,7 +24,7 @@ from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.refusals import Senders, are_finite
 from pipelined.ravnest.held_stage import HeldStage, State
 from pipelined.ravnest.records import Clusters
-from pipelined.state.manifest import CHUNK, Download, Layout, Manifest, TransferError, chunk_of, describe
+from pipelined.state.manifest import CHUNK, Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.training.optimizer.state import VALUE
 from transports import Block, Message, PeerLost, Transport, TransportError
 from transports.rpc.world import RankHolder
@@ -98,7 +98,7 @@ class LateState:
 
     async def _receive(self, rank: int, names: set[str], senders: Senders) -> None:
         of_rounds = {f"{name}/{VALUE}" for name, tensor in self._stage.tensors.items() if tensor.is_floating_point()}
-        every = {key: one for key, one in self._stage.layout.items() if key not in of_rounds}
+        every = {key: one for key, one in self._stage.specs.items() if key not in of_rounds}
         expected = {key: one for key, one in every.items() if key.rpartition("/")[0] in names}
         try:
             state = await _received(partial(self._world.receive, rank), expected)
@@ -130,7 +130,7 @@ async def share_state(
     if holder is None or not other:
         raise NoLongerValid("no node has the state of its stage")
     try:
-        state = await _received(holder.receive, stage.layout)
+        state = await _received(holder.receive, stage.specs)
         if not await asyncio.to_thread(are_finite, state.values()):
             raise TransferError("it has numbers that are not finite")
         await stage.restore(state)
@@ -172,7 +172,7 @@ async def _parts_of(state: Mapping[str, torch.Tensor]) -> AsyncIterator[tuple[Ke
         yield ("state", "chunk", index), chunk_of(state, manifest, index)
 
 
-async def _received(receive: Callable[[Key], Awaitable[Message]], expected: Layout) -> State:
+async def _received(receive: Callable[[Key], Awaitable[Message]], expected: TensorSpecs) -> State:
     """The state that another node sends.
 
     Raises:
@@ -180,8 +180,8 @@ async def _received(receive: Callable[[Key], Awaitable[Message]], expected: Layo
     """
     blocks = (await receive(("state", "manifest"))).blocks
     manifest = Manifest.unpack(blocks[0].data if blocks else b"")
-    if manifest.layout != expected:
-        named = sorted(dict(manifest.layout).keys() ^ expected.keys()) or "dtypes or shapes"
+    if manifest.specs != expected:
+        named = sorted(dict(manifest.specs).keys() ^ expected.keys()) or "dtypes or shapes"
         raise TransferError(f"it has another layout than this stage (differing: {named!r:.200})")
     download = Download(manifest)
     for index in [*download.missing]:

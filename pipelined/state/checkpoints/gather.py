@@ -8,7 +8,7 @@ from torch import Tensor
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, gather
 from pipelined.errors import UsageError
-from pipelined.state.manifest import Layout
+from pipelined.state.manifest import TensorSpecs
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
@@ -25,7 +25,7 @@ async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
     """
     own, every = set(trainer.local.state_names), dict[str, Tensor]()
 
-    def keep(_: Layout, tensors: Iterator[Named]) -> None:
+    def keep(_: TensorSpecs, tensors: Iterator[Named]) -> None:
         every.update((name, tensor.clone() if name in own else tensor) for name, tensor in tensors)
 
     await write_state(trainer, keep)
@@ -39,7 +39,7 @@ async def write_parameters(trainer: RankTrainer, write: Callable[[Iterator[Named
     await write_state(trainer, lambda _, tensors: write(filter(lambda named: named[0] in names, tensors)))
 
 
-async def write_state(trainer: RankTrainer, write: Callable[[Layout, Iterator[Named]], None]) -> None:
+async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterator[Named]], None]) -> None:
     """Give a writer on rank 0 every parameter and persistent buffer of the model, one after another.
 
     All ranks call this between two steps.
@@ -54,8 +54,8 @@ async def write_state(trainer: RankTrainer, write: Callable[[Layout, Iterator[Na
     actor, loop = trainer.context.actor, asyncio.get_running_loop()
 
     async def written() -> None:
-        layouts = await gather(actor.transport, "layouts", _layout(trainer.local))
-        each = _each(actor, trainer.local, layouts)
+        specs_by_rank = await gather(actor.transport, "layouts", _specs(trainer.local))
+        each = _each(actor, trainer.local, specs_by_rank)
 
         async def following() -> Named | None:
             return await anext(each, None)
@@ -67,7 +67,7 @@ async def write_state(trainer: RankTrainer, write: Callable[[Layout, Iterator[Na
 
         try:
             if not actor.rank:
-                whole = {name: about for layout in layouts for name, about in layout.items()}
+                whole = {name: about for specs in specs_by_rank for name, about in specs.items()}
                 await asyncio.to_thread(write, whole, tensors())
         except (UsageError, OSError):
             await _drain(each)  # the other ranks send on, and learn of the error afterwards
@@ -78,7 +78,7 @@ async def write_state(trainer: RankTrainer, write: Callable[[Layout, Iterator[Na
         await agree(actor.transport, "exported", written())
 
 
-def _layout(local: LocalParameters) -> Layout:
+def _specs(local: LocalParameters) -> TensorSpecs:
     """Dtype and shape of each whole tensor that this rank sends to rank 0, by name, in the order of sending."""
     found = {}
     for name in local.state_names if not local.team.member else ():
@@ -93,13 +93,13 @@ async def _drain(each: AsyncIterator[Named]) -> None:
         pass
 
 
-async def _each(actor: Actor, local: LocalParameters, layouts: Sequence[Layout]) -> AsyncIterator[Named]:
+async def _each(actor: Actor, local: LocalParameters, specs_by_rank: Sequence[TensorSpecs]) -> AsyncIterator[Named]:
     """On rank 0 every tensor of the model, first those of which it is the first holder, which change with a step.
 
     The other ranks send theirs, and have none here.
 
     Args:
-        layouts: on rank 0, what each rank sends.
+        specs_by_rank: on rank 0, what each rank sends.
     """
     for name in local.state_names:
         tensor = await whole_of(actor.transport, local, name)
@@ -108,6 +108,6 @@ async def _each(actor: Actor, local: LocalParameters, layouts: Sequence[Layout])
         elif tensor is not None:
             yield name, tensor
         del tensor  # before the next one is put together
-    for rank, layout in enumerate(layouts[1:], 1):
-        for name in layout:
+    for rank, specs in enumerate(specs_by_rank[1:], 1):
+        for name in specs:
             yield name, (await actor.receive(rank, ("state", name))).blocks[0].torch()

@@ -13,7 +13,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import torch
 
-from pipelined.state.manifest import Layout
+from pipelined.state.manifest import TensorSpecs
 from pipelined.state.whole_file import whole_file
 
 ALIGNMENT = 64
@@ -24,9 +24,9 @@ ZIP64_FIELD = 20
 """Bytes of the extra field that `zipfile` adds to a header with sizes of 64 bits."""
 
 
-def placeholders(layout: Layout) -> dict[str, torch.Tensor]:
+def placeholders(specs: TensorSpecs) -> dict[str, torch.Tensor]:
     """Tensors of these dtypes and shapes without memory."""
-    made = {name: torch.empty(tuple(shape), dtype=getattr(torch, dtype)) for name, (dtype, shape) in layout.items()}
+    made = {name: torch.empty(tuple(shape), dtype=getattr(torch, dtype)) for name, (dtype, shape) in specs.items()}
     for tensor in made.values():
         tensor.untyped_storage().resize_(0)
     return made

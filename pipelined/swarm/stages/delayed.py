@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelined.state.donor import copied
-from pipelined.state.manifest import layout_of
+from pipelined.state.manifest import specs_of
 from pipelined.swarm.stages.stage import Microbatch, Passed, SwarmStage
 from transports import Block
 
@@ -160,8 +160,8 @@ class DelayedStage:
 
     def load(self, state: Mapping[str, Block]) -> None:
         """See `SwarmStage`; the sums of both steps are discarded."""
-        mine = layout_of(self.state())
-        if (got := layout_of(state)) != mine:
+        mine = specs_of(self.state())
+        if (got := specs_of(state)) != mine:
             strange = sorted(name for name in {*got, *mine} if got.get(name) != mine.get(name))
             raise ValueError(f"a state of another stage ({strange[0]}; tensors that differ: {len(strange)})")
         names = [f"{name}/{PENDING}" for name in self.parts(self.sums)]

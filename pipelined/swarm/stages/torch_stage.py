@@ -16,7 +16,7 @@ import torch
 from pipelined.programs.exact_grid import Grid
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.torch_random import TorchRandom
-from pipelined.state.manifest import layout_of
+from pipelined.state.manifest import specs_of
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import ArrayLayout, StageTraining, dtype_name
 from pipelined.training.optimizer.exact import sum_of_squares
@@ -184,7 +184,7 @@ class TorchStage:
     def load(self, state: Mapping[str, Block]) -> None:
         """See `SwarmStage`."""
         blocks = {name: Block.of(value) for name, value in state.items()}
-        _refuse_other({n: (b.dtype, b.shape) for n, b in blocks.items()}, layout_of(self.state()))
+        _refuse_other({n: (b.dtype, b.shape) for n, b in blocks.items()}, specs_of(self.state()))
         tensors = {name: _tensor(block) for name, block in blocks.items()}
         self._optimizer.load(tensors)
         spacings = {name: float(tensors[f"{name}/{GRID}"]) for name in (self._learned if self.maxima else ())}

@@ -9,7 +9,7 @@ from apps.lm.huggingface.write import export
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.swarm.weights_store import WeightsStore
-from pipelined.state.manifest import layout_of
+from pipelined.state.manifest import specs_of
 from pipelined.state.store import DiskStore, StoreError
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -41,7 +41,7 @@ def test_every_stage_begins_with_what_was_given(given):
     at = common_step(store.saved_stages())
     assert (at.step, at.stages) == (0, 2)
     for index, stage in enumerate(stages()):
-        stage.load(store.load(at._replace(stage=index), layout_of(stage.state())))
+        stage.load(store.load(at._replace(stage=index), specs_of(stage.state())))
         for key, tensor in stage.state().items():
             name, _, field = key.rpartition("/")
             expected = tensors.get(name, tensors["transformer.wte.weight"]) if field == "value" else torch.zeros(())
@@ -61,7 +61,7 @@ def test_what_is_saved_later_lies_beside_it(given, tmp_path):
     stage, saved = stages()[0], SavedStage(4, 0, 1, "run-4")
     store.save(saved, stage.state())
     assert common_step(store.saved_stages()) == saved
-    loaded = store.load(saved, layout_of(stage.state()))
+    loaded = store.load(saved, specs_of(stage.state()))
     assert all(torch.equal(loaded[name].torch(), tensor) for name, tensor in stage.state().items())
 
 

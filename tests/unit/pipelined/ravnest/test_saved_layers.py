@@ -18,7 +18,7 @@ from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord, Stage
 from pipelined.ravnest.saved_layers import TOPIC, SavedLayers
 from pipelined.ravnest.saving import Saving
 from pipelined.ravnest.view import RavnestView
-from pipelined.state.manifest import describe, layout_of
+from pipelined.state.manifest import describe, specs_of
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage, Version
 from tests.ravnest.story import at_once
@@ -64,7 +64,7 @@ async def nodes(path, **held):
 
 
 async def load(node, state=STATE):
-    return {key: block.numpy() async for part in node.load(AT, layout_of(state)) for key, block in part.items()}
+    return {key: block.numpy() async for part in node.load(AT, specs_of(state)) for key, block in part.items()}
 
 
 def same(found):

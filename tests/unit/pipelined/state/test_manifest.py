@@ -18,7 +18,7 @@ from pipelined.state.manifest import (
     chunk_of,
     describe,
     expect,
-    layout_of,
+    specs_of,
 )
 from transports import Block
 from transports.wire.frames import LIMITS
@@ -40,7 +40,7 @@ def states(draw) -> dict[str, np.ndarray]:
 
 def download(state: dict[str, np.ndarray], chunk: int) -> Download:
     told = describe(state, chunk)
-    return Download(expect(layout_of(state), told.digests, told.root, chunk))
+    return Download(expect(specs_of(state), told.digests, told.root, chunk))
 
 
 @given(state=states(), chunk=st.integers(1, 64), data=st.data())
@@ -162,7 +162,7 @@ TRUE = describe(STATE, 10)
 )
 def test_a_hostile_manifest_is_refused_before_memory_is_taken(digests, root, message: str):
     with pytest.raises(TransferError, match=message):
-        expect(layout_of(STATE), digests, root, 10)
+        expect(specs_of(STATE), digests, root, 10)
 
 
 @pytest.mark.parametrize("index", [-1, 10, 1 << 80, True, None, "3", 0.0])
@@ -182,12 +182,12 @@ def test_a_chunk_of_another_size_is_refused(size: int):
 def test_a_manifest_on_the_wire_is_read_again_and_anything_else_is_refused():
     manifest = describe({"b": np.zeros((2, 3)), "a": np.ones((), np.int64)}, 20)
     assert Manifest.unpack(manifest.pack()) == manifest
-    short = Manifest(manifest.layout, manifest.digests[DIGEST:], 20).pack()
+    short = Manifest(manifest.specs, manifest.digests[DIGEST:], 20).pack()
     for packed in (
         b"",
         b"\x00",
         short,
-        Manifest(manifest.layout, b"", 0).pack(),
+        Manifest(manifest.specs, b"", 0).pack(),
         Manifest({"a": ("no", ())}, b"").pack(),
     ):
         with pytest.raises(TransferError, match="manifest"):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.state.checkpoints.checkpoint import CheckpointError
-from pipelined.state.manifest import describe, layout_of
+from pipelined.state.manifest import describe, specs_of
 from pipelined.state.store import DiskStore, StoreError, find_whole, load, save, saved_stages
 from pipelined.state.versions import SavedStage, SavedStages, Version, common_step, saved_steps
 from transports import Block
@@ -42,15 +42,15 @@ def test_what_was_saved_comes_back_to_the_bit(tmp_path: Path):
     save_all(tmp_path, 7)
     at = common_step(saved_stages(tmp_path))
     assert at == SavedStage(7, 0, 2, "a")
-    assert all(same(load(tmp_path, at, layout_of(state(stage)), MODEL), state(stage)) for stage in (0, 1))
+    assert all(same(load(tmp_path, at, specs_of(state(stage)), MODEL), state(stage)) for stage in (0, 1))
 
 
 def test_a_swarm_may_be_cut_into_other_stages_than_the_one_that_saved(tmp_path: Path):
     save_all(tmp_path, 7)
     at, whole = common_step(saved_stages(tmp_path)), {**state(0), **state(1)}
-    assert same(load(tmp_path, at, layout_of(whole), MODEL), whole)
+    assert same(load(tmp_path, at, specs_of(whole), MODEL), whole)
     narrow = state(2, layers=1)
-    assert same(load(tmp_path, at, layout_of(narrow), MODEL), narrow)
+    assert same(load(tmp_path, at, specs_of(narrow), MODEL), narrow)
 
 
 def test_a_step_that_a_stage_lacks_is_not_gone_back_to(tmp_path: Path):
@@ -86,7 +86,7 @@ def test_stages_of_two_lineages_are_not_mixed(tmp_path: Path):
     save(tmp_path, SavedStage(6, 0, 2, "b"), state(0, seed=2), MODEL)
     at = common_step(saved_stages(tmp_path))
     assert at == SavedStage(6, 0, 2, "b")
-    assert same(load(tmp_path, at, layout_of(state(1)), MODEL), state(1, seed=2))
+    assert same(load(tmp_path, at, specs_of(state(1)), MODEL), state(1, seed=2))
 
 
 def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
@@ -132,7 +132,7 @@ def test_another_peers_save_of_the_same_state_writes_nothing(tmp_path: Path):
     assert save(tmp_path, saved, {name: Block.of(value) for name, value in state(0).items()}, MODEL) == first
     assert (first / "manifest.json").stat().st_mtime_ns == written
     save(tmp_path, saved, state(0, seed=1), MODEL)
-    assert same(load(tmp_path, saved, layout_of(state(0)), MODEL), state(0, seed=1))
+    assert same(load(tmp_path, saved, specs_of(state(0)), MODEL), state(0, seed=1))
 
 
 def test_of_two_that_save_one_stage_at_once_one_steps_back(tmp_path: Path):
@@ -185,19 +185,19 @@ def test_one_changed_byte_is_found(tmp_path: Path):
     raw[-1] ^= 1
     shard.write_bytes(raw)
     with pytest.raises(CheckpointError, match="not the bytes that were saved"):
-        load(tmp_path, common_step(saved_stages(tmp_path)), layout_of(state(0)), MODEL)
+        load(tmp_path, common_step(saved_stages(tmp_path)), specs_of(state(0)), MODEL)
 
 
 def test_a_state_of_another_model_or_shape_is_refused(tmp_path: Path):
     save_all(tmp_path, 5)
     at = common_step(saved_stages(tmp_path))
     with pytest.raises(CheckpointError, match="layers: 4 saved, 5 asked"):
-        load(tmp_path, at, layout_of(state(0)), {**MODEL, "layers": 5})
+        load(tmp_path, at, specs_of(state(0)), {**MODEL, "layers": 5})
     with pytest.raises(CheckpointError, match=r"does not hold h.4.weight/value \(saved: nothing"):
-        load(tmp_path, at, layout_of(state(2)), MODEL)
+        load(tmp_path, at, specs_of(state(2)), MODEL)
     other = {"h.0.weight/value": np.zeros((3, 2), np.float32)}
     with pytest.raises(CheckpointError, match=r"\(saved: \('float32', \(3, 1\)\), expected: \('float32', \(3, 2\)\)\)"):
-        load(tmp_path, at, layout_of(other), MODEL)
+        load(tmp_path, at, specs_of(other), MODEL)
 
 
 def test_an_empty_or_absent_directory_holds_nothing(tmp_path: Path):
@@ -218,7 +218,7 @@ def test_what_was_saved_is_found_and_comes_back_to_the_bit(store: DiskStore):
     assert list(store.saved_stages()) == []
     store.save(MARK, STATE)
     assert list(store.saved_stages()) == [MARK]
-    assert describe(store.load(MARK, layout_of(STATE))).root == describe(STATE).root
+    assert describe(store.load(MARK, specs_of(STATE))).root == describe(STATE).root
 
 
 def test_what_another_model_saved_is_not_there(store: DiskStore):
@@ -233,7 +233,7 @@ def test_what_is_damaged_or_missing_is_not_loaded(store: DiskStore):
     (file,) = store.directory.rglob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(StoreError):
-        store.load(MARK, layout_of(STATE))
+        store.load(MARK, specs_of(STATE))
 
 
 def test_an_impossible_directory_is_reported(tmp_path: Path):

@@ -11,7 +11,7 @@ from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import LateState, share_state
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.records import Clusters, GoingOn, Holder, StagePlace
-from pipelined.state.manifest import describe, layout_of
+from pipelined.state.manifest import describe, specs_of
 from tests.ravnest.story import at_once
 from transports import Block, TransportError
 from transports.rpc.virtual.network import VirtualNetwork
@@ -29,7 +29,7 @@ class Stage:
     def __init__(self, state, *names):
         self.state = state
         wanted = state_of(*names) if names else state
-        self.layout = layout_of(wanted)
+        self.specs = specs_of(wanted)
         self.tensors = {key.removesuffix("/value"): each for key, each in wanted.items() if key.endswith("/value")}
 
     async def copied(self, averages=True):

@@ -9,7 +9,7 @@ import torch
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.state.donor import copied
-from pipelined.state.manifest import layout_of
+from pipelined.state.manifest import specs_of
 from pipelined.state.store import load, save
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.stages.delayed import PENDING, DelayedStage, clear_all
@@ -129,7 +129,7 @@ def test_a_gradient_that_waits_is_part_of_the_state_and_is_saved_by_parameter(tm
     save(tmp_path, saved, copied(stage.state()), {})
     halves = [DelayedStage(TorchStage(HALVES, index)) for index in range(2)]
     for half in halves:
-        half.load(load(tmp_path, saved, layout_of(half.state()), {}))
+        half.load(load(tmp_path, saved, specs_of(half.state()), {}))
         half.apply(3, np.zeros_like(half.sums), SCALE)
     stage.apply(3, total(3), SCALE)
     whole, parts = copied(stage.state()), [copied(half.state()) for half in halves]

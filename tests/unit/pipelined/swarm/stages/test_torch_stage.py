@@ -14,7 +14,7 @@ from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from pipelined.state.manifest import layout_of
+from pipelined.state.manifest import specs_of
 from pipelined.state.store import load, save, saved_stages
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.stages import torch_stage
@@ -188,7 +188,7 @@ def test_what_three_stages_saved_two_go_on_with(tmp_path: Path):
     for stage in three:
         save(tmp_path, SavedStage(1, stage.index, 3, "a"), stage.state(), MODEL.identity())
     for stage in two:
-        stage.load(load(tmp_path, common_step(saved_stages(tmp_path)), layout_of(stage.state()), MODEL.identity()))
+        stage.load(load(tmp_path, common_step(saved_stages(tmp_path)), specs_of(stage.state()), MODEL.identity()))
     saved = {name: tensor for stage in three for name, tensor in stage.state().items()}
     loaded = {name: tensor for stage in two for name, tensor in stage.state().items()}
     assert saved.keys() == loaded.keys()
@@ -224,7 +224,7 @@ def test_a_state_is_views_and_names_every_tensor():
         == stage.state()["transformer.h.1.ln_1.weight/value"].data_ptr()
     )
     assert len(state) == 3 * len(EXACT.shapes()[1]) + 1
-    assert layout_of(state)["updates/count"] == ("int64", ())
+    assert specs_of(state)["updates/count"] == ("int64", ())
 
 
 @pytest.mark.parametrize(
