@@ -10,7 +10,7 @@ import torch
 from pipelined.aio.progress import Say
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
-from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, layout_of
+from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, spec_of
 from pipelined.api.whole_run import Trained
 from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError, require_whole
@@ -115,7 +115,7 @@ class SwarmSettings(SharedSettings):
         x, y = data.first()
         same = {field.name: getattr(self, field.name) for field in fields(self)}
         resolved = {"microbatches": microbatches, "steps": steps, "dtype": str(self.dtype).removeprefix("torch.")}
-        training = UserTraining(given, UserTask(**same | resolved, rows=data.rows, x=layout_of(x), y=layout_of(y)))
+        training = UserTraining(given, UserTask(**same | resolved, rows=data.rows, x=spec_of(x), y=spec_of(y)))
         training.check_first(x, y)
         return data, training
 

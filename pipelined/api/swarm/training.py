@@ -25,7 +25,7 @@ from pipelined.programs.partition import partition
 from pipelined.swarm.config import Rules
 from pipelined.swarm.settings import SharedSettings
 from pipelined.swarm.stages import torch_stage
-from pipelined.swarm.stages.training import ArrayLayout, digest_of_code
+from pipelined.swarm.stages.training import ArraySpec, digest_of_code
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.compression import NONE
 
@@ -43,8 +43,8 @@ class UserTask(SharedSettings):
     microbatches: int
     steps: int
     rows: int
-    x: ArrayLayout
-    y: ArrayLayout
+    x: ArraySpec
+    y: ArraySpec
     dtype: str = "float32"
     autocast: bool = False
     seed: int = 0
@@ -67,8 +67,8 @@ class UserTask(SharedSettings):
         """Read the directory's record. Raises UsageError: another release wrote it."""
         try:
             record = json.loads(data)
-            layouts = {name: (str(record[name][0]), tuple(map(int, record[name][1]))) for name in ("x", "y")}
-            return cls(**{**record, **layouts})
+            specs = {name: (str(record[name][0]), tuple(map(int, record[name][1]))) for name in ("x", "y")}
+            return cls(**{**record, **specs})
         except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError) as error:
             fact = f"the directory has no training of pipelined.swarm ({error})"
             raise UsageError(f"{fact}; give the coordinator of such a swarm, and use one release") from error
@@ -106,7 +106,7 @@ class UserTraining:
         self.dtype: torch.dtype = getattr(torch, task.dtype)
         self.model = bind(given.model, given.loss, task.seed, _zeros(task.x))
         self.cut = tuple(partition(self.model.costs(1), task.depth))
-        self._layouts = self._measured()
+        self._specs = self._measured()
         self._refuse_stages()
         self._digest = self._digest_of_values()
         self.model.release()
@@ -119,11 +119,11 @@ class UserTraining:
         """See `StageTraining`."""
         return UserStageOptimizer(parameters, self._given.optimizer, self.seed, stage)
 
-    def inputs(self, stage: int) -> ArrayLayout:
+    def inputs(self, stage: int) -> ArraySpec:
         """See `StageTraining`."""
-        return self._layouts[stage]
+        return self._specs[stage]
 
-    def targets(self) -> ArrayLayout:
+    def targets(self) -> ArraySpec:
         """See `StageTraining`."""
         return self.task.y
 
@@ -187,15 +187,15 @@ class UserTraining:
         if not loss.isfinite():
             raise ModelError(f"the loss of the first microbatch is {float(loss)}; correct the inputs or the loss")
 
-    def _measured(self) -> list[ArrayLayout]:
+    def _measured(self) -> list[ArraySpec]:
         """The tensor that each stage takes, on the meta device or, where a layer needs values, by computing."""
         try:
             return self._measured_on("meta")
         except (NotImplementedError, RuntimeError):
             return self._measured_on("cpu")
 
-    def _measured_on(self, device: str) -> list[ArrayLayout]:
-        layouts, x = [self.task.x], _zeros(self.task.x).to(device)
+    def _measured_on(self, device: str) -> list[ArraySpec]:
+        specs, x = [self.task.x], _zeros(self.task.x).to(device)
         for stage in range(len(self.cut)):
             module = self.build(stage, device)
             before = {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}
@@ -207,8 +207,8 @@ class UserTraining:
                     remedy = "take a norm without running statistics, such as GroupNorm"
                     raise ModelError(f"{fact}, which the peers of a swarm do not exchange; {remedy}")
             self._refuse_stream(stage, x)
-            layouts.append((self.task.dtype, tuple(x.shape)))
-        return layouts
+            specs.append((self.task.dtype, tuple(x.shape)))
+        return specs
 
     def _refuse_stream(self, stage: int, x: object) -> None:
         if stage == len(self.cut) - 1:
@@ -251,13 +251,13 @@ class UserTraining:
         return digest.hexdigest()
 
 
-def layout_of(tensor: torch.Tensor) -> ArrayLayout:
+def spec_of(tensor: torch.Tensor) -> ArraySpec:
     """The dtype and shape of a tensor."""
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 
-def _zeros(layout: ArrayLayout) -> torch.Tensor:
-    dtype, shape = layout
+def _zeros(spec: ArraySpec) -> torch.Tensor:
+    dtype, shape = spec
     return torch.zeros(shape, dtype=getattr(torch, dtype))
 
 

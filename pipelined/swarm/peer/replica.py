@@ -33,7 +33,7 @@ from transports.rpc import Endpoint, Party, Rejected
 from transports.wire.arrays import SIZES
 
 T = TypeVar("T")
-ArrayLayouts = Sequence[tuple[str, tuple[int, ...]]]
+ArraySpecs = Sequence[tuple[str, tuple[int, ...]]]
 CODEC_BYTES = 1 << 14
 """Most bytes that a codec adds to an array of any size."""
 
@@ -106,8 +106,8 @@ class Passes:
     @property
     def most_bytes(self) -> int:
         """Largest size of one group of arrays, decoded, in bytes."""
-        layouts = [*self._state.stage.expects(), *self._state.stage.expects_given()]
-        return CODEC_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in layouts)
+        specs = [*self._state.stage.expects(), *self._state.stage.expects_given()]
+        return CODEC_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in specs)
 
     async def _packed(self, coding: Coding, arrays: Sequence[Any], what: str) -> Coded:
         """The arrays as they are sent: without the codec if it cannot carry their values, which are finite."""
@@ -141,14 +141,14 @@ class Passes:
         await self._state.reached_parameters(request.step, request.parameter_version, ahead)
         return Microbatch(request.step, request.index)
 
-    async def _arrays(self, coded: Coded, wanted: ArrayLayouts, fewer: bool = False) -> tuple[Block, ...]:
-        """Arrays of a request, decoded. Raises Malformed: other dtypes or shapes than expected; see `check_layouts`."""
+    async def _arrays(self, coded: Coded, wanted: ArraySpecs, fewer: bool = False) -> tuple[Block, ...]:
+        """Arrays of a request, decoded. Raises Malformed: other dtypes or shapes than expected; see `check_specs`."""
         blocks = await self._coding.unpack(*coded, self.most_bytes)
-        check_layouts(blocks, wanted, fewer)
+        check_specs(blocks, wanted, fewer)
         return blocks
 
 
-def check_layouts(blocks: Sequence[Block], wanted: ArrayLayouts, fewer: bool = False) -> None:
+def check_specs(blocks: Sequence[Block], wanted: ArraySpecs, fewer: bool = False) -> None:
     """Raises Malformed: arrays have other dtypes or shapes than expected.
 
     Args:

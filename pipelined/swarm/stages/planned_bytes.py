@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pipelined.swarm.stages.training import ArrayLayout, StageTraining
+from pipelined.swarm.stages.training import ArraySpec, StageTraining
 from pipelined.training.optimizer.exact import PIECE
 
 SQUARED_BYTES = 2 * torch.float64.itemsize
@@ -101,8 +101,8 @@ def _passed(training: StageTraining, index: int, module: nn.Module, learned: lis
     return torch.autograd.grad(root, [*learned, *([x] if index else [])], None if last else end, allow_unused=True)
 
 
-def _empty(layout: ArrayLayout) -> torch.Tensor:
-    dtype, shape = layout
+def _empty(spec: ArraySpec) -> torch.Tensor:
+    dtype, shape = spec
     return torch.zeros(shape, dtype=getattr(torch, dtype))
 
 

@@ -18,7 +18,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.torch_random import TorchRandom
 from pipelined.state.manifest import specs_of
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
-from pipelined.swarm.stages.training import ArrayLayout, StageTraining, dtype_name
+from pipelined.swarm.stages.training import ArraySpec, StageTraining, dtype_name
 from pipelined.training.optimizer.exact import sum_of_squares
 from pipelined.training.optimizer.state import GRID
 from pipelined.training.stage import evaluating, seeded
@@ -84,11 +84,11 @@ class TorchStage:
         self._sums.copy_(self._host)
         self._stale = False
 
-    def expects(self) -> Sequence[ArrayLayout]:
+    def expects(self) -> Sequence[ArraySpec]:
         """See `SwarmStage`."""
         return (self.training.inputs(self.index),)
 
-    def expects_given(self) -> Sequence[ArrayLayout]:
+    def expects_given(self) -> Sequence[ArraySpec]:
         """See `SwarmStage`."""
         return (self.training.targets() if self.last else self.training.inputs(self.index + 1),)
 
@@ -205,7 +205,7 @@ class TorchStage:
             self.training.check_ids(x, f"inputs at stage {self.index}")
         return x
 
-    def _taken(self, blocks: Sequence[Block], expected: Sequence[ArrayLayout], what: str) -> torch.Tensor:
+    def _taken(self, blocks: Sequence[Block], expected: Sequence[ArraySpec], what: str) -> torch.Tensor:
         """The one tensor of the blocks, on this device; blocks may also be arrays or tensors."""
         received = [Block.of(block) for block in blocks]
         if [(block.dtype, block.shape) for block in received] != list(expected):

@@ -22,7 +22,7 @@ from pipelined.training.model import LanguageModel
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.optimizer.exact import find_update
 
-ArrayLayout = tuple[str, tuple[int, ...]]
+ArraySpec = tuple[str, tuple[int, ...]]
 """Dtype and shape of a tensor, the rows of a microbatch first."""
 
 
@@ -73,10 +73,10 @@ class StageTraining(Protocol):
     def optimizer(self, stage: int, parameters: Mapping[str, nn.Parameter]) -> StageOptimizer:
         """The optimizer of a stage's parameters, before the first update."""
 
-    def inputs(self, stage: int) -> ArrayLayout:
+    def inputs(self, stage: int) -> ArraySpec:
         """The tensor that a stage takes."""
 
-    def targets(self) -> ArrayLayout:
+    def targets(self) -> ArraySpec:
         """The tensor that the last stage's loss takes besides the output."""
 
     def check_ids(self, ids: torch.Tensor, what: str) -> None:
@@ -139,12 +139,12 @@ class Training:
         """See `StageTraining`."""
         return ExactOptimizer(parameters, self.update, self.optimizer_config)
 
-    def inputs(self, stage: int) -> ArrayLayout:
+    def inputs(self, stage: int) -> ArraySpec:
         """See `StageTraining`: token ids (B, T) for the first stage, then the residual stream (B, T, C)."""
         shape = self.model.shape_of(self.cut[stage].start, self.rows, self.sequence)
         return (dtype_name(self.dtype if stage else torch.int64), shape)
 
-    def targets(self) -> ArrayLayout:
+    def targets(self) -> ArraySpec:
         """See `StageTraining`: labels (B, T)."""
         return self.inputs(0)
 
