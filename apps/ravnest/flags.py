@@ -82,11 +82,10 @@ class Plan:
         check_files(png=self.png)
         if self.png is not None and self.bytes is not None:
             raise UsageError("--png draws cuts, and --bytes has none; give --preset instead of --bytes")
-        if self.bytes is not None:
-            if self.need < 1:
-                raise UsageError(f"--bytes must be at least 1 (it is {self.bytes})")
-        else:
-            _ = self.model
+        if self.bytes is None:
+            _ = self.model  # an unknown preset, or sizes that do not fit, are refused here
+        elif self.need < 1:
+            raise UsageError(f"--bytes must be at least 1 (it is {self.bytes})")
 
     @property
     def need(self) -> int:

@@ -99,7 +99,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
     for line in (text(root / "proc/self/cgroup") or "").splitlines():
         _, kinds, path = line.split(":", 2)
         paths |= {kind: PurePosixPath(path) for kind in kinds.split(",") if kind in paths}
-    for kind, names in (("", VERSION_2), ("memory", VERSION_1)):
+    for kind, mounts, names in (("", ("", "unified"), VERSION_2), ("memory", ("memory",), VERSION_1)):
         for group in (paths[kind], *paths[kind].parents):
-            for mount in (kind, "unified") if not kind else (kind,):
+            for mount in mounts:
                 yield root / MOUNT / mount / group.relative_to("/"), names

@@ -142,7 +142,7 @@ class Queue:
 
     def _enqueue(self, candidate: Candidate) -> None:
         """Let a candidate that is counted wait, if it may fit."""
-        request, (workload, nbytes) = self._request, self._held(candidate)
+        request, (workload, nbytes) = self._request, self._sized(candidate)
         self.least = min(self.least, nbytes)
         if nbytes > request.memory_limit:
             self._leave_out(candidate)
@@ -190,12 +190,14 @@ class Queue:
             self._push(front.lightened, TooBig(candidate), worst)
 
     def _workload(self, plan: Plan) -> Workload:
-        return self._held(Candidate(plan))[0]
+        return self._sized(Candidate(plan))[0]
 
-    def _held(self, candidate: Candidate) -> tuple[Workload, float]:
-        """The workload of a candidate's plan, and its least bytes."""
+    def _sized(self, candidate: Candidate) -> tuple[Workload, float]:
+        """The workload of a candidate's plan, and the least bytes of a rank. Plans of equal sizes share them.
+
+        Placement and teams belong to the sizes: they decide which ranks divide an update.
+        """
         plan, stage_map = candidate.plan, candidate.plan.stage_map
-        # Placement and teams decide which ranks divide an update.
         sizes = plan.depth, plan.microbatch, plan.tensor, plan.layout
         key = sizes, stage_map.parts, plan.flushes or stage_map.updates, frozenset(stage_map.placement.items())
         if key not in self._workloads:

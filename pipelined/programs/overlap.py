@@ -50,7 +50,12 @@ def last_gradients(instructions: Sequence[Instruction]) -> dict[int, int]:
 
 
 def _placed(instructions: Sequence[Instruction], held: Sequence[int], early: Collection[int]) -> Iterator[Instruction]:
-    """A worker's instructions with the sums that are missing."""
+    """A worker's instructions with a gradient sum for each stage that has none.
+
+    Args:
+        held: the worker's stages.
+        early: stages of which the sum follows the last backward at once; the other sums come at the end.
+    """
     missing = set(held) - {i.stage for i in instructions if not i.computes}
     last = last_gradients(instructions)
     at_last = {last[stage]: stage for stage in missing.intersection(early, last)}

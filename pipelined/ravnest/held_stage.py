@@ -44,7 +44,7 @@ class HeldStage:
     @property
     def specs(self) -> TensorSpecs:
         """Dtype and shape of all of it."""
-        return {key: (wire_name(tensor.dtype), tuple(tensor.shape)) for key, tensor in self._held().items()}
+        return {key: (wire_name(tensor.dtype), tuple(tensor.shape)) for key, tensor in self._by_key().items()}
 
     async def copied(self, averages: bool = True) -> State:
         """A copy of all, or of all but the values that rounds average, on the host."""
@@ -85,19 +85,19 @@ class HeldStage:
                 states[tensor] = others.pop(given)
         other.tensors, other._optimizer = {}, None
 
-    def _held(self) -> State:
-        """All of it, not copied."""
+    def _by_key(self) -> State:
+        """Every tensor of the state by NAME/FIELD, not copied."""
         assert self._optimizer is not None, "this state was taken over"
         updates, state = torch.tensor(self._optimizer.updates), State()
-        for name, held in self.tensors.items():
-            fields = {**self._optimizer.fields(held), UPDATES: updates}
+        for name, parameter in self.tensors.items():
+            fields = {**self._optimizer.fields(parameter), UPDATES: updates}
             state |= {f"{name}/{field}": tensor.detach() for field, tensor in fields.items()}
         return state
 
     def _copied(self, averages: bool) -> State:
         return {
             key: tensor.cpu().clone()
-            for key, tensor in self._held().items()
+            for key, tensor in self._by_key().items()
             if averages or not (key.endswith(f"/{VALUE}") and tensor.is_floating_point())
         }
 

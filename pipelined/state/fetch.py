@@ -187,7 +187,7 @@ class StateFetch:
 
     async def _load(self, state: Mapping[str, Block], version: Version) -> None:
         def load() -> None:
-            self.version = None
+            self.version = None  # if loading fails half way, the stage has no version
             self._stage.load(state)
             self._stage.clear()
             self.version = version

@@ -141,7 +141,7 @@ class Gateway:
             if error.code == UNAUTHENTICATED and self._token:
                 self._token = ""
                 raise NoReply(str(error)) from error
-            raise _meant(error) from error
+            raise _translated(error) from error
         except BaseException as error:
             member, self._turn = self._member, turn + 1
             if isinstance(error, (httpx2.HTTPError, httpx2.StreamError, json.JSONDecodeError)):
@@ -168,7 +168,7 @@ def _result(reply: Any) -> dict[str, Any]:
     raise NoReply(message) if code in RETRYABLE else EtcdError(code, message)
 
 
-def _meant(error: EtcdError) -> Exception:
+def _translated(error: EtcdError) -> Exception:
     """The exception for a refusal that concerns this client or the cluster; otherwise the refusal itself."""
     if error.code in (DENIED, UNAUTHENTICATED) or any(each in str(error) for each in LOCKED):
         return UsageError(f"etcd rejects this client ({error}); give its user and password in the URL")

@@ -188,6 +188,6 @@ def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[st
             raise CheckpointError(f"{fact}; resume from another checkpoint")
         for key, saved in state[name].items():
             if has_shape_of_parameter(key) and saved.shape != tensor.shape:
-                fact = f"{path} has {name} ({key}) in another shape (saved: {tuple(saved.shape)}, "
+                shapes = f"saved: {tuple(saved.shape)}, model: {tuple(tensor.shape)}"
                 remedy = "resume with the model that was saved, or start anew in another directory"
-                raise CheckpointError(f"{fact}model: {tuple(tensor.shape)}); {remedy}")
+                raise CheckpointError(f"{path} has {name} ({key}) in another shape ({shapes}); {remedy}")

@@ -176,13 +176,14 @@ class VirtualNetwork:
         return self._processes[name]
 
     def _is_open(self, source: str, destination: str) -> bool:
+        """Whether frames pass: the receiver is not frozen, and neither the two nor one of them is cut off."""
         process = self._processes.get(destination)
         if process is not None and process.frozen:
             return False
         if not self._cuts or source == destination:
             return True
-        parties = (source, destination), (source,), (destination,)
-        return not any(frozenset(some) in self._cuts for some in parties)
+        cuts = {source, destination}, {source}, {destination}
+        return self._cuts.isdisjoint(map(frozenset, cuts))
 
     def _recheck(self, *names: str, after: float = 0.0) -> None:
         """Check again whether frames can pass: on all lines of one name, or on the lines between two names."""
