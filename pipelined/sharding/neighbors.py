@@ -98,17 +98,14 @@ def _splits(source: Shards, target: Layout, axis: str) -> Iterator[Layout]:
 
 def _rearranged(source: Shards, target: Layout) -> Iterator[Layout]:
     """The layouts that split the same axes as the target does; axes that it does not split come innermost."""
-    split = set(source.layout.split)
-    arrangements = [_present(target, split, source.mesh)]
-    found: dict[Layout, None] = {}
-    spare = sorted(split - set(target.split))
-    orders = [(arrangements[0], frozenset(spare))]
-    while orders:
-        cuts, left = orders.pop()
+    split, found = set(source.layout.split), dict[Layout, None]()
+    unfinished = [(_present(target, split, source.mesh), split - set(target.split))]
+    while unfinished:
+        cuts, left = unfinished.pop()
         if not left:
             found[Layout.of(cuts, source.layout.partial)] = None
-        for axis in left:
-            orders += [(placed, left - {axis}) for placed in _placed(source, cuts, axis)]
+        for axis in sorted(left):  # in the same order on every rank: of equal paths all are to take the same one
+            unfinished += [(placed, left - {axis}) for placed in _placed(source, cuts, axis)]
     found.pop(source.layout, None)
     return iter(found)
 

@@ -1,6 +1,7 @@
 """Paths: the moves of the paper's table; any two layouts: values, elements as predicted, and no detour is cheaper."""
 
 import asyncio
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.sharding import Mesh, MeshGroups, Shards, path, path_between
 from pipelined.sharding.path import lower_bound_elements
+from tests.launching import launched
 from tests.unit.pipelined.sharding.worlds import layouts, meshes, pieces_of, run_on_all, shapes, share, whole
 from transports.local import world
 from transports.testing import local_world, tcp_world
@@ -308,3 +310,13 @@ def test_what_does_not_fit_is_refused():
         _ = path(mesh, (4,), "Pmax:a", "B").backward
     with pytest.raises(ValueError, match=r"rank 0: \(4,\), under S0:a: \(2,\)"):
         run_on_all(mesh, lambda groups: path(mesh, (4,), "S0:a", "B").run(groups, np.ones(4)))
+
+
+def test_every_process_takes_the_same_one_of_equal_paths():
+    """Each rank of a team finds the path by itself, and the hashes of names differ from process to process."""
+    ends = "Mesh('data=2 tensor=2 row=2'), (16, 16, 16), 'S2:data S2:row S2:tensor', 'S0:row'"
+    program = f"from pipelined.sharding import Mesh, path; print(*path({ends}).steps, sep='; ')"
+    command = [sys.executable, "-c", program]
+    runs = [launched(command, timeout=60, env={"PYTHONHASHSEED": seed}) for seed in ("1", "2")]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr
+    assert runs[0].stdout == runs[1].stdout != "\n"
