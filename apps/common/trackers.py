@@ -83,9 +83,11 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row by name; those of a list by its name and their place."""
     found = {}
     for name, value in row.items():
-        for place, one in enumerate(value) if isinstance(value, (list, tuple)) else ((None, value),):
-            if isinstance(one, (int, float)) and name != "step":
-                found[name if place is None else f"{name}/{place}"] = float(one)
+        parts = {name: value}
+        if isinstance(value, (list, tuple)):
+            parts = {f"{name}/{place}": part for place, part in enumerate(value)}
+        if name != "step":
+            found |= {key: float(part) for key, part in parts.items() if isinstance(part, (int, float))}
     return found
 
 

@@ -95,6 +95,7 @@ class WaitCheck:
         return [call.number, str(call.requested), str(call.signature), self._members.transport.traffic.bytes_received]
 
     async def _compare(self, call: Call) -> None:
+        """Compare this call with the notes of the other ranks as they arrive; cancel it where they cannot agree."""
         with suppress(TransportError):
             while True:
                 self._keep(self._members.transport.rank, self._note(call))

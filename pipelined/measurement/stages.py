@@ -162,13 +162,10 @@ class _Probe:
         x, gradient, targets = zip(*(map(_anew, each) for each in self._given[1]), strict=True)
         forward = [partial(stage.forward, (0, m), x[m], random, targets[m]) for m in range(2)]
         back = [((0, m), gradient[m], 1.0, random, targets[m]) for m in range(2)]
+        first, whole = ("B", lambda: stage.backward(*back[0])), ("B", lambda: stage.backward(*back[1]))
         halves = ("I", lambda: stage.backward_input(*back[1])), ("W", lambda: stage.backward_weight((0, 1)))
-        return await self._timed(
-            ("F", forward[0]),
-            ("F", forward[1]),
-            ("B", lambda: stage.backward(*back[0])),
-            *((("B", lambda: stage.backward(*back[1])),) if self._rank.numerics.compile else halves),
-        )
+        second = (whole,) if self._rank.numerics.compile else halves
+        return await self._timed(("F", forward[0]), ("F", forward[1]), first, *second)
 
     async def ending(self) -> SecondsByOp:
         """Time the end of a step, which no size of a microbatch changes, after other memory has been written."""

@@ -109,9 +109,9 @@ class ClusterTraining:
 
         With one cluster alone a round is what it saves after a span.
         """
-        found = [self.steps_at(clusters, number + 1) for number in range(self.rounds_of(clusters))]
+        *earlier, last = (self.steps_at(clusters, number + 1) for number in range(self.rounds_of(clusters)))
         whole = max(self.begin + len(clusters.going.again), self.begin + 1)
-        return [*(steps if steps >= whole else 0 for steps in found[:-1]), found[-1]]
+        return [*(steps if steps >= whole else 0 for steps in earlier), last]
 
     def stopped(self, clusters: Clusters, number: int, done: int, rounds: int) -> ClusterStop:
         """What one of these clusters had done when it stopped.

@@ -83,7 +83,10 @@ def unpack(blocks: Sequence[Block], note: Any, max_bytes: int = MAX_PACKED_BYTES
     rest = iter(blocks)
     parts = [(original, count, tuple(islice(rest, count or 1))) for original, count in entries]
     for original, count, own in parts:
-        codec.check(own, original) if count else _check_as_it_is(own[0], original)
+        if count:
+            codec.check(own, original)
+        else:
+            _check_as_it_is(own[0], original)
     return tuple(codec.decode(own, original) if count else own[0] for original, count, own in parts)
 
 

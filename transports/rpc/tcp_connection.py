@@ -108,7 +108,7 @@ class Connection(ConnectionOwner):
         self.end_for(Unreachable(self.address, reason, sent))
 
     def end_for(self, error: Unreachable) -> None:
-        """As `end`, with the error itself."""
+        """End the connection, once; every wait on it raises this error."""
         if self.ended:
             return
         self.ended = True

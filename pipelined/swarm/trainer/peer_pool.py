@@ -155,9 +155,9 @@ class PeerPool:
         now = self._clock.now()
         seconds = self._router.ban(party, now) - now
         if party not in self._announcing:
-            here = self._view.is_here(peer)  # else it left or died, as the directory says
+            report = warn if self._view.is_here(peer) else emit  # that a peer left is no reason to warn
             facts = {"peer": peer.name, "stage": peer.stage, "by": self._name, "seconds": seconds, "why": why}
-            (warn if here else emit)("peer banned", **facts)
+            report("peer banned", **facts)
             self._announcing.add(party)
             self._tasks.create_task(self._ask_to_announce(peer, party))
 
