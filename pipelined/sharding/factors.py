@@ -37,11 +37,6 @@ def factors_of(
     return {name: found[name] for name in operators}
 
 
-def written(factors: Mapping[str, Factors]) -> str:
-    """The factors in a line, as rows.columns.contraction."""
-    return ", ".join(f"{name} {p0}.{p1}.{p2}" for name, (p0, p1, p2) in factors.items())
-
-
 def _read(layout: str, operators: Sequence[str], named: Mapping[str, object]) -> list[tuple[str, Factors]]:
     read = []
     for word in layout.split(","):

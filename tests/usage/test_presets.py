@@ -38,6 +38,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_misspelt_preset_is_refused_with_the_nearest_before_torch_is_imported(program):
     given, nearest = PROGRAMS[program]

@@ -1,12 +1,9 @@
 """`python -m apps.ravnest local`: processes over TCP, every step shown once; `replay` has the same average."""
 
 import json
-import os
 import re
-import signal
 import sys
-from pathlib import Path
-from subprocess import PIPE, Popen, run
+from subprocess import run
 
 import pytest
 
@@ -56,30 +53,3 @@ def test_two_clusters_train_one_model_that_is_replayed_and_exported(tmp_path):
     assert json.loads((tmp_path / "model" / "config.json").read_text())["tie_word_embeddings"] is False
     ends = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("end", "model")]
     assert ends[0] == ends[1] and "model.safetensors" in ends[0]
-
-
-def children(parent):
-    """The number of each child process by its words."""
-    tasks = Path(f"/proc/{parent}/task").glob("*/children")
-    pids = [int(pid) for task in tasks for pid in task.read_text().split()]
-    return {Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(): pid for pid in pids}
-
-
-@pytest.mark.in_turns(2)
-@pytest.mark.parametrize("way", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
-def test_a_node_with_a_backup_dies_and_no_step_is_lost(tmp_path, way):
-    words = f"--nodes 4 --clusters 1 --backups 2 --steps 12 --orders {tmp_path} {FLAGS}".split()
-    said, first = [], ""
-    with Popen([sys.executable, "-u", "-m", "apps.ravnest", "local", *words], stdout=PIPE, text=True) as local:
-        for line in local.stdout:
-            said.append(line)
-            if found := re.match(r"cluster 0: (\S+) layers", line):
-                first = found[1]
-            if line.startswith("step 3:"):
-                (pid,) = (pid for name, pid in children(local.pid).items() if f"serve --name {first} " in name)
-                os.kill(pid, way)
-    text = "".join(said)
-    assert local.returncode == 0, text
-    assert re.findall(r"^step (\d+): loss", text, re.M) == [str(step) for step in range(12)]
-    (average,) = re.findall(r"^average (\w+)$", text, re.M)
-    assert ravnest("replay", "--orders", tmp_path).endswith(f"average {average}\n")

@@ -55,20 +55,6 @@ def test_under_mpirun_one_rank_reports_and_every_rank_exits_with_2(ranks, flags,
     assert "Traceback" not in done.stderr
 
 
-def test_under_mpirun_a_wrong_table_is_refused_with_its_grid_before_any_rank_computes(tmp_path):
-    (tmp_path / "forgets.csv").write_text("0F0,0B0\n1F0\n")
-    command, env = mpirun("mpich", 2, *CODED, tmp_path, "--schedule", tmp_path / "forgets.csv")
-    done = launched(command, timeout=60, env=env)
-    assert done.returncode == 2 and "step" not in done.stdout
-    assert done.stderr == (
-        "python -m apps.gpt2: error: worker 1 lacks 1B0p0 (backward of stage 1, microbatch 0); "
-        "each needs one F and one B, or F, I and W\n"
-        "worker 1 | 1F0p0\n"
-        "                 ^ missing: 1B0p0\n"
-    )
-    assert [Path(tmp_path, f"rank-{rank}").read_text() for rank in range(2)] == ["2", "2"]
-
-
 FAILING = """#!/bin/sh
 case "$*" in *--version*) exec g++ --version;; esac
 echo "fatal error: omp.h: No such file" >&2

@@ -85,7 +85,7 @@ class _DryRun:
     """Advance every worker as far as possible; each worker that remains waits for another one that remains."""
 
     def __init__(self, program: Program, limits: ProofLimits):
-        self.program, self.limits = program, limits
+        self.program = program
         self.room = math.inf if limits.mailbox is None else limits.mailbox
         self.heads = [0] * len(program.workers)
         self.begun = [False] * len(program.workers)

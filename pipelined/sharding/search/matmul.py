@@ -79,10 +79,6 @@ class RingPasses(NamedTuple):
         """What each rank sends in a step."""
         return self.passes * (ranks - 1) / ranks * self.length
 
-    def hops(self, ranks: int) -> int:
-        """Messages that follow one another in a step."""
-        return self.passes * (ranks - 1)
-
     def in_parts(self, number: int) -> "RingPasses":
         """The same for each of so many equal parts of the array."""
         passes, sums, both = (number * each for each in (self.passes, self.sums, self.all_reduces))

@@ -126,16 +126,6 @@ of_every_ring = pytest.mark.parametrize(("table", "hops", "reduced"), RINGS, ids
 
 
 @of_every_ring
-def test_a_ring_on_one_node_is_priced_by_its_closed_form(table, hops, reduced):
-    """Each half of a pass takes n-1 messages of m/n bytes; the first adds them."""
-    links, halves = Links(3e-5, 2e-9, 5e-10, far=Links(1.0, 1.0, 1.0)), hops // 7
-    for size in SIZES:
-        wanted = (size - 1) * (halves * (3e-5 + 2e-9 * (1 << 20) / size) + 5e-10 * (reduced > 0) * (1 << 20) / size)
-        problem = ProblemSize.on_one_node(size, 1 << 20)
-        assert table.forms("ring").seconds(problem, links) == pytest.approx(wanted)
-
-
-@of_every_ring
 def test_a_ring_over_two_nodes_of_four_waits_for_far_links_at_two_places_only(table, hops, reduced):
     """By alpha a segment's longest way crosses every fourth link; by beta all segments pass one far link in turn."""
     problem, ring = ProblemSize((0,) * 4 + (4,) * 4, 8), table.forms("ring")

@@ -107,14 +107,6 @@ def test_a_schedule_with_an_order_of_its_own_takes_no_limit():
             find(name).stage_map(Shape(4, 4, {"ahead": "7"}))
 
 
-def test_the_command_prices_it(capsys):
-    flags = ["--depth", "3", "--microbatches", "7", "--costs", "forward=1,backward=2,p2p=3"]
-    assert main(["schedule", "async_1f1b", *flags, "--ahead", "7,4,1", "--steps", "3", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["steady_step"] == pytest.approx(21)
-    assert told["peak_activations"] == [7, 4, 1]
-
-
 FIGURES = {
     "1a": (
         "async_1f1b --microbatches 2 --ahead 1",

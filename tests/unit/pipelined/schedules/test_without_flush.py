@@ -5,12 +5,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipelined.__main__ import main
 from pipelined.programs.instructions import Instruction, Program
-from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price, price_schedule
+from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
@@ -36,13 +34,6 @@ def alive(program, worker):
         now += change[instruction.op]
         most = max(most, now)
     return most
-
-
-@every_asynchronous
-@depths
-def test_a_segment_has_the_microbatches_of_all_its_steps(name, depth):
-    program = recorded(name, depth, 8, 3)
-    assert [sorted(i.microbatch for i in w if i.op == "F") for w in program.workers] == [list(range(24))] * depth
 
 
 @depths
@@ -107,34 +98,6 @@ def test_versions_held_counts_any_number_of_gradients_an_update(every):
         assert versions_held(updates, 6 - worker) == versions_at_once(program, worker, updates)
 
 
-@every_asynchronous
-@pytest.mark.parametrize("depth", [2, 4, 8])
-@pytest.mark.parametrize("costs", [Costs(1, 1), Costs(1, 2), Costs(2, 3)])
-def test_once_the_pipe_is_full_no_worker_waits(name, depth, costs):
-    """A further step takes N(F+B), not N(F+B) and a bubble."""
-    spans = [price(recorded(name, depth, depth, steps, costs), costs).makespan for steps in (4, 5)]
-    assert spans[1] - spans[0] == pytest.approx(depth * (costs.forward + costs.backward))
-    flushed = price(record(find("one_f_one_b"), Shape(depth, depth)), costs).makespan
-    assert spans[0] < 4 * flushed
-
-
-times = st.floats(0.1, 5.0)
-
-
-@given(
-    st.integers(2, 6),
-    st.integers(1, 5),
-    st.lists(times, min_size=12, max_size=12),
-    st.floats(0.0, 4.0),
-)
-def test_async_1f1b_is_right_at_any_costs(depth, microbatches, seconds, p2p):
-    costs = Costs(seconds[:depth], seconds[6 : 6 + depth], p2p=p2p)
-    program = price_schedule(find("async_1f1b"), Shape(depth, microbatches, steps=3), costs).program
-    check(program)
-    for stage, worst in enumerate(staleness(program)):
-        assert worst <= depth - 1 - stage
-
-
 def test_async_1f1b_s_delays_depend_on_the_timing():
     """Stages that are fed slowly go back before they have filled their share, so their gradients are fresh."""
     fed_slowly = Costs(forward=[9, 1, 1, 1], backward=[9, 1, 1, 1])
@@ -171,11 +134,6 @@ def test_two_stages_on_a_worker_are_refused():
     program = record(find("interleaved"), Shape(4, 2, {"chunks": 2}))
     with pytest.raises(ScheduleError, match="holds 2 stages; put one stage on each worker"):
         check(replace(program, stage_map=replace(program.stage_map, updates=Updates(1))))
-
-
-def test_a_schedule_that_flushes_takes_one_step_at_a_time():
-    with pytest.raises(ScheduleError, match=r"one_f_one_b flushes after every step \(steps: 2\)"):
-        record(find("one_f_one_b"), Shape(4, 4, steps=2))
 
 
 def test_the_pipe_is_full_after_as_many_steps_as_it_takes():

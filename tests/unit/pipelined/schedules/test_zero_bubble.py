@@ -26,13 +26,6 @@ def test_weight_halves_are_put_off_by_the_worker_s_index():
     ]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 4, 7])
-def test_zb_h1_keeps_as_many_alive_on_every_worker_as_1f1b_on_its_first(depth):
-    for microbatches in range(1, 4 * depth + 1):
-        peaks = price(recorded("zb_h1", depth, microbatches), Costs()).peak_activations
-        assert peaks == [min(microbatches, depth)] * depth
-
-
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_fewer_microbatches_keep_zb_v_s_order_and_take_no_more_memory(workers):
     longest = recorded("zb_v", 2 * workers, 2 * workers - 1)

@@ -92,11 +92,6 @@ def test_a_simulation_is_what_the_command_prints(capsys):
     assert main(words) == 0 and capsys.readouterr().out == f"{simulation}\n"
 
 
-def test_gpipe_s_closed_form():
-    assert pp.prove("gpipe", depth=4, microbatches=6, costs={"forward": 1, "backward": 2}).makespan == (6 + 4 - 1) * 3
-    assert pp.simulate("gpipe", depth=4, microbatches=6).makespan == (6 + 4 - 1) * 3
-
-
 def test_a_function_and_a_class_are_schedules():
     alone = pp.prove(one_after_the_other, depth=2, microbatches=3)
     assert alone.makespan == 3 * 2 * 3 and alone.peak_activations == [1, 1]
