@@ -121,7 +121,6 @@ REFUSED = {
         "loss or gradient norm of step 1 is not finite",
     ),
     "nothing to train": ([lambda: linear()().requires_grad_(False)] * 4, {}, "the model has nothing to train"),
-    "a clip below 0": (four, {"clip": -1.0}, r"clip must be at least 0 \(it is -1.0\)"),
     "a negative save_every": (four, {"save_every": -3}, r"save_every must be at least 0 \(it is -3\)"),
     "save_every without a checkpoint": (
         four,
@@ -150,9 +149,7 @@ REFUSED = {
         'schedule="auto" measures a whole batch, and a Feed has none; give batches, or name a schedule',
     ),
     "a depth that is a text": (four, {"depth": "4"}, "depth is '4', which is no whole number; give one, such as 4"),
-    "a seed that is a text": (four, {"seed": "x"}, "seed is 'x', which is no whole number"),
     "a clip that is a text": (four, {"clip": "x"}, "clip is 'x', which is no number"),
-    "steps between saves that are a text": (four, {"save_every": "x"}, "save_every is 'x', which is no whole number"),
     "a checkpoint that is a number": (four, {"checkpoint": 3}, "3 is no path of a file or directory; give a str"),
     "a backend of the compiler": (
         four,
@@ -160,7 +157,6 @@ REFUSED = {
         "compile is 'inductor', which is neither True nor False; give True, which compiles by torch's default backend",
     ),
     "a background save that is a text": (four, {"async_save": "no"}, "async_save is 'no', which is neither True nor"),
-    "a shared device that is a text": (four, {"share_devices": "no"}, "share_devices is 'no', which is neither True"),
     "batches that cannot be iterated": (
         four,
         {"given": 3, "steps": 1},
@@ -173,7 +169,6 @@ REFUSED = {
         "'_row' cannot name a layer, nor a child of an nn.Module; give it another name",
     ),
     "no microbatches": (four, {"microbatches": 0}, r"microbatches must be at least 1 \(it is 0\)"),
-    "no pipelines": (four, {"width": 0}, r"width must be at least 1 \(it is 0\)"),
     "an unknown codec": (four, {"compress": "nope"}, "compress: unknown codec 'nope'; known: bf16, .*; or none"),
     "an unknown all-reduce": (four, {"all_reduce": "nope"}, "all_reduce: unknown .* 'nope'; known: auto, "),
     "a plan that is a name": (four, {"plan": "gpipe"}, "plan is 'gpipe', which pipelined.plan did not return; give"),

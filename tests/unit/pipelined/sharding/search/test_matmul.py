@@ -13,7 +13,8 @@ def sent(matmul, factors, phase, **how):
 
 
 def hops(matmul, factors, phase, **how):
-    return sum(r.hops(factors[r.axis]) for r in matmul.rings(factors, **how) if r.phase == phase)
+    """Messages that follow one another in a phase of a step."""
+    return sum(r.passes * (factors[r.axis] - 1) for r in matmul.rings(factors, **how) if r.phase == phase)
 
 
 PHASES = ("forward", "backward", "update")
