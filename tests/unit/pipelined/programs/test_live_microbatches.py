@@ -1,4 +1,4 @@
-"""Activations alive in real training are as many as the schedule's price says, and for Chimera never more than D."""
+"""Activations alive in real training are as many as the schedule's price says."""
 
 import pytest
 
@@ -11,9 +11,9 @@ from tests.numerics.plain import Case
 from tests.numerics.trained import on_every_rank
 
 SCHEDULES = ("gpipe", "one_f_one_b", "chimera", "zb_h1", "zb_v", "dualpipe", "dualpipe_v")
-CASES = [Case(schedule, 4, 1, microbatches) for schedule in SCHEDULES for microbatches in (1, 4, 9)]
+CASES = [Case(schedule, 4, 1, microbatches) for schedule in SCHEDULES for microbatches in (4, 9)]
 REST = [Case(schedule, 2, 1, microbatches) for schedule in SCHEDULES for microbatches in (1, 2, 3, 5)]
-REST += [Case(schedule, 4, 1, 3) for schedule in SCHEDULES]
+REST += [Case(schedule, 4, 1, microbatches) for schedule in SCHEDULES for microbatches in (1, 3)]
 CASES += [Case("chimera", 4, 1, 9, pipes=4), Case("chimera", 4, 2, 5), Case("chimera", 4, 1, 8, recompute=True)]
 CASES += [Case("chimera", 4, 1, 8, scale="forward-doubling"), Case("chimera", 4, 1, 4, scale="backward-halving")]
 
@@ -41,9 +41,3 @@ def priced(case):
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.full) for case in REST)], ids=name)
 def test_as_many_microbatches_are_alive_as_the_price_says(case):
     assert peaks(case) == priced(case)
-
-
-@pytest.mark.parametrize("microbatches", [4, 8, 9])
-def test_chimera_keeps_no_more_than_its_depth_alive_and_gpipe_does(microbatches):
-    assert max(peaks(Case("chimera", 4, 1, microbatches))) <= 4
-    assert peaks(Case("gpipe", 4, 1, microbatches)) == [microbatches] * 4

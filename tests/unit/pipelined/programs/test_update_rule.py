@@ -77,17 +77,6 @@ def test_without_a_delay_a_forward_uses_every_complete_update(depth, data, every
     assert walk.staleness == [m // every - fresh for m, fresh in enumerate(walk.fresh)]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 8])
-def test_pipedream_s_versions_are_those_of_its_recurrence(depth):
-    """w(t+1) = w(t) - lr g(w_0(t-D+1), …, w_{D-1}(t)): at most D-1-s updates old, and never older than the start."""
-    program = record(find("pipedream"), Shape(depth, 4, steps=5))
-    for stage, worker in enumerate(program.workers):
-        order = [(i.op, i.microbatch) for i in worker]
-        walk = Walk(UpdateRule(program.stage_map, [(stage,)]), [(stage,)], order, 1)
-        assert [used[stage,] for used in walk.used] == [max(0, m - (depth - 1 - stage)) for m in range(20)]
-        assert walk.staleness == [min(m, depth - 1 - stage) for m in range(20)]
-
-
 @given(depths, st.data(), st.integers(0, 3), st.integers(1, 5), st.booleans(), seeds)
 def test_2bw_uses_the_version_before_the_newest_in_any_order(depth, data, more, steps, resumed, seed):
     """w(t+1) = w(t) - lr g(w(t-1)): microbatch m uses version m // N - 1, or the oldest that there is."""

@@ -14,8 +14,6 @@ from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.programs.staleness import staleness, steps_to_fill, uses, versions_held
 from pipelined.schedules import ScheduleError, Shape, Updates, find
-from pipelined.simulation.memory import RankMemory, rank_memory
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 NAMES = ("pipedream", "pipedream_2bw", "async_1f1b")
 every_asynchronous = pytest.mark.parametrize("name", NAMES)
@@ -171,12 +169,3 @@ def test_the_command_prices_a_segment_and_says_what_it_settles_at(capsys):
 def test_a_wrong_number_of_steps_is_refused(steps, problem, capsys):
     assert main(["schedule", "gpipe", "--depth", "4", "--microbatches", "4", "--steps", steps]) == 2
     assert problem in capsys.readouterr().err
-
-
-@every_asynchronous
-def test_memory_counts_weights_in_versions_and_a_gradient_more(name):
-    program = recorded(name, 4, 4, 3)
-    each = Workload([StageCosts()] * 4, [Parameters((stage,), 25) for stage in range(4)])
-    for worker, copies in enumerate(price(program, Costs()).weight_copies):
-        held = rank_memory(each, program.stage_map, worker, program.workers[worker])
-        assert held == RankMemory(100 * copies, 200, 204, 0.0)
