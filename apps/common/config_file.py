@@ -16,10 +16,8 @@ from pipelined.errors import UsageError
 
 FLAGS, RESOLVED = "flags", "resolved"
 """The two keys of what --print-config writes."""
-NOTES, LEFT_OPEN = "notes", "left_open"
-"""Keys of what it wrote before, when flags and choices were in one object: the keys that are no flags, and the flags
-that the run chose. Checkpoints have the second.
-"""
+LEFT_OPEN = "left_open"
+"""The key of the flags that the run chose, among what it chose; checkpoints have it, too."""
 ALIASES_OF_OTHER_PROJECTS = {
     **dict.fromkeys(("learning_rate", "max_lr"), "lr"),
     **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "batch"),
@@ -87,9 +85,7 @@ def read_flag_file(path: Path) -> Mapping[str, Any]:
     if read.keys() == {FLAGS, RESOLVED} and isinstance(read[FLAGS], dict):
         read = read[FLAGS]
     found = {key.replace("-", "_"): value for key, value in read.items()}
-    lists = [found.pop(key, []) for key in (NOTES, LEFT_OPEN)]
-    left_out = [name for names in lists if isinstance(names, list) for name in names]
-    found = {key: value for key, value in found.items() if key not in left_out and value not in (None, [])}
+    found = {key: value for key, value in found.items() if value not in (None, [])}
     if "config" in found:
         raise UsageError(f"{path} names another file of flags (config: {found['config']}); write all flags into one")
     for key, value in found.items():

@@ -1,7 +1,11 @@
-"""The optimizer of the programs of rows of layers, as a plain loop of torch has it."""
+"""The optimizer of the programs of rows of layers, and their training, as a plain loop of torch has them."""
 
 import torch
 from torch import nn
+
+from apps.lm.data.batches import Batches
+from apps.lm.data.text import read_text
+from tests.launching import ROOT
 
 
 class PlainOptimizer:
@@ -21,3 +25,16 @@ class PlainOptimizer:
         nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._inner.step()
         self._inner.zero_grad()
+
+
+def losses_of_language(module, steps, sequence, rows):
+    """Train on the sequences that the programs draw of the licence, one microbatch a step; returns the losses."""
+    optimizer, losses = PlainOptimizer(module), []
+    batches = Batches(read_text([ROOT / "LICENSE"], "bytes").train, sequence, rows, 1, 0)
+    for step in range(steps):
+        inputs, targets = map(torch.from_numpy, batches.rows(step, 0))
+        loss = nn.functional.cross_entropy(module(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses

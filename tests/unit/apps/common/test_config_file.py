@@ -91,13 +91,6 @@ def test_what_print_config_writes_gives_the_same_configuration_again(file, capsy
     assert again["resolved"] | {"config": None} == written["resolved"]
 
 
-def test_what_print_config_wrote_when_flags_and_choices_were_in_one_object_is_read(file):
-    chosen = {"clip": 1.0, "blocks": [[1, 2]], "reason": "depth as given"}
-    before = {"depth": 2, "lr": 1e-3, "width": None, **chosen, "notes": ["blocks", "reason"], "left_open": ["clip"]}
-    found = parse(file(json.dumps(before), "run.json"))
-    assert (found.depth, found.lr, found.width, found.clip) == (2, 1e-3, None, None)
-
-
 def test_a_resumed_run_takes_from_its_checkpoint_what_neither_file_nor_command_line_says(file, tmp_path):
     record = checkpoint.write_shard(tmp_path / "saved", 7, 0, 1, {})
     saved = {"lr": 0.5, "batch": 6, "seq": 9, "steps": 70}

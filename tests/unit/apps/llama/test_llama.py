@@ -8,8 +8,6 @@ import torch
 from torch import nn
 
 from apps.llama.__main__ import LlamaFlags
-from apps.lm.data.batches import Batches
-from apps.lm.data.text import read_text
 from apps.lm.huggingface.llama import each_llama_tensor, read_llama
 from apps.lm.models.llama import builders
 from apps.lm.models.llama_presets import shapes
@@ -17,7 +15,7 @@ from apps.rows.job import resolve
 from apps.rows.program import main
 from pipelined.errors import UsageError
 from tests.launching import ROOT
-from tests.unit.apps.plain import PlainOptimizer
+from tests.unit.apps.plain import losses_of_language
 
 STEPS, ROWS, SEQUENCE = 20, 8, 16
 
@@ -43,16 +41,7 @@ def plain(directory):
     row.load_state_dict(dict(each_llama_tensor(directory, shapes(config))), strict=False)
     row.lm_head.weight = row.embed_tokens.weight
     row.double()
-    optimizer = PlainOptimizer(row)
-    batches = Batches(read_text([ROOT / "LICENSE"], "bytes").train, SEQUENCE, ROWS, 1, 0)
-    losses = []
-    for step in range(STEPS):
-        inputs, targets = map(torch.from_numpy, batches.rows(step, 0))
-        loss = nn.functional.cross_entropy(row(inputs).flatten(0, 1), targets.flatten())
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, row
+    return losses_of_language(row, STEPS, SEQUENCE, ROWS), row
 
 
 def test_twenty_steps_in_a_chimera_of_four_ranks_are_those_of_a_plain_loop(tmp_path, capsys):

@@ -4,11 +4,8 @@ import json
 
 import pytest
 import torch
-from torch import nn
 
 from apps.llama.__main__ import PRESETS, LlamaFlags, start
-from apps.lm.data.batches import Batches
-from apps.lm.data.text import read_text
 from apps.lm.huggingface.rotary import each_rotary_tensor, export_rotary, read_rotary
 from apps.lm.models.rotary import RotaryLM, builders
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, shapes
@@ -16,7 +13,7 @@ from apps.rows.job import resolve
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
 from tests.launching import ROOT
-from tests.unit.apps.plain import PlainOptimizer
+from tests.unit.apps.plain import losses_of_language
 
 STEPS, ROWS, SEQUENCE = 8, 8, 16
 SIZES = RotaryConfig(4, 16, 2, 256, 32, dropout=0.0, shared=2, squeeze="maxout")
@@ -33,19 +30,6 @@ def exported(directory, seed=7):
     export_rotary(directory, dict(whole(seed).named_parameters()), CONFIG, ByteTokenizer())
 
 
-def plain(model):
-    """The losses of a loop of plain torch in float64: AdamW, the program's rates, and its sequences."""
-    optimizer, losses = PlainOptimizer(model), []
-    batches = Batches(read_text([ROOT / "LICENSE"], "bytes").train, SEQUENCE, ROWS, 1, 0)
-    for step in range(STEPS):
-        inputs, targets = map(torch.from_numpy, batches.rows(step, 0))
-        loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def test_an_export_of_a_swarm_is_trained_in_a_chimera_of_four_ranks_as_by_a_plain_loop(tmp_path, capsys):
     exported(tmp_path / "given")
     flags = (
@@ -56,7 +40,7 @@ def test_an_export_of_a_swarm_is_trained_in_a_chimera_of_four_ranks_as_by_a_plai
     said = capsys.readouterr().out
     assert "model: swarm_rotary" in said and "plan: chimera, depth 4" in said and "sample:\nROMEO" in said
     model = whole(7).double()
-    losses = plain(model)
+    losses = losses_of_language(model, STEPS, SEQUENCE, ROWS)
     found = [json.loads(line)["loss"] for line in (tmp_path / "metrics").read_text().splitlines()]
     assert found == pytest.approx(losses, abs=1e-10)
     assert read_rotary(tmp_path / "out") == read_rotary(tmp_path / "given") == CONFIG

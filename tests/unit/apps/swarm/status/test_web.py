@@ -6,21 +6,19 @@ import random
 import socket
 import tracemalloc
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from rich.console import Console
 
 from apps.common import web as common
 from apps.common.arguments import ShowFlags
 from apps.common.status import show
 from apps.common.web import MAX_CONNECTIONS, as_json
 from apps.swarm.status.prometheus import metrics
-from apps.swarm.status.table import SWARM, table
+from apps.swarm.status.table import SWARM
 from pipelined.errors import UsageError
-from tests.unit.pipelined.swarm.status.samples import STAGE, peer, peer_reply, status, trainer
+from tests.unit.pipelined.swarm.status.samples import peer, status, trainer
 
 STATUS = status()
 
@@ -160,14 +158,3 @@ def test_callers_that_say_nothing_are_few_and_take_no_memory():
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_in_a_narrow_terminal_names_take_more_lines_and_nothing_is_cut(capsys):
-    names = ["machine-of-a-long-name.example.com-12345", *(f"peer{number}" for number in range(3))]
-    reply = peer_reply(replace(STAGE, forwards=123456, backwards=123455))
-    peers = [peer(name, reply=reply, share=0.25) for name in names]
-    Console(width=80).print(table(status(eval_loss=None, waits_for="", peers=peers)))
-    header, *rows = capsys.readouterr().out.splitlines()[1:-1]
-    assert header.split() == "stage peer phase step sum queue fwd bwd share MiB out".split()
-    assert sum("serving" in row and "123456  123455   25 %" in row for row in rows) == len(names)
-    assert "".join(row.split()[1 if "serving" in row else 0] for row in rows[:-3]) == names[0]
