@@ -73,12 +73,12 @@ class Libraries:
         return asdict(self)
 
 
-def load(environ: Mapping[str, str], python: str = sys.executable) -> Libraries:
+def load(environ: Mapping[str, str]) -> Libraries:
     """Load each library once.
 
     Cost: some seconds, most of them torch's.
     """
-    alone = without_launcher(environ)
+    alone, python = without_launcher(environ), sys.executable
     mpi, mpi_error = run_probe(python, MPI_PROBE, alone)
     threads, _ = run_probe(python, THREADS_PROBE, alone) if mpi else ({}, None)
     torch, torch_error = run_probe(python, TORCH_PROBE, alone)

@@ -7,16 +7,9 @@ import pytest
 import torch
 
 from collectives import Group, all_gather, all_reduce, allocate, reduce_scatter
+from tests.unit.test_every_collective import on_all
 from transports.local import world
 from transports.testing import local_world
-
-
-def on_all(ends, call):
-    async def main():
-        groups = [Group(end, range(len(ends)), 2) for end in ends]
-        return await asyncio.gather(*(call(group) for group in groups))
-
-    return asyncio.run(asyncio.wait_for(main(), 30))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

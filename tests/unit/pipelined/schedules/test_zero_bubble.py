@@ -3,15 +3,8 @@
 import pytest
 
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
-
-
-def recorded(name, depth, microbatches):
-    program = record(find(name), Shape(depth, microbatches))
-    check(program)
-    return program
+from tests.unit.pipelined.schedules.test_dualpipe import recorded
 
 
 def order(program):

@@ -12,8 +12,8 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.process.logs import WaitLog
 from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit
-from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.status.reader import waits_for
+from tests.unit.pipelined.swarm.process.test_peer_log import SettableView
 from tests.virtual_time import virtual_seconds
 
 HEAD, LEADER = Commit(2, "m"), LeaderRecord("t", "at t")
@@ -24,12 +24,6 @@ def serving(stage, phase=Phase.SERVING):
     name = f"p{stage}"
     entry = phase and Entry(Peer(name, f"at {name}", 1, stage, phase, "m").pack(), 1)
     return {PEERS + name: entry}
-
-
-class SettableView(SwarmView):
-    """A view with plain attributes in place of what it reads from the directory."""
-
-    head = leader = evaluated = None
 
 
 @pytest.mark.parametrize(

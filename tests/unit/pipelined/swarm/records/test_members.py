@@ -1,28 +1,10 @@
 """A membership view is what the directory has, and nothing of what it had."""
 
-import asyncio
-
 import pytest
 
-from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.registration import Registration
+from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records.members import PEERS, Peer, Phase
-from pipelined.swarm.records.view import SwarmView
-from transports.rpc.virtual.network import VirtualNetwork
-
-
-async def followed(story, stages=None):
-    """Let a view follow while the story changes the directory."""
-    network, clock = VirtualNetwork(), VirtualClock()
-    async with asyncio.TaskGroup() as tasks, network.endpoint("directory") as end, network.endpoint("one") as one:
-        serving = tasks.create_task(serve_directory(end, clock))
-        directory = EmbeddedDirectory(one, end.address, clock)
-        view = SwarmView(directory, clock, stages)
-        following = tasks.create_task(view.follow())
-        await story(view, directory)
-        following.cancel()
-        serving.cancel()
+from tests.unit.pipelined.swarm.records.followed import followed, put
 
 
 def record(name, stage=0):
@@ -74,13 +56,6 @@ def test_a_record_under_another_peers_key_is_refused(stages):
         assert not view.peers and not view.unreadable
 
     run_virtual(followed(story, stages))
-
-
-async def put(directory, lease, name, stage):
-    """A peer's record under its name, as a process of that name puts it; returns where it can move it from."""
-    place = Registration(directory, PEERS + name, lease, None)
-    await place.put(Peer(name, f"virtual://{name}", lease.number, stage, Phase.SERVING, "model"))
-    return place
 
 
 def test_a_peer_that_moves_is_at_one_stage_for_all_that_follow_either():

@@ -4,33 +4,11 @@ import asyncio
 from dataclasses import replace
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.registration import Registration
 from pipelined.state.versions import SavedStages
-from pipelined.swarm.records.members import PEERS, TRAINERS, Peer, Phase, TrainerRecord
+from pipelined.swarm.records.members import TRAINERS, TrainerRecord
 from pipelined.swarm.records.steps import HEAD, MEMBERS_KEYS, Commit, LostStages, members_key
 from pipelined.swarm.records.view import SwarmView
-from transports.rpc.virtual.network import VirtualNetwork
-
-
-async def followed(story, stages=None):
-    """Let a view follow while the story changes the directory."""
-    network, clock = VirtualNetwork(), VirtualClock()
-    async with asyncio.TaskGroup() as tasks, network.endpoint("directory") as end, network.endpoint("one") as one:
-        serving = tasks.create_task(serve_directory(end, clock))
-        directory = EmbeddedDirectory(one, end.address, clock)
-        view = SwarmView(directory, clock, stages)
-        following = tasks.create_task(view.follow())
-        await story(view, directory)
-        following.cancel()
-        serving.cancel()
-
-
-async def put(directory, lease, name, stage):
-    """A peer's record under its name, as a process of that name puts it; returns where it can move it from."""
-    place = Registration(directory, PEERS + name, lease, None)
-    await place.put(Peer(name, f"virtual://{name}", lease.number, stage, Phase.SERVING, "model"))
-    return place
+from tests.unit.pipelined.swarm.records.followed import followed, put
 
 
 def test_a_view_of_one_stage_has_its_peers_and_the_records_for_all_and_no_others():

@@ -4,18 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.training.optimizer import OptimizerConfig, update
+from pipelined.training.optimizer import update
 from pipelined.training.optimizer.state import OptimizerState
-
-OPTIMIZER = OptimizerConfig(lr=1.0, steps=110, warmup=10, floor=0.1, clip=2.0)
-
-
-def parameters():
-    torch.manual_seed(0)
-    named = {"w": nn.Parameter(torch.randn(3, 2)), "b": nn.Parameter(torch.randn(2))}
-    for parameter in named.values():
-        parameter.grad = torch.randn_like(parameter)
-    return named
+from tests.unit.pipelined.training.optimizer.test_config import OPTIMIZER, parameters
 
 
 def test_restored_state_goes_on_bit_for_bit():
