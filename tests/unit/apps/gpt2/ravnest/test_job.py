@@ -59,8 +59,6 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
             "a job of clusters resumes from what all stages saved",
         ),
         ("--compile", None, "--compile means nothing .*a node that takes over layers would compile"),
-        ("--recompute", None, "--recompute means nothing"),
-        ("--recompute attention", None, "--recompute-attention means nothing"),
         ("--offload-optimizer", None, "--offload-optimizer means nothing .* updates its layers where it computes"),
         (
             "--dtype bfloat16-parameters",
