@@ -3,6 +3,7 @@
 No torch. Recording runs an event loop of its own; where a loop is already running, call this from another thread.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 from pipelined.programs.instructions import Instruction
@@ -20,10 +21,13 @@ class Prepared:
     Args:
         schedule: the module of its coroutine.
         instructions: the worker's instructions and gradient sums, in order.
+        digest: of the instructions of all workers, without sums; "" of this project's own schedules, which are code
+            that all ranks have.
     """
 
     schedule: Schedule
     instructions: tuple[Instruction, ...]
+    digest: str = ""
 
 
 def prepare(plan: Plan, worker: int) -> Prepared:
@@ -45,4 +49,6 @@ def prepare_group(plan: Plan, sync: str = "gap") -> list[Prepared]:
     schedule = find(plan.schedule)
     program = record(schedule, plan.proof_shape)
     check(program)
-    return [Prepared(schedule, instructions) for instructions in with_sums(program, sync, plan.costs).workers]
+    ours = schedule.__name__.startswith("pipelined.")
+    digest = "" if ours else hashlib.blake2b(repr(program.workers).encode(), digest_size=4).hexdigest()
+    return [Prepared(schedule, instructions, digest) for instructions in with_sums(program, sync, plan.costs).workers]

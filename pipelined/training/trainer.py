@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import torch
 
-from pipelined.actors.agree import agree
+from pipelined.actors.agree import agree, require_equal
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import PlanError
 from pipelined.programs.prepare import Prepared, prepare
@@ -211,6 +211,10 @@ class RankTrainer:
             raise PlanError(f"{fact}{self.optimizer_config.clip:g}); do not clip by the global norm")
         await require_equal_replicas(self.context.actor.transport, self.local)
         prepared = await asyncio.to_thread(prepare, self.plan, self.context.worker)
+        if prepared.digest:
+            remedy = "give all ranks the same code, and let a schedule depend on its worker alone"
+            order = {f"order of {self.plan.schedule}": prepared.digest}
+            await require_equal(self.context.actor.transport, "instructions", order, remedy)
         await agree(self.context.actor.transport, "sums", self.sums.open_resources())
         if self.plan.flushes:
             await self.sums.allocate_shared(self.local.buckets)

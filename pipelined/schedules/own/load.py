@@ -64,7 +64,7 @@ class OwnSchedule:
         """The stage map that the module returns.
 
         Raises:
-            ScheduleError: the module raised (any exception), does not stop, or did not return a StageMap of numbers.
+            ScheduleError: the module raised (any exception), does not stop, or did not return a StageMap of the shape.
         """
         if inspect.isfunction(self.source):
             return one_pipe(self.name, shape)
@@ -80,7 +80,19 @@ class OwnSchedule:
             if not isinstance(worker, int):
                 fact = f"the stage map of {self.__name__} places stage {stage} of pipe {pipe} on {worker!r}"
                 raise ScheduleError(f"{fact}; give the number of one worker")
+        if not isinstance(answer.workers, int):
+            fact = f"the stage map of {self.__name__} has {answer.workers!r} workers"
+            raise ScheduleError(f"{fact}; give their number")
+        self._require_shape(answer, shape)
         return answer
+
+    def _require_shape(self, answer: StageMap, shape: Shape) -> None:
+        """Refuse the stage map of another depth, or of other microbatches: a batch's other rows would be left out."""
+        every, wanted = sum(map(len, answer.microbatches)), shape.microbatches * shape.steps * answer.parts
+        if (answer.depth, every) != (shape.depth, wanted):
+            fact = f"the stage map of {self.__name__} is of another shape (depth: {answer.depth}, requested: "
+            fact += f"{shape.depth}; microbatches: {every}, requested: {wanted})"
+            raise ScheduleError(f"{fact}; make it from shape.depth and shape.microbatches, or request that shape")
 
     def schedule(self, worker: Worker) -> Coroutine[Any, Any, None]:
         """Its coroutine for a worker."""

@@ -63,6 +63,16 @@ def differently():
     return layer
 
 
+async def unlike(worker):
+    """Another order each time that it is asked: the second rank proves another program than the first."""
+    microbatches = len(worker.stage_map.microbatches[0])
+    together = 1 + next(values) // worker.stage_map.workers % 2
+    for first in range(0, microbatches, together):
+        for verb in (worker.forward, worker.backward):
+            for _ in range(first, min(first + together, microbatches)):
+                await verb(0)
+
+
 four = [linear()] * 4
 foreign = nn.Parameter(torch.ones(3))
 REFUSED = {
@@ -105,6 +115,11 @@ REFUSED = {
         four,
         {"optimizer": torch.optim.LBFGS},
         "LBFGS needs a closure that computes the loss again.*; choose an optimizer without a closure",
+    ),
+    "a schedule in another order on each rank": (
+        [linear()] * 2,
+        {"schedule": unlike, "depth": 2},
+        r"other instructions than those of rank 0 \(order of .*unlike: .* here, .*\); give all ranks the same code",
     ),
     "no list": (linear(), {}, "a function is no row of layers; give a list of callables"),
     "a loss that is a class": (four, {"loss": nn.MSELoss}, r"the loss is the class MSELoss.*; give MSELoss\(\)"),

@@ -96,6 +96,14 @@ WRONG = {
         r"the stage map of .* raised ZeroDivisionError: .*line 1 \(def stage_map",
     ),
     "no answer": ("def stage_map(shape): ...\ndef schedule(w): ...\n", r"is no StageMap \(but None\); return StageMap"),
+    "another depth": (
+        TUPLE.replace("(1, 1, {(0, 0): (0,)}", "(9, 1, {(0, 0): 0}"),
+        r"is of another shape \(depth: 9, requested: \d; microbatches: 1, requested: \d\); make it from shape.depth",
+    ),
+    "a word for workers": (
+        TUPLE.replace("(1, 1, {(0, 0): (0,)}", "(1, 'a', {(0, 0): 0}"),
+        r"has 'a' workers; give their number",
+    ),
     "a tuple of workers": (TUPLE, r"places stage 0 of pipe 0 on \(0,\); give the number of one worker"),
     "no coroutine": (GPIPES + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
     "no such verb": (
