@@ -3,13 +3,12 @@
 import random
 import re
 import signal
-import sys
 from contextlib import ExitStack
 
 import pytest
 
 from pipelined.ravnest.orders import read_orders
-from tests.launching import launched, started
+from tests.forked import forked
 
 STEPS = 100
 """So many that a node which comes after the first one joins in time beside other work."""
@@ -34,8 +33,9 @@ LATE_CLUSTER = 2, 1, "--newcomers cluster"
 """Nodes, nodes that come while the others train, flags of `train`."""
 
 
-def ravnest(*words):
-    return [sys.executable, "-u", "-m", "apps.ravnest", *words]
+def ravnest(*words, faults=("", "")):
+    """A process of Ravnest that may be struck; `faults` as `struck_node` takes them."""
+    return forked("tests.ravnest.struck_node", *faults, *words, merged=True)
 
 
 def struck(path, fault, nodes, late, flags, only_late=False):
@@ -45,16 +45,15 @@ def struck(path, fault, nodes, late, flags, only_late=False):
     """
     orders, hit = path / "orders", path / "struck"
     with ExitStack() as stack:
-        start = lambda *words: stack.enter_context(started(words))  # noqa: E731
-        coordinator = start(*ravnest("coordinator", "--listen", "tcp://127.0.0.1:0"))
+        start = lambda *words, fault="": stack.enter_context(ravnest(*words, faults=(hit, fault)))  # noqa: E731
+        coordinator = start("coordinator", "--listen", "tcp://127.0.0.1:0")
         (address,) = re.findall(r"tcp://\S+\d", coordinator.stdout.readline())
         at = ["--coordinator", address]
-        program = [sys.executable, "-u", "-m", "tests.ravnest.struck_node", hit]
         its = ["serve", *at, *ALIKE, "--orders", orders, "--listen", NEAR, "--name"]
-        everyone = [start(*program, "" if only_late else fault, *its, f"n{number}") for number in range(nodes)]
-        everyone += [start(*program, fault, "late", *its, f"late{number}") for number in range(late)]
+        everyone = [start(*its, f"n{number}", fault="" if only_late else fault) for number in range(nodes)]
+        everyone += [start("late", *its, f"late{number}", fault=fault) for number in range(late)]
         said = []
-        train = start(*ravnest("train", *at, "--nodes", nodes, *FLAGS.split(), *flags.split()))
+        train = start("train", *at, "--nodes", nodes, *FLAGS.split(), *flags.split())
         for line in train.stdout:
             said.append(line)
             if " left " in line:
@@ -64,7 +63,7 @@ def struck(path, fault, nodes, late, flags, only_late=False):
         assert train.wait() == 0, text
     hits = [hit, path / "struck-second"][: fault.count("+") + 1]
     assert all(each.exists() for each in hits), f"a node was not struck\n{text}"
-    check(text, launched(ravnest("replay", "--orders", orders), MAX_S))
+    check(text, orders)
     if late == 0 and have_backups(orders, [each.read_text() for each in hits]):
         assert AGAIN not in text and len(STEP.findall(text)) == STEPS, text
     return text
@@ -77,14 +76,16 @@ def have_backups(orders, names):
     return len({*places}) == len(names) and all(first.has_backup(*place) for place in places)
 
 
-def check(said, replay):
+def check(said, orders):
     """The replay trains every step, shows the losses that `train` showed last, and has the run's average."""
-    assert replay.returncode == 0, said + replay.stdout + replay.stderr
-    shown, again = (STEP.findall(text) for text in (said, replay.stdout))
-    assert dict(again) == dict(shown) and {*map(int, dict(again))} == {*range(STEPS)}, said + replay.stdout
+    with ravnest("replay", "--orders", orders) as replay:
+        replayed = replay.stdout.read()
+        assert replay.wait() == 0, said + replayed
+    shown, again = (STEP.findall(text) for text in (said, replayed))
+    assert dict(again) == dict(shown) and {*map(int, dict(again))} == {*range(STEPS)}, said + replayed
     assert AGAIN in said or len(again) == len(shown) == STEPS, said
     (average,) = re.findall(r"^average (\w+)$", said, re.M)
-    assert replay.stdout.endswith(f"average {average}\n"), said
+    assert replayed.endswith(f"average {average}\n"), said
 
 
 @pytest.mark.in_turns(2)

@@ -4,13 +4,11 @@ What the peers tell of their steps is held to one process, to the bit.
 """
 
 import asyncio
-import os
 import signal
-import sys
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 
-from tests.launching import ROOT
+from tests.forked import forked
 from tests.swarm.exact import Reference
 from tests.swarm.exact_process import BATCH, STAGES, STEPS
 
@@ -20,12 +18,14 @@ PEERS = [f"s{stage}{letter}" for stage in range(STAGES) for letter in "abc"]
 class Process:
     """One of its processes, and what it said, when."""
 
-    def __init__(self, name, child):
-        self.name, self.child, self.said, self.moments = name, child, [], []
+    def __init__(self, name, child, lines):
+        self.name, self.child, self.lines, self.said, self.moments = name, child, lines, [], []
 
     async def listen(self, begun, wake):
-        """Note its lines; `begun` is set after its first step, `wake` called with each member that it reports lost."""
-        while line := await self.child.stdout.readline():
+        """Note its lines to its end; `begun` is set after its first step, `wake` called with each member it reports
+        lost.
+        """
+        while line := await self.lines.readline():
             words = line.decode().split()
             self.said.append(words)
             self.moments.append(time.perf_counter())
@@ -36,37 +36,27 @@ class Process:
 
     def wake(self):
         """Let it go on if it was stopped or cut off."""
-        if self.child.returncode is None:
-            self.child.send_signal(signal.SIGCONT)
+        self.child.send_signal(signal.SIGCONT)
 
 
 @asynccontextmanager
 async def process(*words):
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.swarm.exact_process",
-        *words,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        yield Process(words[2] if len(words) > 2 else words[0], child)
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.wait()
+    with forked("tests.swarm.exact_process", *words) as child:
+        lines = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(lines)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, child.stdout)
+        with closing(pipe):
+            yield Process(words[2] if len(words) > 2 else words[0], child, lines)
 
 
 async def coordinator(stack, address="", journal=""):
     """Start one; itself, and where it is asked."""
     started = await stack.enter_async_context(process("coordinator", address, journal))
-    return started, (await started.child.stdout.readline()).decode().split()[1]
+    return started, (await started.lines.readline()).decode().split()[1]
 
 
 async def train(faults, late=(), peers=PEERS, at="", befall=None):
-    """Train to the last step while faults befall; returns every process.
+    """Train to the last step while faults befall, and every other trainer ends well; returns every process.
 
     A process that is stopped or cut off continues as soon as another one reports its loss.
 
@@ -86,18 +76,19 @@ async def train(faults, late=(), peers=PEERS, at="", befall=None):
         named = {each.name: each for each in [*everyone, *trainers]}
         async with asyncio.TaskGroup() as tasks:
             wake = lambda name: named[name].wake()  # noqa: E731
-            listening = [tasks.create_task(each.listen(begun, wake)) for each in named.values()]
+            listening = {name: tasks.create_task(each.listen(begun, wake)) for name, each in named.items()}
             if befall is not None:
                 await begun.wait()
                 await befall()
-            await asyncio.gather(*(each.child.wait() for each in trainers if each.name not in faults))
-            for task in listening:
+            await asyncio.gather(*(listening[each.name] for each in trainers if each.name not in faults))
+            for task in listening.values():
                 task.cancel()
+        assert all(each.child.wait() == 0 for each in trainers if each.name not in faults)
         return everyone, trainers
 
 
 def check(everyone, trainers, faults):
-    """Every step that any peer took is that of one process; the last was taken at each stage; trainers ended well."""
+    """Every step that any peer took is that of one process; the last was taken at each stage."""
     reference = Reference(STAGES, BATCH)
     taken = [words for each in everyone for words in each.said if words[0] == "took"]
     for _, step, stage, weights in taken:
@@ -106,4 +97,3 @@ def check(everyone, trainers, faults):
     for name, fault in faults.items():
         (struck,) = [each for each in [*everyone, *trainers] if each.name == name]
         assert ["struck", fault.split(":")[0], fault.split(":")[2]] in struck.said, f"{name} was not struck: {fault}"
-    assert all(each.child.returncode == 0 for each in trainers if each.name not in faults)

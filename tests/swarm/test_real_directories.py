@@ -20,7 +20,7 @@ def test_a_coordinator_that_is_killed_and_started_again_costs_no_step(tmp_path):
 
             async def befall():
                 first.child.kill()
-                await first.child.wait()
+                first.child.wait()
                 _, again = await coordinator(stack, address, str(tmp_path / "journal"))
                 assert again == address
 
