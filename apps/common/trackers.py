@@ -81,7 +81,7 @@ class WeightsAndBiases:
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row by name; those of a list by its name and their place."""
-    found = {}
+    found: dict[str, float] = {}
     for name, value in row.items():
         parts = {name: value}
         if isinstance(value, (list, tuple)):
