@@ -1,5 +1,6 @@
 """`--preset` with a misspelt name, in every program that has one: the nearest name, exit code 2, and no torch."""
 
+import json
 import sys
 
 import pytest
@@ -7,14 +8,21 @@ import pytest
 from tests.launching import launched
 
 WITHOUT_TORCH = """
-import runpy, sys
+import contextlib, io, json, runpy, sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
             raise RuntimeError("torch was imported")
 sys.meta_path.insert(0, Refuse())
-sys.argv[0] = sys.argv.pop(1)
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+found = []
+for words in json.loads(sys.argv[1]):
+    sys.argv, said = words, io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            found.append((end.code, said.getvalue()))
+print(json.dumps(found))
 """
 AT = "--coordinator tcp://127.0.0.1:1"
 PROGRAMS = {
@@ -38,13 +46,22 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.in_turns(2)
+def words_of(program):
+    return [*program.split(), "--preset", PROGRAMS[program][0]]
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """The exit code of each program and what it said, in one process without torch."""
+    done = launched([sys.executable, "-c", WITHOUT_TORCH, json.dumps([*map(words_of, PROGRAMS)])], timeout=100)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(PROGRAMS, json.loads(done.stdout), strict=True))
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_misspelt_preset_is_refused_with_the_nearest_before_torch_is_imported(program):
-    given, nearest = PROGRAMS[program]
-    words = [*program.split(), "--preset", given]
-    done = launched([sys.executable, "-c", WITHOUT_TORCH, *words], timeout=60)
-    assert done.returncode == 2, done.stderr
-    (said,) = done.stderr.splitlines()
+def test_a_misspelt_preset_is_refused_with_the_nearest_before_torch_is_imported(program, outcomes):
+    (given, nearest), words, (code, text) = PROGRAMS[program], words_of(program), outcomes[program]
+    assert code == 2, text
+    (said,) = text.splitlines()
     name = f"python -m {' '.join(words[: 2 if words[0] == 'pipelined' else 1])}"
     assert said.startswith(f"{name}: error: no preset is called {given!r}; did you mean {nearest}? choose one of ")
