@@ -64,7 +64,8 @@ class Counted:
         getattr(self.stage, verb)((0, microbatch), gradient, 1.0, KeyedRandom(1, 0, microbatch), targets)
 
 
-STAGES = [range(0, 1), range(0, 2), range(1, 2), range(1, 4), range(2, 5), range(4, 5), range(0, 5)]
+STAGES = [range(0, 1), range(1, 2), range(4, 5), range(0, 5)]
+"""Each kind of layer alone, and all of them."""
 
 
 @pytest.mark.parametrize("layers", STAGES, ids=str)

@@ -57,7 +57,7 @@ def test_d_minus_s_microbatches_alive_starve_the_pipe_over_slow_links():
     assert rate(costs, [3, 2, 1], 3) == pytest.approx(3 / 7)
 
 
-@pytest.mark.parametrize("forward", [(1, 1, 1, 1), (1, 2, 3, 2), (4, 3, 2, 1), (2, 1, 4, 1)])
+@pytest.mark.parametrize("forward", [(1, 2, 3, 2), (2, 1, 4, 1)])
 @pytest.mark.parametrize("delay", [0, 1, 3])
 def test_within_two_and_a_half_times_the_law_the_pipe_runs_at_95_percent(forward, delay):
     costs = Costs([float(f) for f in forward], [2.0 * f for f in forward], p2p=float(delay))
