@@ -1,15 +1,17 @@
 """Machines that share no file system: each node saves in a directory of its own, and another run begins with all."""
 
 import re
-import sys
 from contextlib import ExitStack
 
 import pytest
 
-from tests.launching import launched, started
+from tests.forked import forked
 
-RAVNEST = [sys.executable, "-m", "apps.ravnest"]
 FLAGS = "--preset tiny --layers 2 --d-model 16 --heads 2 --batch 4 --microbatch 4 --seq 16 --average-every 4 --lease 30"
+
+
+def ravnest(*words):
+    return forked("tests.ravnest.struck_node", "", "", *words, merged=True)
 
 
 def trained(directories, *words):
@@ -17,7 +19,7 @@ def trained(directories, *words):
     with ExitStack() as stack:
 
         def start(*words):
-            return stack.enter_context(started([*RAVNEST, *words]))
+            return stack.enter_context(ravnest(*words))
 
         coordinator = start("coordinator", "--listen", "tcp://127.0.0.1:0")
         (address,) = re.findall(r"tcp://\S+\d", coordinator.stdout.readline())
@@ -25,8 +27,8 @@ def trained(directories, *words):
         train = start("train", *at, "--nodes", len(directories), "--clusters", 1, *FLAGS.split(), *words)
         for number, directory in enumerate(directories):
             start("serve", *at, "--name", f"n{number}", "--ram", "1G", "--checkpoint", directory)
-        said, _ = train.communicate(timeout=100)
-        assert train.returncode == 0, said
+        said = train.stdout.read()
+        assert train.wait() == 0, said
     return said
 
 
@@ -42,6 +44,7 @@ def test_another_run_goes_on_with_the_nodes_in_other_places(tmp_path):
     assert "training goes on after step 2" in again
     assert re.findall(r"^step (\d+): loss", said + again, re.M) == list("01234")
     directories = [second, tmp_path / "third", first]
-    done = launched([*RAVNEST, "export", "--checkpoint", *directories, "--to", tmp_path / "model"], 60)
+    with ravnest("export", "--checkpoint", *directories, "--to", tmp_path / "model") as export:
+        written = export.stdout.read()
     (average,) = re.findall(r"^average (\w+)$", again, re.M)
-    assert f"digest of all parameters after step 5: {average}" in done.stdout, done.stderr
+    assert f"digest of all parameters after step 5: {average}" in written, written
