@@ -64,10 +64,18 @@ class TableSchedule:
     @cached_property
     def shape(self) -> Shape:
         """The one shape that the table takes. Without a flush the whole table counts as one step here; other numbers of
-        microbatches are taken too."""
+        microbatches are taken too. Raises ScheduleError: a stage or pipe has no instruction in the table."""
+        self._refuse_gaps()
         (depth, pipes), held = self._sizes, Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
         knobs = {PIPES.name: pipes, CHUNKS.name: max(held.values())}
         return Shape(depth, len({(c[1], c[3]) for c in self._cells}), knobs)
+
+    def _refuse_gaps(self) -> None:
+        depth, pipes = self._sizes
+        for pipe, stage in ((pipe, stage) for pipe in range(pipes) for stage in range(depth)):
+            if (pipe, stage) not in self._holders:
+                fact = f"{self.name} does nothing in stage {stage} of pipe {pipe} (stages: {depth}, pipes: {pipes})"
+                raise ScheduleError(f"{fact}; number both from 0 without a gap")
 
     def stage_map(self, shape: Shape) -> StageMap:
         """Each stage on the worker that has most of its instructions.
@@ -78,10 +86,6 @@ class TableSchedule:
         """
         self._check_shape(shape)
         depth, pipes = self._sizes
-        for pipe, stage in ((pipe, stage) for pipe in range(pipes) for stage in range(depth)):
-            if (pipe, stage) not in self._holders:
-                fact = f"{self.name} does nothing in stage {stage} of pipe {pipe} (stages: {depth}, pipes: {pipes})"
-                raise ScheduleError(f"{fact}; number both from 0 without a gap")
         placement = dict(sorted(self._holders.items()))
         entering = tuple(tuple(sorted({c[3] for c in self._cells if c[1] == pipe})) for pipe in range(pipes))
         if not self.updates.flushes:
