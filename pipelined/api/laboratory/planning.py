@@ -21,6 +21,7 @@ from pipelined.process.exit import USAGE
 from pipelined.process.launch import Launch
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
+from pipelined.schedules.parts.stage_map import MAX_COUNT, refuse_above
 from pipelined.simulation.machine import Machine
 from pipelined.traces.drawing.picture import Picture
 from pipelined.training.graph.compiled import require_alone, require_compiler
@@ -55,6 +56,7 @@ class PlanRequest:
     def __post_init__(self) -> None:
         if self.ranks < 1:
             raise UsageError(f"ranks must be at least 1 (it is {self.ranks})")
+        refuse_above(MAX_COUNT, "ranks", self.ranks)
         if self.tries is not None and self.tries < 0:
             raise UsageError(f"tries must be at least 0 (it is {self.tries}); 0 tries none")
 

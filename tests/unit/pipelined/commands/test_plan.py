@@ -73,6 +73,7 @@ def test_less_memory_makes_another_plan(capsys):
         (["--costs", "flops=1e9,coding=-1"], "coding=-1 is no duration"),
         (["--compress", "nonsense"], "--compress: unknown codec 'nonsense'"),
         (["--ranks", "0"], "ranks must be at least 1"),
+        (["--ranks", "1000000000"], "ranks is 1000000000 and can be 65536 at most"),
         (["--tries", "-1"], "tries must be at least 0 (it is -1)"),
         (["--tries", "2"], "--tries 2 cannot run plans where --costs says what they cost; leave it out"),
         (["--global-batch", "7", "--width", "4"], "no schedule with a flush uses all ranks"),

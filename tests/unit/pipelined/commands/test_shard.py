@@ -114,6 +114,7 @@ REFUSED = {
     "memory": (["--memory-limit", "1M"], "bytes are missing"),
     "microbatches": (["--microbatches", "5"], "(batch: 32, microbatches: 5)"),
     "ranks": (["--ranks", "0"], "--ranks must be at least 1"),
+    "many ranks": (["--ranks", "1000000000"], "--ranks is 1000000000 and can be 65536 at most"),
     "node": (["--node", "3"], "(ranks: 4, node: 3)"),
     "far": (["--node", "4", "--far", "beta=1e-8"], "--far has no use on one node (ranks: 4, node: 4)"),
     "far without nodes": (["--far", "beta=1e-8"], "--far has no use on one node (ranks: 4, node: 0)"),
