@@ -31,9 +31,9 @@ from pipelined.training.optimizer import OptimizerConfig
 SECONDS = {"forward": 0.01, "backward": 0.02, "snapshot": 0.001, "average": 0.001}
 NEVER = 1 << 30
 MICROBATCHES, SEQUENCE, VOCABULARY = 4, 8, 16
-RAM = 9200
-"""So that three nodes can hold the model at six microbatches alive, and two cannot; see `Party`."""
-JOINED_S, LATE_EVERY = 3.0, 24
+RAM = 11400
+"""So that three nodes can hold the model at six microbatches alive and copies for late nodes, and two cannot; see `Party`."""
+LATE_EVERY = 24
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Options(Reported):
     """Steps of four microbatches, of both clusters together, where rounds are measured."""
     late_steps: int = 300
     """Steps of all clusters together where nodes come late."""
+    joined_s: float = 3.0
+    """Seconds after which they come."""
     late_width: int = 128
     """As `width`, where nodes come late: a late cluster's bytes take about four seconds."""
 
@@ -101,7 +103,7 @@ def joined(options: Options, names: Sequence[str], newcomers: Newcomer) -> Party
     comes = party(options, training(options.late_width, options.late_steps, LATE_EVERY), newcomers=newcomers)
 
     async def join() -> None:
-        await asyncio.sleep(JOINED_S)
+        await asyncio.sleep(options.joined_s)
         for name in names:
             comes.join(name)
 

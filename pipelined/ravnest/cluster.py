@@ -5,6 +5,7 @@ after each span of steps, or beside them. Where clusters end for others to go on
 begins in the next with the state that it has. Imports torch.
 """
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -90,6 +91,7 @@ class ClusterMember:
         before: HeldStage | None = None,
         saved: ReadsSaved | None = None,
         limit: int | None = None,
+        leaving: Nursery | None = None,
     ) -> ClusterOutcome:
         """Train the steps of this node's cluster with rounds between or beside them, until these clusters end.
 
@@ -99,6 +101,8 @@ class ClusterMember:
             before: the state of this stage in the clusters before; None: it was not in them.
             saved: what the clusters may begin with; None: what is saved where this node saves.
             limit: steps of the cluster, by its own count, that a replay is to do again; None: all.
+            leaving: where this node tells others that it leaves their worlds, beside what follows; None: before it
+                returns. What others get from it may be long on its way behind the bytes of a round that is of no use.
         Raises:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.
@@ -107,7 +111,7 @@ class ClusterMember:
         gc.collect()  # a lost cluster's stage is in cycles of its tasks and their errors
         number, _ = place
         async with AsyncExitStack() as stack:
-            rank = await self._prepare(stack, clusters, place, log, fresh=before is None)
+            rank = await self._prepare(stack, clusters, place, log, fresh=before is None, leaving=leaving)
             training, trainer = rank.training, rank.trainer
             run = ClusterRun(training, clusters, number, trainer, on_step, log=log, limit=limit, backed=rank.backed)
             async with Nursery() as writes:
@@ -123,19 +127,26 @@ class ClusterMember:
         return ClusterOutcome(state, training.stopped(clusters, number, done, rounds), digest)
 
     async def _prepare(
-        self, stack: AsyncExitStack, clusters: Clusters, place: tuple[int, int], log: RoundLog, *, fresh: bool
+        self,
+        stack: AsyncExitStack,
+        clusters: Clusters,
+        place: tuple[int, int],
+        log: RoundLog,
+        *,
+        fresh: bool,
+        leaving: Nursery | None,
     ) -> ClusterRank:
         """Open the worlds, and build the stage.
 
         Args:
             stack: closes the worlds.
             fresh: whether this node was not in the clusters before.
+            leaving: see `train`.
         """
         number, stage = place
         training = replace(self.training, begin=clusters.begun.step)
-        world = await stack.enter_async_context(_opened(self._open(clusters, number)))
-        # before the stage is built, which keeps the loop from replying to others
-        everyone = await stack.enter_async_context(self._everyone(clusters, log))
+        world = await stack.enter_async_context(_opened(self._open(clusters, number), leaving))
+        everyone = await stack.enter_async_context(self._everyone(clusters, log, leaving))
         actor = await stack.enter_async_context(Actor(world))
         backed = self._backed(training, clusters, place, world, actor)
         order = backed.order if backed else self.order
@@ -164,13 +175,24 @@ class ClusterMember:
         )
 
     @asynccontextmanager
-    async def _everyone(self, clusters: Clusters, log: RoundLog) -> AsyncIterator[Transport | None]:
-        """A rank of the world of all clusters; None where there is one alone, or where it could not be opened."""
+    async def _everyone(
+        self, clusters: Clusters, log: RoundLog, leaving: Nursery | None
+    ) -> AsyncIterator["asyncio.Task[Transport | None] | None"]:
+        """Opens the world of all clusters while this one trains: to None where they end first; None: it is alone."""
         if len(clusters.rows) == 1:
             yield None
             return
-        async with _opened(log.attempt(self._open(clusters))) as everyone:
-            yield everyone
+        async with Nursery() as tasks:
+            opening = tasks.create_task(log.attempt(self._open(clusters)))
+            await asyncio.sleep(0)  # others get its request before the stage is built, which occupies the loop
+            try:
+                yield opening
+            except BaseException as error:
+                opening.cancel()
+                if opening.done() and not opening.cancelled() and not opening.exception():
+                    await _abort(opening.result(), error)
+                raise
+            await _close(await opening, leaving)
 
     async def _open(self, clusters: Clusters, number: int | None = None) -> Transport:
         """A rank of the world of one of these clusters; None: of the world of all."""
@@ -184,9 +206,11 @@ class ClusterMember:
     async def _run(self, run: ClusterRun, rank: ClusterRank, saver: StageSaver | None) -> tuple[int, bool]:
         """See `ClusterRun.train_overlapped`."""
         clusters, layers, held, everyone = run.clusters, rank.layers, rank.held, rank.everyone
-        if len(clusters.rows) == 1:
+        if everyone is None:
             return await run.train_alone(saver, rank.recorder)
+        among_all = sum(map(len, clusters.rows[: run.number])) + rank.place[1]
         rounds = Rounds(
+            among_all,
             everyone,
             clusters,
             layers,
@@ -194,7 +218,7 @@ class ClusterMember:
             executor=self.executor,
             log=run.log,
             saver=saver,
-            late=LateState(everyone, clusters, layers, held) if everyone and clusters.going.late else None,
+            late=LateState(among_all, clusters, layers, held) if clusters.going.late else None,
             recorder=rank.recorder,
         )
         if run.training.overlapped:
@@ -227,14 +251,28 @@ class ClusterMember:
 
 
 @asynccontextmanager
-async def _opened(opening: Awaitable[T]) -> AsyncIterator[T]:
-    """A world, if it opens; it is closed after the block, or aborted where that fails, so that no other rank waits."""
+async def _opened(opening: Awaitable[T], leaving: Nursery | None) -> AsyncIterator[T]:
+    """A world, if it opens; it is closed after the block, or aborted where that fails, so that no other rank waits.
+
+    Args:
+        leaving: see `ClusterMember.train`.
+    """
     world = await opening
     try:
         yield world
     except BaseException as error:
-        if world is not None:
-            await world.abort(str(error) or type(error).__name__)
+        await _abort(world, error)
         raise
+    await _close(world, leaving)
+
+
+async def _abort(world: Transport | None, error: BaseException) -> None:
     if world is not None:
+        await world.abort(str(error) or type(error).__name__)
+
+
+async def _close(world: Transport | None, leaving: Nursery | None) -> None:
+    if world is not None and leaving is not None:
+        leaving.create_task(world.close())
+    elif world is not None:
         await world.close()

@@ -3,6 +3,7 @@
 Imports torch.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +33,7 @@ class ClusterRank:
     Args:
         training: begins where these clusters begin.
         world: of the cluster.
-        everyone: the world of all clusters; None: there is one cluster, or this world could not be opened.
+        everyone: opens the world of all clusters while this one trains; None: there is one cluster.
         layers: of the whole model, the state of each by name.
         held: the state of this stage.
         recorder: of what this node does, in order.
@@ -42,7 +43,7 @@ class ClusterRank:
 
     training: ClusterTraining
     world: Transport
-    everyone: Transport | None
+    everyone: "asyncio.Task[Transport | None] | None"
     trainer: RankTrainer
     layers: Sequence[Mapping[str, torch.Tensor]]
     held: HeldStage

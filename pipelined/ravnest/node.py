@@ -78,7 +78,11 @@ class RavnestNode:
         await beside(under_leases(self._node, NODES, self._lease_s, self._live), self.view.follow(), self._failure())
 
     async def _live(self, registration: Registration) -> None:
-        """Wait for a cluster, and train in it to its end."""
+        async with Nursery() as leaving:
+            await self._take_part(registration, leaving)
+
+    async def _take_part(self, registration: Registration, leaving: Nursery) -> None:
+        """Wait for a cluster, and train in it, and in those that go on from it, to the end."""
         name, address, saves = self._node.name, self._node.endpoint.address, self._member.saving is not None
         record = NodeRecord(name, address, registration.incarnation, **vars(self._capacity), saves=saves)
         await self.saves.publish(registration)
@@ -90,7 +94,7 @@ class RavnestNode:
             clusters, cluster, stage = await beside(assigned, self._tell_waits())
             try:
                 async with self.view.while_holds(partial(self._is_intact, clusters, cluster)):
-                    before = await self._train(registration, clusters, cluster, stage, before)
+                    before = await self._train(registration, clusters, (cluster, stage), before, leaving)
                     done = self.view.is_done(clusters)
                     if not (done or self._assigned(record)):
                         raise NoLongerValid("others went on without it")
@@ -150,24 +154,30 @@ class RavnestNode:
         return (clusters, *place) if clusters and place else None
 
     async def _train(
-        self, registration: Registration, clusters: Clusters, cluster: int, stage: int, before: ClusterOutcome | None
+        self,
+        registration: Registration,
+        clusters: Clusters,
+        at: tuple[int, int],
+        before: ClusterOutcome | None,
+        leaving: Nursery,
     ) -> ClusterOutcome:
         """Train in these clusters until they are done, or others go on with this one."""
         self.saves.keep(clusters, {})
+        cluster, stage = at
         place = clusters.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
         late = f"; it waits for {LATE}" if cluster >= clusters.established else ""
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}{late}")
         executor, planned = self._member.executor, self._planned
-        executor.name, at = self._node.name, (clusters, (cluster, stage), self._node.name)
-        executor.planned = partial(planned.bytes_of, *at) if planned else None
+        executor.name = self._node.name
+        executor.planned = partial(planned.bytes_of, clusters, at, self._node.name) if planned else None
         log = ClusterLog(self.view, registration, clusters, cluster, self._node.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
             on_step, state = log.report if stage == 0 else _ignore, before.state if before else None
             self._member.worlds.lose(each.address for each in self.view.departed(clusters))
             training = self._member.train(
-                clusters, (cluster, stage), on_step=on_step, log=log, before=state, saved=self.saves
+                clusters, at, on_step=on_step, log=log, before=state, saved=self.saves, leaving=leaving
             )
             with executor.doing("training"):
                 outcome = await beside(training, self._lose_departed(clusters))

@@ -72,7 +72,7 @@ def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters(kind):
                 value = filled(name, one.shape, cluster)
                 held[-1][name] = nn.Parameter(value) if one.requires_grad else value.to(one.dtype)
         rounds = [
-            Rounds(end, clusters, layers, tensors=mine, executor=executor, log=log)
+            Rounds(end.rank, opened_as(end), clusters, layers, tensors=mine, executor=executor, log=log)
             for end, mine in zip(world(len(places)), held, strict=True)
         ]
         await asyncio.gather(*(each.average() for each in rounds))
@@ -88,6 +88,12 @@ def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters(kind):
             expected = mean if tensor.is_floating_point() else filled(name, tensor.shape, cluster).to(tensor.dtype)
             assert torch.equal(tensor.detach(), expected), name
     assert any("running_var" in name for mine in held for name in mine) == (kind == "norms")
+
+
+def opened_as(end):
+    opening = asyncio.get_running_loop().create_future()
+    opening.set_result(end)
+    return opening
 
 
 def filled(name, shape, cluster):

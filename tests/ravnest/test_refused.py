@@ -8,6 +8,7 @@ import torch
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.rounds import Rounds
+from pipelined.ravnest.cluster_log import ClusterLog
 from pipelined.ravnest.held_stage import HeldStage
 from tests.ravnest.faults import Fault, Phase
 from tests.ravnest.story import Story
@@ -26,17 +27,15 @@ NAN = b"\0\0\xc0\x7f"
 
 def spoil_snapshot(patch, rank, number, late=False):
     """One number of one rank's snapshot for a round is NaN; with a backup both of its holders have it."""
-    original, first = Rounds.snapshot, FirstWorld()
+    original, first = Rounds.snapshot, set()
 
     async def snapshot(rounds):
         copy = await original(rounds)
-        if (
-            rounds.done + 1 == number
-            and (not late or rounds._late)
-            and rounds._world in first
-            and rounds._world.rank == rank
-        ):
-            copy[3] = torch.nan
+        is_due = rounds.done + 1 == number and (not late or rounds._late)
+        if is_due and isinstance(rounds._log, ClusterLog):  # else of a replay
+            first.add(min({rounds._log._clusters.number, *first}))
+            if rounds._log._clusters.number in first and rounds._senders._rank == rank:
+                copy[3] = torch.nan
         return copy
 
     patch.setattr(Rounds, "snapshot", snapshot)

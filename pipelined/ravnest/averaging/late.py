@@ -35,17 +35,15 @@ class LateState:
     """One node's part; a node of neither the first nor a late cluster does nothing.
 
     Args:
-        world: of the nodes of all clusters.
+        rank: of this node among those of all clusters.
         layers: of the whole model, see `state_by_layer`.
         stage: of this node.
     """
 
-    def __init__(
-        self, world: Transport, clusters: Clusters, layers: Sequence[Mapping[str, torch.Tensor]], stage: HeldStage
-    ):
-        self._world, self._layers, self._stage = world, layers, stage
+    def __init__(self, rank: int, clusters: Clusters, layers: Sequence[Mapping[str, torch.Tensor]], stage: HeldStage):
+        self._rank, self._layers, self._stage = rank, layers, stage
         self._places = [(n, place) for n, row in enumerate(clusters.rows) for place in row]
-        cluster, established = self._places[world.rank][0], clusters.established
+        cluster, established = self._places[rank][0], clusters.established
         self._sends, self._receives = cluster == 0, cluster >= established
         self._others = range(established, len(clusters.rows)) if self._sends else range(1)
         self._state = State()
@@ -56,9 +54,11 @@ class LateState:
             self._state = await self._stage.copied(averages=False)
         return self._state
 
-    async def exchange(self, senders: Senders) -> None:
+    async def exchange(self, world: Transport, senders: Senders) -> None:
         """Send it, or receive it.
 
+        Args:
+            world: of the nodes of all clusters.
         Raises:
             SliceRefused: what was received is no such state, or has numbers that are not finite. Else as
                 `Transport.send` and `Transport.receive`.
@@ -68,7 +68,9 @@ class LateState:
                 async with Nursery() as tasks:
                     for rank, names in self._shared().items():
                         tasks.create_task(
-                            self._send(rank, names) if self._sends else self._receive(rank, names, senders)
+                            self._send(world, rank, names)
+                            if self._sends
+                            else self._receive(world, rank, names, senders)
                         )
         finally:
             if self._sends:
@@ -82,26 +84,26 @@ class LateState:
 
     def _shared(self) -> dict[int, set[str]]:
         """The ranks on the other side, with the names of the parameters and buffers that both hold."""
-        own, found = self._places[self._world.rank][1], dict[int, set[str]]()
+        own, found = self._places[self._rank][1], dict[int, set[str]]()
         for rank, (cluster, place) in enumerate(self._places):
             first, end = max(own.first, place.first), min(own.end, place.end)
             if cluster in self._others and first < end:
                 found[rank] = {name for layer in self._layers[first:end] for name in layer}
         return found
 
-    async def _send(self, rank: int, names: set[str]) -> None:
+    async def _send(self, world: Transport, rank: int, names: set[str]) -> None:
         """All at once, in order: over a slow line none waits for the reply to the one before."""
         state = {key: tensor for key, tensor in self._state.items() if key.rpartition("/")[0] in names}
         async with Nursery() as tasks:
             async for key, blocks in _parts_of(state):
-                tasks.create_task(self._world.send(rank, key, *blocks))
+                tasks.create_task(world.send(rank, key, *blocks))
 
-    async def _receive(self, rank: int, names: set[str], senders: Senders) -> None:
+    async def _receive(self, world: Transport, rank: int, names: set[str], senders: Senders) -> None:
         of_rounds = {f"{name}/{VALUE}" for name, tensor in self._stage.tensors.items() if tensor.is_floating_point()}
         every = {key: one for key, one in self._stage.specs.items() if key not in of_rounds}
         expected = {key: one for key, one in every.items() if key.rpartition("/")[0] in names}
         try:
-            state = await _received(partial(self._world.receive, rank), expected)
+            state = await _received(partial(world.receive, rank), expected)
         except TransferError as error:
             raise senders.refused(rank, f"its optimizer's state cannot be taken: {error}") from error
         await senders.check_state(rank, state)

@@ -11,6 +11,7 @@ moments could make one negative, and so do integers, such as the batches that a 
 Source: Ravnest, section 3.2 and Algorithm 2 (parallel multi-ring averaging).
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -96,7 +97,8 @@ class Rounds:
     """One node's part in the rounds of its clusters.
 
     Args:
-        world: of the nodes of all clusters; None: these clusters end, and it was not open before.
+        rank: of this node among those of all clusters.
+        world: opens the world of these nodes, while this node trains; None: these clusters end, and it never opened.
         layers: of the whole model, see `state_by_layer`.
         tensors: parameters and buffers of this node by name, in the order of its layers; they are replaced in place.
         saver: saves averages; None: they are not saved.
@@ -110,7 +112,8 @@ class Rounds:
 
     def __init__(
         self,
-        world: Transport | None,
+        rank: int,
+        world: "asyncio.Future[Transport | None]",
         clusters: Clusters,
         layers: Sequence[Mapping[str, torch.Tensor]],
         *,
@@ -126,7 +129,7 @@ class Rounds:
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
         self._shares = shares_of(clusters, sizes)
-        self._senders = None if world is None else Senders(clusters, self._shares, world.rank)
+        self._senders = Senders(clusters, self._shares, rank)
         self.done = self.last = self._whole = self._refused = 0
 
     async def average(self, weight: float | None = None) -> RoundEnd:
@@ -184,15 +187,16 @@ class Rounds:
         Raises:
             TransportError: a node of some cluster is lost, or failed; the world has aborted then. Or it never opened.
         """
-        if self._world is None or self._senders is None:
+        world = await asyncio.shield(self._world)
+        if world is None:
             raise TransportError("the world of all clusters never opened here")
         try:
             try:
                 await self._senders.check_own(snapshot)
                 async with Nursery() as tasks:
-                    tasks.create_task(self._senders.checked(self._rings(self._world).all_reduce([snapshot], op)))
+                    tasks.create_task(self._senders.checked(self._rings(world).all_reduce([snapshot], op)))
                     if self._late is not None and number == 1:
-                        tasks.create_task(self._late.exchange(self._senders))
+                        tasks.create_task(self._late.exchange(world, self._senders))
                 await self._senders.check_average(snapshot)
             except SliceRefused as refused:
                 await self._log.refuse(number, refused.cluster, f"{refused}")
@@ -200,11 +204,11 @@ class Rounds:
             self._whole = number
             if self._recorder is not None:
                 await self._recorder.write()
-            await gather(self._world, f"round {number}", True)
-            if self._world.rank == 0:
+            await gather(world, f"round {number}", True)
+            if world.rank == 0:
                 await self._log.write(number)
         except TransportError as error:
-            await self._world.abort(f"round {number} failed: {error}")
+            await world.abort(f"round {number} failed: {error}")
             raise
 
     def _rings(self, world: Transport) -> Rings:

@@ -80,9 +80,11 @@ async def test_a_late_cluster_gets_all_but_the_averages_of_what_it_shares_with_e
     clusters = Clusters(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage(state_of("y")), Stage({}, "x", "y")]
     layers = [{"x": None}, {"y": None}]
-    late = [LateState(end, clusters, layers, stage) for end, stage in zip(ends, stages, strict=True)]
+    late = [LateState(rank, clusters, layers, stage) for rank, stage in enumerate(stages)]
     await asyncio.gather(*(each.copy() for each in late))
-    await asyncio.gather(*(each.exchange(Senders(clusters, [], rank)) for rank, each in enumerate(late)))
+    await asyncio.gather(
+        *(each.exchange(end, Senders(clusters, [], end.rank)) for end, each in zip(ends, late, strict=True))
+    )
     await asyncio.gather(*(each.load() for each in late))
     had = {key: tensor for stage in stages[:2] for key, tensor in stage.state.items() if "value" not in key}
     assert describe(stages[2].state).root == describe(had).root
@@ -117,11 +119,11 @@ async def test_a_late_node_refuses_the_state_of_another_layout_by_name(small_mes
     clusters = Clusters(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage({}, "x")]
     del stages[0].state["x/step"]
-    late = [LateState(end, clusters, [{"x": None}], stage) for end, stage in zip(ends, stages, strict=True)]
+    late = [LateState(rank, clusters, [{"x": None}], stage) for rank, stage in enumerate(stages)]
     await late[0].copy()
-    sending = asyncio.ensure_future(late[0].exchange(Senders(clusters, [], 0)))
+    sending = asyncio.ensure_future(late[0].exchange(ends[0], Senders(clusters, [], 0)))
     with pytest.raises(SliceRefused, match=r"a \(cluster 0\): its optimizer's state cannot be taken: it has another"):
-        await late[1].exchange(Senders(clusters, [], 1))
+        await late[1].exchange(ends[1], Senders(clusters, [], 1))
     sending.cancel()
 
 
