@@ -32,7 +32,7 @@ SECONDS = {"forward": 0.01, "backward": 0.02, "snapshot": 0.001, "average": 0.00
 NEVER = 1 << 30
 MICROBATCHES, SEQUENCE, VOCABULARY = 4, 8, 16
 RAM = 11400
-"""So that three nodes can hold the model at six microbatches alive, and copies for others, and two cannot; see `Party`."""
+"""So that three nodes hold the model at six microbatches alive, and copies for others, and two cannot; see `Party`."""
 LATE_EVERY = 24
 
 
