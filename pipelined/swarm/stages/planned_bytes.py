@@ -4,7 +4,7 @@ A stage is built on the meta device, and passes a microbatch forward and backwar
 the CPU: so all is counted that autocast, dropout and the backward keep, and no memory is taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 from weakref import ref
@@ -64,8 +64,9 @@ def stage_bytes(training: StageTraining, index: int) -> HeldBytes:
     """The bytes of a stage.
 
     Raises:
-        Exception: as a layer or an optimizer raises it that needs values.
-    Cost: one pass without values; the first one imports more of torch, for a second or more.
+        Exception: as a layer raises it that needs values, or an optimizer that cannot update one parameter of zeros.
+    Cost: one pass without values; the first one imports more of torch, for a second or more. An optimizer that needs
+        values takes the memory of the largest parameter, of its gradient and of what it keeps for it.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -74,19 +75,33 @@ def stage_bytes(training: StageTraining, index: int) -> HeldBytes:
         module = module._apply(lambda tensor: torch.empty_like(tensor, device="cpu"))
         learned = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         fixed = [tensor for tensor in [*module.parameters(), *module.buffers()] if not tensor.requires_grad]
-        state = [*fixed, *training.optimizer(index, learned).state().values()]
+        try:
+            state = {key: tensor.nbytes for key, tensor in training.optimizer(index, learned).state().items()}
+        except Exception:  # whatever an optimizer raises that needs values
+            state = {}
         seen = _Seen([*learned.values(), *fixed])
         with seen:
             _passed(training, index, module, [*learned.values()])
+    state = state or _state_of_zeros(training, index, learned)
     numbers, exact = sum(parameter.numel() for parameter in learned.values()), bool(training.exact_sums)
     gradients = sum(parameter.nbytes for parameter in learned.values())
     return HeldBytes(
-        state=sum(tensor.nbytes for tensor in state),
+        state=sum(tensor.nbytes for tensor in fixed) + sum(state.values()),
         passing=seen.most,
         gradients=gradients,
         sums=torch.float64.itemsize * (numbers + len(learned)) if exact else training.dtype.itemsize * numbers,
         norm=SQUARED_BYTES * min(numbers, PIECE) + exact * gradients,
     )
+
+
+def _state_of_zeros(training: StageTraining, index: int, learned: Mapping[str, nn.Parameter]) -> dict[str, int]:
+    """Bytes by name of an optimizer's state, which it builds for one parameter at a time."""
+    found = dict[str, int]()
+    for name, parameter in learned.items():
+        zeros = nn.Parameter(torch.zeros(parameter.shape, dtype=parameter.dtype))
+        state = training.optimizer(index, {name: zeros}).state()
+        found |= {key: tensor.nbytes for key, tensor in state.items()}
+    return found
 
 
 def _passed(training: StageTraining, index: int, module: nn.Module, learned: list[nn.Parameter]) -> Any:
