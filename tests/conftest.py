@@ -54,23 +54,11 @@ def pytest_xdist_make_scheduler(config, log):
     return SideBySide(config, log)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_directory(parent):
-    """Let every other worker of `-n` collect from the end: each rewrites the asserts of some files, and finds those of
-    the others done.
-    """
-    folder = yield
-    if folder and int(getattr(parent.config, "workerinput", {}).get("workerid", "gw0").removeprefix("gw")) % 2:
-        collect = folder.collect
-        folder.collect = lambda: reversed([*collect()])
-    return folder
-
-
 def pytest_collection_modifyitems(config, items):
     """Leave out what was not asked for, ranks' tests without ranks and the larger part of large grids; tests that
     run beside no other come last, and before them unit tests: their files are short, so that all workers end together.
     """
-    items.sort(key=lambda item: (runs_alone(item.nodeid), item.nodeid.startswith("tests/unit/"), item.path))
+    items.sort(key=lambda item: (runs_alone(item.nodeid), item.nodeid.startswith("tests/unit/")))
     ranks, full, part = (config.getoption(name) for name in ("--with-mpi", "--full", "--slice"))
 
     choice = Choice(full, part)
