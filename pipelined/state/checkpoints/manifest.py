@@ -101,6 +101,8 @@ def _check_types(meta: Meta, shards: list[ShardRecord]) -> None:
     for name, value in asdict(meta).items():
         if type(value) is not (int if name == "step" else dict):
             raise TypeError(f"{name} is {value!r}")
+    if meta.step < 0:
+        raise TypeError(f"step is {meta.step}")
     for shard in shards:
         if type(shard["file"]) is not str or Path(shard["file"]).name != shard["file"]:
             raise TypeError(f"{shard['file']!r} is no name of a shard")

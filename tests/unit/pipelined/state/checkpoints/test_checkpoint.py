@@ -250,7 +250,7 @@ NO_PARTS = [
 @pytest.mark.parametrize(
     "change",
     [
-        *({"step": "3"}, {"identity": []}, {"config": []}, {"scalars": None}, {"shards": {"a": 1}}),
+        *({"step": "3"}, {"step": -2}, {"identity": []}, {"config": []}, {"scalars": None}, {"shards": {"a": 1}}),
         *({"shards": [{**SHARD, **wrong}]} for wrong in ({"file": 5}, {"file": "../a"}, {"tensors": {"name": []}})),
         *({"shards": [{**SHARD, "parts": {"x": wrong}}]} for wrong in NO_PARTS),
     ],
