@@ -7,7 +7,9 @@ A forward that continues a prompt computes the newest tokens alone, with the key
 the tokens before. Modules find these in the context in which they run, so a forward takes its input alone.
 """
 
+import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -116,17 +118,22 @@ class CountedLoss:
         """Read the result of a loss function: a scalar, or (sum, count).
 
         Raises:
-            UsageError: it is something else; a count is negative.
+            UsageError: it is something else; a count is no number from 0 up.
         """
         pair = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-        total, count = pair[0], None if pair[1] is None else float(pair[1])
+        total, count = pair[0], None if pair[1] is None else _count(pair[1])
         if not isinstance(total, torch.Tensor) or total.numel() != 1:
             given = f"shape {tuple(total.shape)}" if isinstance(total, torch.Tensor) else type(total).__name__
             raise UsageError(f"the loss gives no scalar ({given}); let it return the mean, or the sum and the count")
-        if count is not None and count < 0:
-            fact = f"the loss returned a negative count (count: {count:g})"
-            raise UsageError(f"{fact}; let it return the sum, and a count from 0 up")
         return cls(total, count)
+
+
+def _count(given: Any) -> float:
+    with suppress(TypeError, ValueError, RuntimeError):
+        if 0 <= (count := float(given)) < math.inf:
+            return count
+    fact = f"the count that the loss returned is no number from 0 up (count: {str(given)[:100]})"
+    raise UsageError(f"{fact}; let it return the sum, and a finite count")
 
 
 class KeyValueCache:

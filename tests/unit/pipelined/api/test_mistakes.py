@@ -1,6 +1,7 @@
 """What newcomers get wrong, against `pipelined.train`: refused before the first step with a remedy, or right."""
 
 import itertools
+import math
 import re
 import sys
 
@@ -130,6 +131,14 @@ REFUSED = {
         "unknown argument 'checkpiont'.*; did you mean checkpoint. correct the name",
     ),
     "a loss for each row": (four, {"loss": lambda x, y: (x - y).mean(1)}, "the loss gives no scalar"),
+    **{
+        f"a loss of count {count}": (
+            four,
+            {"loss": lambda x, y, count=count: ((x - y).sum(), count)},
+            rf"the count that the loss returned is no number from 0 up \(count: {count}\); let it return the sum",
+        )
+        for count in ("ten", -1, math.nan, math.inf)
+    },
     "a loss that is not finite": (
         four,
         {"loss": lambda x, y: (x - y).mean() / 0},
