@@ -51,7 +51,7 @@ class QueuedFrame:
 
     Attributes:
         begun: whether any of it has been passed to the writer.
-        writing: its frames that the writer has queued and not yet written.
+        writing: its frames that the writer has queued and not yet written, and whether each is its head.
     """
 
     __slots__ = ("_head", "_views", "begun", "lane", "name", "on_sent", "stream", "writing")
@@ -68,7 +68,7 @@ class QueuedFrame:
     ):
         self.name, self.lane, self.stream, self.on_sent = name, lane, stream, on_sent
         self.begun = False
-        self.writing: dict[Outgoing, None] = {}
+        self.writing: dict[Outgoing, bool] = {}
         self._head, self._views = head, deque(views)
 
     @property
@@ -149,15 +149,15 @@ class SendScheduler:
         item, writer = self._items.pop((kind, number), None), self._writer
         if item is None:
             return
-        cut_short = item.begun and not item.passed_on
+        begun, cut_short = item.begun, not item.passed_on
         item.drop()
-        for frame in list(item.writing):
+        for frame, is_head in list(item.writing.items()):
             if writer is not None and writer.withdraw(frame):
                 frame.resolve()
-                cut_short = True
+                begun, cut_short = begun and not is_head, True
         self._leave_lane(item)
         self._streams.release(item.stream)
-        if cut_short and writer is not None:
+        if begun and cut_short and writer is not None:  # the receiver has its head, and knows its stream
             self._write_short(writer, [encode_bare(RpcKind.PART, item.stream, 0)], nothing)
 
     def _enqueue(self, item: QueuedFrame) -> None:
@@ -195,7 +195,7 @@ class SendScheduler:
 
     def _write_part(self, writer: Writer, item: QueuedFrame) -> int:
         """Pass the next part of this frame to the writer. Returns its bytes."""
-        views = item.part(self._part)
+        is_head, views = not item.begun, item.part(self._part)
         nbytes, began = sum(map(len, views)), self._loop.time()
         if item.passed_on:
             self._leave_lane(item)
@@ -211,7 +211,7 @@ class SendScheduler:
             self._write_parts()
 
         self._writing += 1
-        item.writing[frame] = None
+        item.writing[frame] = is_head
         frame.written.add_done_callback(written)
         return nbytes
 

@@ -8,7 +8,9 @@ from tests.virtual_time import virtual_seconds
 from transports import WireError
 from transports.rpc.frames import KINDS
 from transports.rpc.frames import RpcKind as Kind
+from transports.rpc.reassembly import Reassembly
 from transports.rpc.scheduler import MAX_PART, MIN_PART, SHORT_BYTES, SendScheduler
+from transports.stream.reader import FrameReader
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, parse_header, parse_preamble
@@ -22,7 +24,8 @@ class Pen:
     """A writer that takes so many seconds for every frame, one after the other; 0 writes at once."""
 
     def __init__(self, seconds=0.0):
-        self.seconds, self.frames, self._free = seconds, [], 0.0
+        self.seconds, self.frames, self.stream, self._free = seconds, [], b"", 0.0
+        self.stream = b""
 
     def write(self, views):
         if not self.seconds:
@@ -45,6 +48,7 @@ class Pen:
             frame.resolve()
 
     def _put(self, data):
+        self.stream += data
         preamble = parse_preamble(data, KINDS)
         header = parse_header(preamble, data[PREAMBLE_BYTES:][: preamble.header_bytes])
         self.frames.append(
@@ -58,6 +62,28 @@ class Pen:
             f"{kind[0]}{channel or ''}" if kind == "PART" else f"{kind}{key[0]}"
             for kind, channel, key, _ in self.frames
         ]
+
+
+class Reader:
+    """A channel that accepts all; `frames` has what it receives: whole, or cut short."""
+
+    def __init__(self, stream):
+        self.frames = []
+        reader, stream = FrameReader(KINDS, Reassembly(self, lambda nbytes: None)), memoryview(stream)
+        while stream:
+            buffer = reader.buffer()
+            count = min(buffer.nbytes, len(stream))
+            buffer[:count], stream = stream[:count], stream[count:]
+            reader.advance(count)
+
+    def accepts(self, kind, header):
+        return True
+
+    def receive(self, kind, header, blocks=()):
+        self.frames.append((header.key[0], "whole"))
+
+    def on_truncated(self, kind, header):
+        self.frames.append((header.key[0], "cut short"))
 
 
 def speaking(seconds=0.0):
@@ -142,8 +168,27 @@ async def test_a_withdrawn_body_is_truncated_and_the_next_message_follows():
     await virtual_seconds(1)
     mine = [nbytes for kind, channel, _, nbytes in pen.frames if kind == "PART" and channel == 1]
     assert mine[-1] == 0 and 0 < sum(mine) < LONG
+    assert Reader(pen.stream).frames == [(0, "cut short"), (1, "whole")]
     assert sum(nbytes for _, channel, _, nbytes in pen.frames if channel == 2) == LONG
     assert out == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "nbytes"),
+    [(Kind.REQUEST, (1, "other"), LONG), (Kind.REQUEST, (1, "slow"), 8), (Kind.RESPONSE, (1,), LONG)],
+)
+async def test_a_head_withdrawn_in_the_writer_is_followed_by_no_part(kind, key, nbytes):
+    """Its receiver knows no such stream: a part of it is "a part of nothing", and ends the connection."""
+    scheduler, pen = speaking(seconds=0.01)
+    ask(scheduler, 0, LONG, "slow")
+    scheduler.send(kind, key, [Block.of(bytes(nbytes))], None, lambda: pytest.fail("it was withdrawn"))
+    while not scheduler._items[kind, 1].begun:
+        await virtual_seconds(0.001)
+    scheduler.withdraw(kind, 1)
+    ask(scheduler, 2, LONG, "other")
+    await virtual_seconds(1)
+    assert sorted(Reader(pen.stream).frames) == [(0, "whole"), (2, "whole")]
+    assert min(nbytes for name, *_, nbytes in pen.frames if name == "PART") > 0
 
 
 async def test_messages_queued_before_there_is_a_writer_are_sent_first():
