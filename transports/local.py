@@ -15,7 +15,9 @@ from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, Trans
 from transports.inboxes import Inboxes, fit_or_put_back
 from transports.urls import ParsedUrl
 from transports.wire.arrays import Block, copied, destinations, fill
-from transports.wire.frames import Key, pack_header, unpack_header
+from transports.wire.frames import Header, Key, pack_header, unpack_header
+
+NO_HEADER = Header((), None, ())
 
 
 def world(world_size: int) -> list["LocalTransport"]:
@@ -34,7 +36,7 @@ async def open_url(url: ParsedUrl) -> "LocalTransport":
 class _Offer:
     """A message that waits at its sender: its header, views of its arrays, and the future that its receive resolves."""
 
-    def __init__(self, peer: int, blocks: tuple[Block, ...], header: bytes = b""):
+    def __init__(self, peer: int, blocks: tuple[Block, ...], header: Header = NO_HEADER):
         self.peer, self.blocks, self.header = peer, blocks, header
         self.taken = asyncio.get_running_loop().create_future()
 
@@ -74,7 +76,7 @@ class LocalTransport(Transport):
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
-        offer = _Offer(peer, blocks, pack_header(key, blocks, note))
+        offer = _Offer(peer, blocks, unpack_header(pack_header(key, blocks, note)))
         self._ranks[peer]._messages.arrived(self.rank, key, offer)
         await self._until_taken(offer)
 
@@ -82,7 +84,7 @@ class LocalTransport(Transport):
         self._state.check(peer)
         targets = destinations(into)
         arrival = await self._messages.take(peer, key)
-        header = unpack_header(arrival.item.header)
+        header = arrival.item.header
         blocks = fit_or_put_back(self._messages, arrival, header.layouts, targets)
         arrival.item.copy_into(blocks)
         self.traffic.count_received(arrival.item.nbytes)

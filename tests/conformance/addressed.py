@@ -62,6 +62,15 @@ async def keys_and_notes_survive_the_round_trip(end):
         assert (await end.receive(left_of(end), ())).note is None
 
 
+async def a_note_that_no_receiver_can_read_is_refused_at_its_sender(end):
+    """A tuple becomes a list on the wire, and a list is no key of a map."""
+    for note in ({(1, 2): 3}, [1, ({"a": {(): None}},)]):
+        with pytest.raises(WireError, match="a map in a note may not have a list or tuple as a key"):
+            await end.send(right_of(end), ("note",), note=note)
+    async with sending(end.send(right_of(end), ("note",), note={"a": [(1, 2)]})):
+        assert (await end.receive(left_of(end), ("note",))).note == {"a": [[1, 2]]}
+
+
 async def a_list_is_a_key_as_a_tuple_is(end):
     async with sending(end.send(right_of(end), ["k", 1])):
         assert (await end.receive(left_of(end), ["k", 1])).key == ("k", 1)

@@ -38,7 +38,7 @@ class Request:
     Args:
         sender: the party that sent it.
         topic: names the handler.
-        note: any small value that msgpack can encode; check it before use.
+        note: any small value that msgpack can encode, as of `Message`; check it before use.
         blocks: the arrays, in the order sent.
     """
 

@@ -31,6 +31,7 @@ _PREAMBLE = struct.Struct("!4sBBHIQ")
 PREAMBLE_BYTES = _PREAMBLE.size
 NUMBERS = 1 << 16
 """The values that the two bytes of `number` hold: a channel, tag, page or stream, by the kind of the frame."""
+_CONTAINERS = (dict, list, tuple)
 K = TypeVar("K", bound=IntEnum)
 _packer = msgpack.Packer()  # reused: creating one takes longer than packing a header
 
@@ -226,9 +227,24 @@ def split_body(layouts: Sequence[ArrayType], body: memoryview) -> tuple[Block, .
 
 def _pack(key: Key, note: Any, blocks: Sequence[Block]) -> bytes:
     try:
-        return _packer.pack((tuple(key), note, [(block.dtype, block.shape) for block in blocks]))
+        packed = _packer.pack((tuple(key), note, [(block.dtype, block.shape) for block in blocks]))
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(f"key or note cannot be packed (key: {key!r}): {error}") from error
+    if isinstance(note, _CONTAINERS):
+        _check_map_keys(note)
+    return packed
+
+
+def _check_map_keys(note: Any) -> None:
+    """Raise WireError if no reader can parse a map in a note: a tuple becomes a list, which is no key."""
+    if isinstance(note, dict):
+        for key in note:
+            if isinstance(key, _CONTAINERS):
+                raise WireError(f"a map in a note may not have a list or tuple as a key (got: {key!r})")
+        note = note.values()
+    for item in note:
+        if isinstance(item, _CONTAINERS):
+            _check_map_keys(item)
 
 
 def _fields(data: bytes | bytearray | memoryview) -> Sequence[Any]:
