@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from transports.errors import TransportError, WireError
-from transports.rpc.base import Handler, Party, Rejected, Request, Response
+from transports.rpc.base import Handler, Party, Rejected, Request, Response, count_reason
 from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind
 from transports.stream.incoming import kept_bytes
 from transports.wire.arrays import Block
@@ -23,8 +23,6 @@ from transports.wire.frames import Header
 MAX_IN_FLIGHT = 1 << 30
 NAMED_TOPICS = 16
 NAME_CHARACTERS = 64
-REASONS = 64
-"""Maximum number of reasons with their own count: a handler may pass on a reason from received text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +76,6 @@ class Handlers:
         self._tasks[task] = None
         task.add_done_callback(self._on_done)
         return task
-
-    def count(self, rejection: Rejected) -> None:
-        """Count a rejected request by its reason."""
-        reason = rejection.reason
-        self.rejected_requests[
-            reason if reason in self.rejected_requests or len(self.rejected_requests) < REASONS else "others"
-        ] += 1
 
     def fail(self, error: BaseException) -> None:
         """Fail the endpoint with the error of a handler, a callback or the acceptor; the first error stays."""
@@ -219,7 +210,7 @@ class RpcServer:
             slot.replied = True
 
     def _reject(self, number: int, rejection: Rejected) -> None:
-        self._handlers.count(rejection)
+        count_reason(self._handlers.rejected_requests, rejection.reason)
         if self._ended:
             return
         try:

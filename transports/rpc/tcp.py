@@ -13,7 +13,7 @@ import socket
 
 from transports.emulation.options import LinkProfile
 from transports.errors import AuthenticationError, RendezvousError
-from transports.rpc.base import Party, Unreachable
+from transports.rpc.base import Party, Unreachable, count_reason
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.identity import (
     SCHEME,
@@ -175,4 +175,4 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
             connection.end(system_text(error), sent=False)
 
     def on_rejected(self, error: Exception) -> None:
-        self.invalid_input[rejection_label(error)] += 1
+        count_reason(self.invalid_input, rejection_label(error))

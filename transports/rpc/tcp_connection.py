@@ -15,7 +15,7 @@ from transports.emulation.delay_line import DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import WireError
-from transports.rpc.base import Party, Unreachable, reason_of
+from transports.rpc.base import Party, Unreachable, count_reason, reason_of
 from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.frames import KINDS, RpcKind
@@ -101,7 +101,7 @@ class Connection(ConnectionOwner):
         """Count invalid input by its reason, once for each connection: it ends the connection."""
         if self._valid:
             self._valid = False
-            self._endpoint.invalid_input[reason_of(error)] += 1
+            count_reason(self._endpoint.invalid_input, reason_of(error))
 
     def end(self, reason: str, sent: bool = True) -> None:
         """End the connection with this reason; every wait on it ends."""

@@ -274,7 +274,7 @@ def _layout_fields(block: Any) -> Sequence[Any]:
 def _checked_bytes(dtype: Any, shape: Sequence[Any]) -> int:
     """The bytes of an array of this dtype and shape. Raises WireError if they are invalid or exceed a limit."""
     if type(dtype) is not str or dtype not in SIZES:
-        raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")
+        raise WireError(f"unknown dtype (got: {dtype!r}; known: {', '.join(SIZES)})")
     if len(shape) > LIMITS.dims:
         raise _over_limit("dimensions", len(shape), LIMITS.dims)
     nbytes = bound = SIZES[dtype]

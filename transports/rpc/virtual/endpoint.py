@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from transports.emulation.delay_line import DelayLine
 from transports.errors import WireError
-from transports.rpc.base import Party, Unreachable, reason_of
+from transports.rpc.base import Party, Unreachable, count_reason, reason_of
 from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.frames import KINDS, RpcKind, nothing
@@ -126,7 +126,7 @@ class VirtualConnection:
             self._reject_input(error)
 
     def _reject_input(self, error: WireError) -> None:
-        self.endpoint.invalid_input[reason_of(error)] += 1
+        count_reason(self.endpoint.invalid_input, reason_of(error))
         self.close(f"it sent an invalid frame: {error}")
 
     def _notify(self, kind: RpcKind, header: Header) -> None:

@@ -54,6 +54,7 @@ HOSTILE = {
     "body beyond the blocks": (forged(Kind.REQUEST, asked([]), 8), "blocks do not fill the body"),
     "too many blocks": (forged(Kind.REQUEST, asked([["uint8", [0]]] * 65)), "too many blocks"),
     "unknown dtype": (forged(Kind.REQUEST, asked([["evil(1)", [1]]]), 1), "unknown dtype"),
+    "a dtype that is a number": (forged(Kind.REQUEST, asked([[7, [1]]]), 1), "unknown dtype"),
     "negative shape": (forged(Kind.REQUEST, asked([["uint8", [-1]]])), "a shape may hold only sizes from 0 up"),
     "deep nesting": (forged(Kind.REQUEST, deep(50_000)), "header is not msgpack"),
     "no msgpack": (forged(Kind.REQUEST, b"\xc1" * 40), "header is not msgpack"),
