@@ -67,7 +67,7 @@ class Holders:
 
     @property
     def is_last(self) -> bool:
-        """Whether this member's rank fails with it: no other holder is left, and none has sent all of the rank's."""
+        """Whether this member's rank fails with it: no other holder is there, and none has ended the program."""
         return self.twin is None and not self.has_closed(self.ranks[self.own])
 
     def left(self, rank: int) -> list[int]:
