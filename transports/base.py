@@ -120,7 +120,9 @@ class Transport(ABC):
 
         Raises:
             PeerLost: the peer is gone. PeerAborted: some rank failed. Closed: this end is closed.
-            ValueError: no such rank. WireError: the key, note or an array has no wire form.
+            ValueError: no such rank. WireError: the key, note or an array has no wire form, or they exceed a limit.
+            Rejected: the peer has no memory for the message ("busy"); only between endpoints.
+            TransportError: too many messages to this peer wait for their receives.
         Cancelled: the message is either delivered whole or not at all. Until then the transport may still read the
             arrays, so drop them and do not write to them.
         """

@@ -43,7 +43,11 @@ class SizeMismatch(TransportError):
 
 
 class WireError(TransportError):
-    """Received bytes are not a valid frame: another program or version sent them, or they exceed a limit."""
+    """A message or a frame is invalid, and is not sent or not received.
+
+    At the sender: a key, note or array has no wire form, or exceeds a limit. At the receiver: the bytes are not a valid
+    frame, since another program or version sent them, or exceed a limit.
+    """
 
 
 class AuthenticationError(TransportError):
