@@ -107,7 +107,7 @@ def one_copy(original, left, claim, act):
 
     async def send_copy(peers, member, *args):
         is_second, strikes = member >= peers.world_size, False
-        if not is_second and len(peers.holders.left(peers.holders.ranks[member])) > 1:
+        if not is_second and len(peers.holders.remaining(peers.holders.ranks[member])) > 1:
             left[0] -= 1
             if strikes := left[0] == 0 and claim():
                 over.clear()

@@ -33,13 +33,13 @@ class SlowLink:
     def __init__(self, profile: LinkProfile, ends: tuple[int | str, int | str]):
         self._profile = profile
         self._random = random.Random(f"{profile.seed}: {ends[0]} to {ends[1]}")
-        self._left = self._arrived = float("-inf")
+        self._departed = self._arrived = float("-inf")
 
     def passage(self, now: float, nbytes: float) -> Passage:
         """The times of a message that is sent now, behind all earlier messages."""
-        self._left = max(now, self._left) + nbytes / self._profile.rate
-        self._arrived = max(self._arrived, self._left + self._transit_seconds())
-        return Passage(self._left, self._arrived)
+        self._departed = max(now, self._departed) + nbytes / self._profile.rate
+        self._arrived = max(self._arrived, self._departed + self._transit_seconds())
+        return Passage(self._departed, self._arrived)
 
     def _transit_seconds(self) -> float:
         """Seconds between leaving and arrival, with random losses and jitter."""

@@ -174,24 +174,24 @@ class SendScheduler:
         if frame is None:
             return on_sent()
 
-        def written(future: asyncio.Future[None]) -> None:
+        def on_written(future: asyncio.Future[None]) -> None:
             self.queued -= 1
             on_sent()
 
         self.queued += 1
         frame.detach()
-        frame.written.add_done_callback(written)
+        frame.written.add_done_callback(on_written)
 
     def _write_parts(self) -> None:
         """Write a part of each lane in turn, up to `PARTS_AHEAD` in the writer and `MAX_BYTES_PER_CALLBACK` in all."""
-        left = MAX_BYTES_PER_CALLBACK
+        budget = MAX_BYTES_PER_CALLBACK
         while self._order and self._writer is not None and self._writing < PARTS_AHEAD:
-            if left <= 0:
+            if budget <= 0:
                 self._loop.call_soon(self._write_parts)
                 return
             item = self._lanes[self._order[0]][0]
             self._order.rotate(-1)
-            left -= self._write_part(self._writer, item)
+            budget -= self._write_part(self._writer, item)
 
     def _write_part(self, writer: Writer, item: QueuedFrame) -> int:
         """Pass the next part of this frame to the writer. Returns its bytes."""
@@ -201,21 +201,21 @@ class SendScheduler:
             self._leave_lane(item)
         frame = writer.write(views)
         if frame is None:
-            self._written(item, nbytes, began)
+            self._part_written(item, nbytes, began)
             return nbytes
 
-        def written(future: asyncio.Future[None]) -> None:
+        def on_written(future: asyncio.Future[None]) -> None:
             self._writing -= 1
             del item.writing[frame]
-            self._written(item, nbytes, began)
+            self._part_written(item, nbytes, began)
             self._write_parts()
 
         self._writing += 1
         item.writing[frame] = is_head
-        frame.written.add_done_callback(written)
+        frame.written.add_done_callback(on_written)
         return nbytes
 
-    def _written(self, item: QueuedFrame, nbytes: int, began: float) -> None:
+    def _part_written(self, item: QueuedFrame, nbytes: int, began: float) -> None:
         """A part is written: adapt the part size, and call `on_sent` after the last part."""
         if nbytes > self._part:
             quick = self._loop.time() - began < PART_S

@@ -144,14 +144,14 @@ class FrameConnection:
         moving = True
         try:
             while moving and not self._closed.done():
-                left = self._left()
+                undelivered = self._undelivered()
                 await asyncio.wait([self._closed], timeout=seconds)
-                moving = left - self._left() >= min(left, STEP_BYTES) > 0
+                moving = undelivered - self._undelivered() >= min(undelivered, STEP_BYTES) > 0
         finally:
             if self._closing is not None:
                 self._drop(self._closing)
 
-    def _left(self) -> int:
+    def _undelivered(self) -> int:
         """Bytes that the peer's kernel has not acknowledged."""
         return 0 if self._closed.done() else self._queue.nbytes + unacknowledged(self._sock)
 

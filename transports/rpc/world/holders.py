@@ -63,14 +63,14 @@ class Holders:
     @property
     def twin(self) -> int | None:
         """The other holder of this member's rank; None: there is none, or it is lost."""
-        return next((each for each in self.left(self.ranks[self.own]) if each != self.own), None)
+        return next((each for each in self.remaining(self.ranks[self.own]) if each != self.own), None)
 
     @property
     def is_last(self) -> bool:
         """Whether this member's rank fails with it: no other holder is there, and none has ended the program."""
         return self.twin is None and not self.has_closed(self.ranks[self.own])
 
-    def left(self, rank: int) -> list[int]:
+    def remaining(self, rank: int) -> list[int]:
         """The holders of a rank that are not lost."""
         return [each for each, held in enumerate(self.ranks) if held == rank and each not in self.lost]
 
@@ -88,7 +88,7 @@ class Holders:
             return True
         sign, at = (1 if member < self.world_size else -1), (kind, rank, key)
         ahead = sign * self._ahead.pop(at, 0)  # messages that this holder has sent beyond the other
-        if ahead < 0 or len(self.left(rank)) == 2:
+        if ahead < 0 or len(self.remaining(rank)) == 2:
             self._ahead[at] = sign * (ahead + 1)
             if ahead + 1 == 0:
                 del self._ahead[at]

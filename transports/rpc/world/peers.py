@@ -67,7 +67,7 @@ class WorldPeers:
         self._turns = [asyncio.Semaphore(MAX_IN_FLIGHT) for _ in self._addresses]
         self._unanswered = Unanswered()
         self._silent = set[int]()
-        self._left = False
+        self._has_left = False
 
     async def open(self) -> None:
         """Wait until every other rank has opened the world.
@@ -171,7 +171,7 @@ class WorldPeers:
         error = self.holders.lost.setdefault(member, PeerLost(rank, reason))
         if rank == self.rank:
             self.inboxes.lose(PeerLost(self.world_size, reason))
-        elif not self.holders.left(rank):
+        elif not self.holders.remaining(rank):
             self.inboxes.lose(error)
         if self.holders.have_backups:  # a silent member never answers
             self._unanswered.cancel(member)
@@ -181,9 +181,9 @@ class WorldPeers:
 
         Cost: at most `GOODBYE_S`.
         """
-        if self._left:
+        if self._has_left:
             return
-        self._left = True
+        self._has_left = True
         self._owner.forget(self.name)
         end = self._state.end
         note = EndNote.of(self.name, end if isinstance(end, PeerAborted) else error)
@@ -202,7 +202,7 @@ class WorldPeers:
         try:
             await self._until_answered(member, self._request(member, OpenNote(self.name)))
         except PeerLost:
-            if not self.holders.left(self.holders.ranks[member]):
+            if not self.holders.remaining(self.holders.ranks[member]):
                 raise
 
     async def _send_in_turn(self, member: int, note: WorldNote, blocks: Blocks) -> None:
@@ -225,8 +225,8 @@ class WorldPeers:
 
         Raises: as `send`.
         """
-        left, start = self.holders.left(rank), self._unanswered.start
-        sends = {start(member, self._send_copy(member, note, blocks)) for member in left}
+        remaining, start = self.holders.remaining(rank), self._unanswered.start
+        sends = {start(member, self._send_copy(member, note, blocks)) for member in remaining}
         while sends:
             done, sends = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
             if any(not task.cancelled() and task.exception() is None for task in done):
