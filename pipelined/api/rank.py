@@ -15,6 +15,7 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.api.data.feed import RankFeed
 from pipelined.api.laboratory.planned_rank import PlannedRank
 from pipelined.api.model.user_model import UserModel
+from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError, writing
 from pipelined.measurement.planned_bytes import planned_bytes
@@ -61,9 +62,11 @@ class TrainingJob:
 
     def settings(self, optimizer: UserOptimizer) -> Mapping[str, str]:
         """What numbers and messages depend on, in words: equal on all ranks."""
-        sizes = ("schedule", "depth", "width", "tensor", "microbatch", "microbatches")
-        words = {name: getattr(self.plan, name) for name in sizes} | asdict(self.numerics)
+        plan = {name: value for name, value in self.plan.plain().items() if name != "costs"}
+        words = {"tensor": 1, **plan} | asdict(self.numerics)
         words |= {"layers": self.model.layers, "seed": self.seed, "clip": optimizer.clip}
+        if isinstance(self.model, SplitRow):  # the plan has no layout where the model chose it
+            words["layout"] = self.model.described().removeprefix("layout: ")
         return {name: str(value) for name, value in words.items()}
 
 

@@ -64,11 +64,18 @@ def test_batches_that_differ_by_rank_are_refused_before_the_first_step():
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
-    "name, first, last", [("seed", 0, 1), ("clip", 1.0, 0.0), ("steps", 2, 3), ("save_every", 0, 1)]
+    "name, first, last, beside",
+    [
+        ("seed", 0, 1, {}),
+        ("clip", 1.0, 0.0, {}),
+        ("steps", 2, 3, {}),
+        ("save_every", 0, 1, {}),
+        ("scale", "direct", "forward-doubling", {"schedule": "chimera"}),
+    ],
 )
-def test_arguments_that_differ_by_rank_end_every_rank(name, first, last, tmp_path, capfd):
+def test_arguments_that_differ_by_rank_end_every_rank(name, first, last, beside, tmp_path, capfd):
     """Stages of other seeds trained without a word; a rank with fewer steps than others made these wait forever."""
-    chosen = {"steps": 2, "depth": WORLD.size, "checkpoint": tmp_path / "unused"}
+    chosen = {"steps": 2, "depth": WORLD.size, "checkpoint": tmp_path / "unused", **beside}
     chosen[name] = last if WORLD.rank == WORLD.size - 1 else first
     batches = [(x, x) for x in inputs()]
     with pytest.raises(SystemExit) as ended:

@@ -1,0 +1,48 @@
+"""What ranks of a user's job compare before the first step."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from pipelined.api.data.batches import StepFeed
+from pipelined.api.model.user_model import Team, bind
+from pipelined.api.rank import TrainingJob
+from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.programs.plan import Plan
+from pipelined.programs.pricing.price import Costs
+from pipelined.training.job import Numerics
+
+LAYERS = [partial(nn.Linear, 4, 4)] * 8
+
+
+def settings(plan, layout=None):
+    sgd = UserOptimizer(partial(torch.optim.SGD, lr=0.1))
+    model = bind(LAYERS, nn.functional.mse_loss, 0, None, Team.of(plan, layout, torch.float32))
+    feed = StepFeed(plan.rows, plan.total_microbatches, torch.float32)
+    return TrainingJob(model, feed, plan, lambda: sgd, Numerics(), seed=0).settings(sgd)
+
+
+def others(first, last):
+    return {name: (first[name], last[name]) for name in first if first[name] != last[name]}
+
+
+@pytest.mark.parametrize(
+    "schedule, knob, first, last",
+    [("chimera", "pipes", 0, 4), ("chimera", "scale", "direct", "backward-halving"), ("async_1f1b", "ahead", "", "2")],
+)
+def test_ranks_compare_every_knob_of_their_plans(schedule, knob, first, last):
+    """With other pipes a stage has other holders, and ranks waited for messages that no rank sent."""
+    plans = [Plan(schedule, 4, 1, 2, 8, knobs={knob: value}) for value in (first, last)]
+    assert others(*map(settings, plans)) == {knob: (str(first), str(last))}
+
+
+def test_ranks_compare_the_split_of_a_model_and_no_costs_of_gaps():
+    plan = Plan("gpipe", 1, 1, 2, 4, tensor=2)
+    (name, both), *more = others(settings(plan, "data"), settings(plan, "megatron")).items()
+    assert (name, more) == ("layout", [])
+    for words, factors in zip(both, ("2.1.1", "1.2.1"), strict=True):
+        assert words.startswith(f"2 ranks a worker; 0 (Linear) {factors}, ")
+    assert settings(plan) == settings(plan, "megatron") == settings(replace(plan, costs=Costs(2.0)))
