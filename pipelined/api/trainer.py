@@ -191,7 +191,8 @@ class Trainer(LoopTrainer):
         Returns: the report of the step, with the mean loss and the gradient norm.
         Raises:
             BatchError, ModelError: the batch has rows of another plan, or the model cannot take it: nothing is done.
-            UsageError: loss or gradient norm is not finite; nothing is updated.
+            UsageError: loss or gradient norm is not finite. With a flush nothing is updated; without one stages are, so
+                load a checkpoint before the next step.
         """
         return self._step(batch).result()
 

@@ -51,6 +51,9 @@ def diverged(report: StepReport) -> AgreedError:
 def _remedy(report: StepReport) -> str:
     if report.loss_scale is not None:
         return "float16 holds numbers up to 65,504; take bfloat16, or make inputs, initial values or the loss smaller"
+    remedy = "lower the learning rate, or warm up for longer, and go on from what was saved before"
     if not report.step:
-        return "no update was made yet, so look at inputs, initial values and the loss for numbers that are not finite"
-    return "lower the learning rate, or warm up for longer, and go on from what was saved before"
+        remedy = "look at inputs, initial values and the loss for numbers that are not finite"
+    if report.staleness:
+        return f"stages were updated meanwhile, so load a checkpoint or begin anew; {remedy}"
+    return remedy if report.step else f"no update was made yet, so {remedy}"

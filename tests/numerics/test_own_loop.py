@@ -183,6 +183,21 @@ def test_a_refused_batch_leaves_the_job_as_it_was():
     assert losses == pytest.approx(plain(4)[0], rel=0, abs=1e-12)
 
 
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
+def test_without_a_flush_a_step_that_is_not_finite_is_undone_by_a_load(schedule, tmp_path):
+    inputs, targets = batches()[1]
+    with trainer(plan(schedule)) as made:
+        made.step(batches()[0])
+        made.save(tmp_path)
+        losses = [made.step(batch).loss for batch in batches()[1:]]
+        made.load(tmp_path)
+        with pytest.raises(pp.UsageError, match=r"step 2 is not finite .*stages were updated.* load a checkpoint or"):
+            made.step((inputs * math.nan, targets))
+        assert not all(value.isfinite().all() for value in made.state_dict().values())
+        made.load(tmp_path)
+        assert [made.step(batch).loss for batch in batches()[1:]] == losses
+
+
 def test_an_error_in_a_layer_is_raised_in_the_users_loop_and_ends_the_job(capsys):
     def failing(output, targets):
         raise ValueError("no such loss")
