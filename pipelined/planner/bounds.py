@@ -6,7 +6,6 @@ the search would miss good plans.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,6 @@ from pipelined.planner.planned_model import LayoutSizes
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
-from pipelined.programs.record import in_time, record
-from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import rank_memory
 from pipelined.simulation.workload import Parameters, Workload
@@ -25,7 +22,7 @@ from pipelined.simulation.workload import Parameters, Workload
 Moves = NDArray[np.float64]
 
 
-def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str) -> float:
+def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, *, split: bool) -> float:
     """A lower bound of the seconds of a step.
 
     With a flush it is the largest over workers of: the forwards of a microbatch up to the worker's first stage, all
@@ -35,9 +32,11 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
     weight half, and no other worker waits for that. A worker also takes part in one sum at a time, and in none before
     it has computed a stage of it. Without a flush only the computing counts.
 
+    Args:
+        split: whether the schedule splits backwards, at some number of microbatches.
     Cost: some µs per stage and pipe.
     """
-    plan, parts, split = candidate.plan, candidate.plan.stage_map.parts, splits(candidate.plan)
+    plan, parts = candidate.plan, candidate.plan.stage_map.parts
     spent = _Spent(candidate, workload, split)
     if not plan.flushes:
         return max(map(spent.busy, range(plan.stage_map.workers)))
@@ -57,17 +56,17 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
 
 
 def least_of_layouts(
-    candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, moves: NDArray[np.float64]
+    candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, *, moves: Moves, split: bool
 ) -> NDArray[np.float64]:
     """A lower bound of the seconds of a step for each layout of the plan's teams: a worker computes, moves and updates.
 
     Args:
         workload: with free moves.
         moves: seconds, [layout, stage, (of a microbatch, of a step)].
+        split: as of `least_seconds`.
     Cost: some µs per stage and 1,000 layouts.
     """
     plan, stage_map = candidate.plan, candidate.plan.stage_map
-    split = splits(plan)
     spent, least = _Spent(candidate, workload, split), np.zeros(len(moves))
     sums = _sums(plan, workload, machine, all_reduce)
     shortest = min(sums.values(), default=0.0)
@@ -118,38 +117,17 @@ def _held_bytes(group: Parameters) -> int:
     return group.nbytes + group.gradient_bytes + group.kept_bytes
 
 
-def peak_of(candidate: Candidate, workload: Workload) -> float:
+def peak_of(candidate: Candidate, workload: Workload, in_time: Program) -> float:
     """The bytes of the fullest rank of a plan with a flush, as its simulation has them, without running it.
 
-    Cost: one pass over the instructions of a group, which are recorded once for plans of the same shape.
+    Args:
+        in_time: the program of its group with every message in time.
+    Cost: one pass over the instructions of the group.
     """
-    stage_map = candidate.plan.stage_map
-    program = _in_time(candidate.plan.schedule, candidate.plan.shape)
     return max(
-        rank_memory(workload, stage_map, worker, instructions, candidate.recompute).total
-        for worker, instructions in enumerate(program.workers)
+        rank_memory(workload, candidate.plan.stage_map, worker, instructions, candidate.recompute).total
+        for worker, instructions in enumerate(in_time.workers)
     )
-
-
-@lru_cache(maxsize=256)
-def _in_time(name: str, shape: Shape) -> Program:
-    schedule = find(name)
-    return in_time(schedule, schedule.stage_map(shape))
-
-
-def splits(plan: Plan) -> bool:
-    """Whether the schedule splits backwards at some number of microbatches; one that fills gaps may not at others."""
-    shapes = (replace(plan.shape, microbatches=number) for number in (1, plan.depth, 2 * plan.depth))
-    return any(_splits(plan.schedule, shape) for shape in shapes)
-
-
-@cache
-def _splits(name: str, shape: Shape) -> bool:
-    try:
-        program = record(find(name), shape)
-    except ScheduleError:  # the schedule refuses this number of microbatches
-        return False
-    return any(instruction.op == "W" for worker in program.workers for instruction in worker)
 
 
 class _Spent:

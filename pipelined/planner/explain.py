@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipelined.planner.bounds import splits
 from pipelined.planner.costs import FIELDS
 from pipelined.planner.moves import planned_moves
 from pipelined.planner.plan_file import PlanFile
+from pipelined.planner.recorded import Recorded
 from pipelined.planner.request import Outcome
 from pipelined.planner.search import SearchResult
 from pipelined.programs.plan import Plan
@@ -179,8 +179,9 @@ def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
         spent = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"
         yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {spent}"
     costs = found.get("costs", []) if plan.tensor == 1 else found.get("member_costs", [])
+    ops = tuple("FIWUD" if Recorded().splits(plan) else "FBUD")
     for row in costs:
-        if row["op"] in tuple("FIWUD" if splits(plan) else "FBUD") and row["microbatch"] in (
+        if row["op"] in ops and row["microbatch"] in (
             0,
             plan.rows / plan.tensor,
         ):

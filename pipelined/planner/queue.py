@@ -17,6 +17,7 @@ from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts, least_
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import can_split, split_model
 from pipelined.planner.planned_model import PlannedModel, SizedLayouts, is_open
+from pipelined.planner.recorded import Recorded
 from pipelined.planner.request import SearchRequest
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
@@ -112,7 +113,7 @@ class Queue:
         self.waiting: list[tuple[float, int, Waiting]] = []
         self.considered, self.too_big, self.least = 0, 0, inf
         self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], tuple[Workload, float]]()
-        self._lightened = set[str]()
+        self._lightened, self._recorded = set[str](), Recorded()
 
     def add(self, candidate: Candidate) -> None:
         """Add a candidate if it may fit."""
@@ -147,7 +148,8 @@ class Queue:
         if nbytes > request.memory_limit:
             self._leave_out(candidate)
             return
-        bound = least_seconds(candidate, workload, request.machine, request.all_reduce)
+        split = self._recorded.splits(candidate.plan)
+        bound = least_seconds(candidate, workload, request.machine, request.all_reduce, split=split)
         self._push(bound, OpenTeams(candidate) if is_open(candidate.plan) else candidate)
 
     def _push(self, bound: float, entry: Waiting, worst: float = inf) -> None:
@@ -159,7 +161,7 @@ class Queue:
         limit = self._request.memory_limit
         if limit == inf or not candidate.plan.flushes:
             return True
-        nbytes = peak_of(candidate, self._workload(candidate.plan))
+        nbytes = peak_of(candidate, self._workload(candidate.plan), self._recorded.in_time(candidate.plan))
         if nbytes > limit:
             self._leave_out(candidate)
         return nbytes <= limit
@@ -179,7 +181,8 @@ class Queue:
     def _add_layouts(self, candidate: Candidate, worst: float) -> None:
         request, workload = self._request, self._workload(candidate.plan)
         layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
-        bounds = least_of_layouts(candidate, workload, request.machine, request.all_reduce, moves)
+        split = self._recorded.splits(candidate.plan)
+        bounds = least_of_layouts(candidate, workload, request.machine, request.all_reduce, moves=moves, split=split)
         held = held_by_layouts(request.model, candidate, workload, request.machine, len(layouts))
         front = Front(candidate, layouts, bounds, held, request.memory_limit)
         self.considered += front.considered - 1  # in place of their plan
