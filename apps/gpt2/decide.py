@@ -56,7 +56,7 @@ async def decide_job(transport: Transport, job: Job, launch: Launch) -> Job:
     if not is_open(job.config):
         return job
     known = await broadcast(transport, "known", _unmeasured(job, launch) if transport.rank == 0 else None)
-    decision = Decision.of(known) if known else await _measured(transport, job, launch)
+    decision = Decision.of(known, job.config.schedule) if known else await _measured(transport, job, launch)
     plan, is_auto = decision.candidate.plan, job.config.plan == AUTO_PLAN
     config = replace(job.config, **arrangement(plan, decision.candidate.recompute))
     return replace(
@@ -81,12 +81,13 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
     """The decision that needs no measurement: the plan of the resumed run, or the rule's; None where measuring pays.
 
     Raises:
-        ScheduleError: the resumed run had a schedule from a file of the user.
+        ScheduleError: the resumed run had a schedule from a file of the user, which the command line does not name.
     """
     path = start_of(job.config)
     saved = checkpoint.open(path).meta.config if path else {}
-    require_known(saved.get("schedule", job.plan.schedule))
-    before = recorded(saved)
+    named = job.config.schedule
+    require_known(saved.get("schedule", job.plan.schedule), named)
+    before = recorded(saved, named)
     if before and names_layout(job.config) and before.plan.layout != job.config.layout:
         before = None
     if before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch):

@@ -58,9 +58,15 @@ class Decision:
         }
 
     @classmethod
-    def of(cls, document: dict[str, Any]) -> "Decision":
-        """A decision from the JSON of `plain`; raises ScheduleError for a schedule that is not the project's own."""
-        require_known(document["plan"]["schedule"])
+    def of(cls, document: dict[str, Any], schedule: str | None = None) -> "Decision":
+        """A decision from the JSON of `plain`.
+
+        Args:
+            schedule: the one that the command line names, if any; this one may be a file of the user.
+        Raises:
+            ScheduleError: another schedule that is not the project's own.
+        """
+        require_known(document["plan"]["schedule"], schedule)
         return cls(Candidate(Plan.of(document["plan"]), document["recompute"]), document["reason"], document["step_s"])
 
 
@@ -77,10 +83,10 @@ async def decide(transport: Transport, model: PlannedModel, launch: Launch, defa
     brief = _search(transport, model, launch, sizes, limit)
     found = await replace(brief, effort=BRIEF, max_seconds=SEARCH_S).run(transport)
     if found is None:
-        return await _broadcast(transport, None)
+        return await _broadcast(transport, model, None)
     result, _ = found
     outcome = await asyncio.to_thread(result.request.simulate, Candidate(default))
-    return await _broadcast(transport, choose(result, outcome))
+    return await _broadcast(transport, model, choose(result, outcome))
 
 
 async def decide_among_all(transport: Transport, model: PlannedModel, launch: Launch) -> Decision:
@@ -98,9 +104,9 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
     found = await _search(transport, model, launch, sizes, limit).run(transport)
     result = await try_best(transport, model, launch, found and found[0], most=TRIES)
     if result is None:
-        return await _broadcast(transport, None)
+        return await _broadcast(transport, model, None)
     best = result.chosen
-    return await _broadcast(transport, Decision(best.candidate, reason(result), best.expected_s))
+    return await _broadcast(transport, model, Decision(best.candidate, reason(result), best.expected_s))
 
 
 async def _limit(transport: Transport) -> float:
@@ -118,9 +124,10 @@ def _search(
     return MeasuredSearch(model=model, launch=launch, sizes=sizes, machine=machine, ranks=ranks, memory_limit=limit)
 
 
-async def _broadcast(transport: Transport, decision: Decision | None) -> Decision:
+async def _broadcast(transport: Transport, model: PlannedModel, decision: Decision | None) -> Decision:
     """Rank 0's decision, on all ranks."""
-    return Decision.of(await broadcast(transport, "decided", decision and decision.plain()))
+    decided = await broadcast(transport, "decided", decision and decision.plain())
+    return Decision.of(decided, model.fixed.get("schedule"))
 
 
 def choose(result: SearchResult, default: Outcome) -> Decision:

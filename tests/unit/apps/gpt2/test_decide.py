@@ -13,13 +13,17 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.decide import Seats, decide_job, recorded
 from apps.gpt2.job import resolve
 from apps.gpt2.plan_file import is_open
+from pipelined.planner import search, trial
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision
+from pipelined.planner.measured import MeasuredSearch
 from pipelined.process.launch import ALONE
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError
 from pipelined.state.checkpoints import checkpoint
 from tests.launching import ROOT
+from tests.unit.pipelined.planner.test_search import request
+from tests.unit.pipelined.planner.toys import Toy
 from transports.local import world
 
 FEW = GPT2Flags(steps=3)
@@ -132,6 +136,27 @@ def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never
     assert not (tmp_path / "ran").exists()
     pairs = str(ROOT / "docs" / "examples" / "pairs.py")
     assert recorded({**plain, "schedule": pairs}, pairs) == Candidate(Plan(pairs, 2, 1, 16, 2))
+
+
+def test_a_schedule_that_the_command_line_names_is_planned_for_and_resumed(tmp_path, monkeypatch):
+    """Both were refused, with the remedy to name it on the command line."""
+    own = str(ROOT / "docs" / "examples" / "gems.py")
+    config = replace(FEW, plan=AUTO_PLAN, schedule=own)
+    toy = Toy(batch=resolve(config, 2).plan.batch, fixed={"schedule": own})
+
+    async def searched(search_of_a_run, transport):
+        return None if transport.rank else (search(request(toy, 2)), None)
+
+    async def untried(transport, model, launch, result, most):
+        return result
+
+    monkeypatch.setattr(MeasuredSearch, "run", searched)
+    monkeypatch.setattr(trial, "try_best", untried)
+    job = decided(resolve(config, 2))
+    assert job.plan.schedule == own
+    path = save(tmp_path, job)
+    again = decided(resolve(replace(config, checkpoint=tmp_path, resume="auto"), 2))
+    assert (again.plan, again.reason) == (job.plan, f"as in {path}")
 
 
 def test_no_stage_of_a_rank_is_printed_before_it_is_decided():

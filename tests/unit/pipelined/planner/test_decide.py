@@ -79,8 +79,9 @@ def test_a_decision_that_another_rank_reports_runs_no_schedule_s_code(tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     told = Decision(Candidate(WORST), "so").plain()
     told["plan"]["schedule"] = str(tmp_path / "evil.py")
-    with pytest.raises(ScheduleError, match="not one of this project's own"):
-        Decision.of(told)
+    for named in (None, "other.py"):
+        with pytest.raises(ScheduleError, match="not one of this project's own"):
+            Decision.of(told, named)
     assert not (tmp_path / "ran").exists()
 
 
