@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from pipelined.api.data.batch import Batch
@@ -18,6 +17,8 @@ from pipelined.training.job import Numerics
 
 AUTO = "auto"
 """The schedule, or the ranks of a worker, of a call that trains by the fastest plan."""
+KNOBS = "knobs"
+"""The name of the settings of a schedule in the functions' own signatures, where no call can give it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,8 @@ class Arrangement:
         for name in sizes:
             if (value := getattr(self, name)) is not None:
                 require_whole(name, value, 1)
-        if self.tensor == 1 and self.layout is not None:
-            raise PlanError(f"one rank splits nothing (layout: {self.layout}, tensor: 1); give tensor=, too")
+        if KNOBS in self.knobs:
+            raise PlanError(f"{KNOBS} is no argument, for each setting of a schedule is one; write pipes=4, say")
 
     @property
     def is_planned(self) -> bool:
@@ -60,7 +61,7 @@ class Arrangement:
     def of_call(cls, arguments: Mapping[str, Any]) -> "Arrangement":
         """Those among the arguments of a public call, by name."""
         own = {each.name: arguments[each.name] for each in fields(cls) if each.name != "keywords"}
-        return cls(**own, keywords=tuple(arguments))
+        return cls(**own, keywords=[name for name in arguments if name != KNOBS])
 
     @property
     def given(self) -> dict[str, Any]:
@@ -72,12 +73,18 @@ class Arrangement:
         name = None if self.schedule in (None, AUTO) else name_of(self.schedule)
         require_knobs(name, self.knobs, self.keywords)
         sizes = {"depth": self.depth, "width": self.width, "microbatches": self.microbatches}
-        every = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs}
-        team = {} if self.tensor == 1 else {"tensor": self.tensor, "layout": self.layout}
-        return {name: value for name, value in (every | team).items() if value is not None}
+        team = {"tensor": None if self.tensor == 1 else self.tensor, "layout": self.layout}
+        every = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs, **team}
+        return {name: value for name, value in every.items() if value is not None}
 
     def fixed(self, numerics: Numerics) -> dict[str, Any]:
-        """What a planner must keep: what is given, and the settings without which these numerics are refused."""
+        """What a planner must keep: what is given, and the settings without which these numerics are refused.
+
+        Raises:
+            PlanError: there is a layout for one rank.
+        """
+        if self.tensor == 1 and self.layout is not None:
+            raise PlanError(f"one rank splits nothing (layout: {self.layout}, tensor: 1); give tensor=, too")
         exact = {SCALE.name: "direct"} if numerics.exact_sums else {}
         given = {name: value for name, value in self.given.items() if (name, value) != ("layout", AUTO)}
         return exact | given | ({"compile": True} if numerics.compile else {})
@@ -111,10 +118,27 @@ class Arrangement:
             raise PlanError(f"{fact}; start a multiple of {self.team} ranks")
         return depth, max(1, ranks // self.team // depth) if self.width is None else self.width
 
-    def require_open(self) -> None:
-        """Refuse arguments beside a plan, which sets them itself."""
-        if given := list(self.given):
-            raise PlanError(f"plan= sets {given[0]} (given too: {', '.join(given)}); leave it out, or plan with it")
+    def require_open(self, plan: Plan | Planned) -> None:
+        """Refuse arguments beside a plan that sets them. Raises: as `require_plan`."""
+        require_plan(plan, self.given if self.schedule != AUTO else {"schedule": AUTO, **self.given})
+
+
+def require_plan(plan: Plan | Planned, given: Mapping[str, Any]) -> None:
+    """Refuse what is no plan, and arguments beside it that it sets.
+
+    What `pipelined.plan` returns sets every one; a `Plan` leaves `recompute` and `layout` open.
+
+    Args:
+        given: the other arguments of the call that arrange its job, by name; None: open.
+    Raises:
+        UsageError: the message names them.
+    """
+    if not isinstance(plan, Plan | Planned):
+        fact = f"plan is {plan!r:.40}, which is no plan"
+        raise UsageError(f"{fact}; give a pipelined.Plan, or the result of pipelined.plan")
+    is_open = () if isinstance(plan, Planned) else ("recompute", "layout")
+    if twice := [name for name, value in given.items() if value is not None and name not in is_open]:
+        raise PlanError(f"plan= sets {twice[0]} (given too: {', '.join(twice)}); leave it out, or plan with it")
 
 
 def first_batch(feed: JobFeed) -> Batch:
@@ -126,10 +150,9 @@ def first_batch(feed: JobFeed) -> Batch:
     return batch
 
 
-def require(planned: Planned, identity: Mapping[str, Any], feed: JobFeed, launch: Launch) -> None:
-    """Refuse another model, number of ranks or rows of a microbatch than those that were planned."""
-    planned.content.require(Path("plan="), identity, launch.world_size)
-    rows = feed.rows_each(planned.plan.total_microbatches)
-    if rows != planned.plan.rows:
-        fact = f"the plan is for microbatches of other rows (rows planned: {planned.plan.rows}, rows: {rows})"
+def require_rows(plan: Plan, feed: JobFeed) -> None:
+    """Refuse a plan for microbatches of other rows than the batches give."""
+    rows = feed.rows_each(plan.total_microbatches)
+    if rows != plan.rows:
+        fact = f"the plan is for microbatches of other rows (rows planned: {plan.rows}, rows: {rows})"
         raise PlanError(f"{fact}; plan for these batches")

@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipelined.api.arrangement import Arrangement, first_batch, require
+from pipelined.api.arrangement import Arrangement, first_batch, require_rows
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.laboratory.plan import plan_to_train
@@ -35,6 +36,7 @@ from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.refusal import refuse
 from pipelined.process.run import outside_of_a_loop, run
 from pipelined.process.stop_request import StopRequest
+from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.own.load import SomeSchedule
 from pipelined.schedules.parts.knobs import Value
@@ -49,7 +51,7 @@ def train(
     *,
     loss: Loss,
     optimizer: OptimizerBuilder,
-    plan: Planned | None = None,
+    plan: Plan | Planned | None = None,
     schedule: SomeSchedule | None = None,
     depth: int | None = None,
     width: int | None = None,
@@ -89,7 +91,7 @@ def train(
         batches: (inputs, targets) of each whole step, equal on all ranks, repeated if they can be; or a `Feed`.
         loss: the mean loss of one microbatch, from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
-        plan: the result of `pipelined.plan`, which sets schedule, sizes, recompute and knobs: leave these out.
+        plan: a `Plan` in place of schedule, sizes and knobs; that of `pipelined.plan` sets recompute and layout, too.
         schedule: a name, a .py file or .csv table, or a class, function or module of your own; default: one_f_one_b.
             "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
@@ -143,28 +145,27 @@ def _prepared(arguments: Mapping[str, Any]) -> tuple[Launch, WholeRun]:
 
 def _work(arguments: Mapping[str, Any], user: UserJob, launch: Launch) -> WholeRun:
     feed, wanted = job_feed(arguments["batches"]), Arrangement.of_call(arguments)
-    planned = _planned(arguments, user, feed, wanted, launch)
-    plan = wanted.plan(launch, feed) if planned is None else planned.plan
+    arranged = _arranged(arguments, user, feed, wanted, launch)
+    planned, plan = (arranged, arranged.plan) if isinstance(arranged, Planned) else (None, arranged)
+    if arguments["plan"] is not None:
+        require_rows(plan, feed)
     feed.configure(plan.rows, user.numerics.dtype, cached_steps=2 + steps_to_fill(plan.shape))
     model = (user if planned is None else replace(user, layout=None)).bind(feed.inputs(0, 0), plan)
     if planned is not None:
-        require(planned, model.identity(), feed, launch)
+        planned.content.require(Path("plan="), model.identity(), launch.world_size)
     job = user.arranged(model, feed, plan, wanted.recompute if planned is None else planned.recompute)
     return WholeRun.of_call(arguments, job=job, feed=feed, steps=_steps(arguments["steps"], arguments["batches"]))
 
 
-def _planned(
+def _arranged(
     arguments: Mapping[str, Any], user: UserJob, feed: JobFeed, wanted: Arrangement, launch: Launch
-) -> Planned | None:
-    """The plan that is given, or found for "auto"; None: the arguments are the arrangement."""
+) -> Plan | Planned:
+    """The arrangement of the job: the plan that is given, or found for "auto", or that of the other arguments."""
     if (plan := arguments["plan"]) is not None:
-        if not isinstance(plan, Planned):
-            fact = f"plan is {plan!r:.40}, which pipelined.plan did not return"
-            raise UsageError(f"{fact}; give its result, or schedule=, depth= and the other sizes instead of a plan")
-        wanted.require_open()
+        wanted.require_open(plan)
         return plan
     if not wanted.is_planned:
-        return None
+        return wanted.plan(launch, feed)
     batch = first_batch(feed)
     whole = bind(user.model, user.loss, user.seed, batch[0])
     return plan_to_train(whole, batch, arguments["optimizer"], numerics=user.numerics, wanted=wanted, launch=launch)

@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from pipelined.api.arrangement import require_plan
 from pipelined.api.background import BackgroundRanks, RankWork, check_world
 from pipelined.api.data.batch import Batch, BatchError, slice_rows
 from pipelined.api.data.batches import StepFeed
@@ -47,8 +48,8 @@ class LoopTrainer:
 
     Args:
         model: a `Sequential`, or what it is made of.
-        plan: the arrangement, or the result of `pipelined.plan`, which also sets `recompute`. Its world size must be
-            the number of ranks that were started. Without a launcher all ranks run in this process.
+        plan: the arrangement, or the result of `pipelined.plan`, which also sets `recompute` and `layout`. Its world
+            size must be the number of ranks that were started. Without a launcher all ranks run in this process.
         example: the inputs of one microbatch, to weigh layers by operations, not parameters, and check that they chain.
         loss, optimizer, layout, dtype, autocast, recompute, compile, seed, clip, lr_scheduler, all_reduce, exact_sums,
             shard_optimizer, offload_optimizer, delayed_update, masters, compress, transport, share_devices: as `train`.
@@ -86,18 +87,15 @@ class LoopTrainer:
         share_devices: bool = False,
     ):
         self._launch = replace(detect(os.environ, transport), share_devices=share_devices)
-        if not isinstance(plan, Plan | Planned):
-            fact = f"plan is {plan!r:.40}, which is no plan"
-            raise UsageError(f"{fact}; give a pipelined.Plan, or the result of pipelined.plan")
+        require_plan(plan, {"recompute": recompute, "layout": layout})
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
         check_world(self._launch, self.plan.world_size)
         user = UserJob.of_call(locals())
         self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
         self._model = user.bind(example, self.plan)
         if planned is not None:
-            planned.content.require(Path("plan"), self._model.identity(), self._launch.world_size)
-            recompute = planned.recompute if recompute is None else recompute
-        self._job = user.arranged(self._model, self._feed, self.plan, recompute)
+            planned.content.require(Path("plan="), self._model.identity(), self._launch.world_size)
+        self._job = user.arranged(self._model, self._feed, self.plan, planned.recompute if planned else recompute)
         self._ranks: BackgroundRanks | None = None
         self._done = 0
         self._begin()
@@ -123,7 +121,9 @@ class LoopTrainer:
             self._ranks.close(error)
 
     def _call(self, name: str, work: RankWork[T]) -> Future[T]:
-        assert self._ranks is not None, "an AsyncTrainer is opened by `async with`"
+        if self._ranks is None:
+            remedy = "call it inside `async with pipelined.AsyncTrainer(...) as trainer:`"
+            raise UsageError(f"{name}() needs ranks, which this AsyncTrainer has not opened; {remedy}")
         return self._ranks.call(name, work)
 
     def _step(self, batch: Batch) -> Future[StepReport]:

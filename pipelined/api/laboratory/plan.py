@@ -93,9 +93,10 @@ def plan(
         UsageError: the layers do not chain, no plan fits the memory, or none has what it must have.
     Cost: some seconds for a small model where it is measured.
     """
+    arguments = locals()
     launch = replace(detect(os.environ, transport), share_devices=share_devices)
-    layers = _layers(locals())
-    request = _request(locals(), layers, launch)
+    layers = _layers(arguments)
+    request = _request(arguments, layers, launch)
     return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, "pipelined.plan"))
 
 

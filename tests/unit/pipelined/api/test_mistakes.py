@@ -1,5 +1,6 @@
 """What newcomers get wrong, against `pipelined.train`: refused before the first step with a remedy, or right."""
 
+import asyncio
 import itertools
 import math
 import re
@@ -32,6 +33,11 @@ def trained(layers, given=None, **more):
     settings = {"depth": 4, "microbatches": 4, "loss": nn.functional.mse_loss, "optimizer": adam}
     settings |= {"dtype": torch.float64, "seed": SEED, **more}
     return pp.train(layers, batches() if given is None else given, **settings)
+
+
+PLAN = pp.Plan("gpipe", depth=4, width=1, microbatch=4, microbatches=4)
+OPEN = {"depth": None, "microbatches": None}
+"""Of `trained`, where a plan sets them."""
 
 
 class NoTensor(nn.Module):
@@ -195,7 +201,28 @@ REFUSED = {
     "no microbatches": (four, {"microbatches": 0}, r"microbatches must be at least 1 \(it is 0\)"),
     "an unknown codec": (four, {"compress": "nope"}, "compress: unknown codec 'nope'; known: bf16, .*; or none"),
     "an unknown all-reduce": (four, {"all_reduce": "nope"}, "all_reduce: unknown .* 'nope'; known: auto, "),
-    "a plan that is a name": (four, {"plan": "gpipe"}, "plan is 'gpipe', which pipelined.plan did not return; give"),
+    "a plan that is a name": (four, {"plan": "gpipe"}, "plan is 'gpipe', which is no plan; give a pipelined.Plan"),
+    "a size beside a plan": (four, {"plan": PLAN}, r"plan= sets depth \(given too: depth, microbatches\); leave"),
+    "an arrangement to find beside a plan": (
+        four,
+        {"plan": PLAN, **OPEN, "schedule": "auto"},
+        r"plan= sets schedule \(given too: schedule\)",
+    ),
+    "a layout beside a plan of one rank": (
+        four,
+        {"plan": PLAN, **OPEN, "layout": "data"},
+        "one rank splits nothing .layout: data, tensor: 1.",
+    ),
+    "a plan for other rows": (
+        four,
+        {"plan": pp.Plan("gpipe", depth=4, width=1, microbatch=2, microbatches=4), **OPEN},
+        "the plan is for microbatches of other rows .rows planned: 2, rows: 4.; plan for these batches",
+    ),
+    "settings in one argument": (
+        four,
+        {"schedule": "chimera", "knobs": {"pipes": 4}},
+        "knobs is no argument, for each setting of a schedule is one; write pipes=4",
+    ),
     "a report that is a text": (four, {"report": "x"}, "report is 'x', which cannot be called; give a function"),
     "an unknown schedule": (four, {"schedule": "1f1b"}, "1f1b.*one_f_one_b"),
 }
@@ -224,6 +251,12 @@ def test_a_layer_in_place_of_a_row_is_refused():
 def test_a_trainer_refuses_what_is_no_plan():
     with pytest.raises(pp.UsageError, match=r"plan is 'gpipe', which is no plan; give a pipelined\.Plan, or"):
         pp.Trainer(four, "gpipe", loss=nn.functional.mse_loss, optimizer=adam)
+
+
+def test_an_async_trainer_that_is_not_open_says_how_to_open_it():
+    trainer = pp.AsyncTrainer(four, PLAN, loss=nn.functional.mse_loss, optimizer=adam)
+    with pytest.raises(pp.UsageError, match=r"state_dict\(\) needs ranks, .*; call it inside `async with pipelined\."):
+        asyncio.run(trainer.state_dict())
 
 
 def test_a_loss_that_raises_ends_with_exit_code_1_and_says_where(capfd):

@@ -249,12 +249,36 @@ def test_a_plan_is_trained_by():
         ({"recompute": False}, "plan= sets recompute"),
     ],
 )
-def test_an_argument_beside_a_plan_is_refused(settings, message, capsys):
+def test_an_argument_beside_a_planned_arrangement_is_refused(settings, message, capsys):
     found = mlp(ranks=1)
     with pytest.raises(SystemExit) as refused:
         trained(plan=found, **settings)
     assert refused.value.code == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("recompute", [None, True])
+def test_train_takes_a_plan_as_a_trainer_does_with_recompute_beside_it(recompute):
+    plan, plain = pp.Plan("gpipe", 2, 1, 6, 2), trained(schedule="gpipe", depth=2, microbatches=2)
+    assert trained(plan=plan, recompute=recompute).losses == plain.losses
+
+
+def test_a_layout_beside_a_plan_that_leaves_it_open_splits_the_layers():
+    plan, plain = pp.Plan("gpipe", 1, 1, 6, 2, tensor=2), trained(schedule="gpipe", depth=1, microbatches=2)
+    assert trained(plan=plan, layout="data").losses == pytest.approx(plain.losses, rel=1e-6)
+
+
+@pytest.mark.parametrize("name, value", [("recompute", False), ("layout", "data")])
+def test_a_trainer_refuses_what_a_planned_arrangement_sets_as_train_does(name, value):
+    found, settings = mlp(ranks=1), {"loss": nn.functional.cross_entropy, "optimizer": torch.optim.SGD}
+    with pytest.raises(pp.UsageError, match=rf"plan= sets {name} \(given too: {name}\); leave it out"):
+        pp.Trainer(LAYERS, found, **settings, **{name: value})
+
+
+def test_the_variables_of_plan_are_no_arguments():
+    with pytest.raises(pp.UsageError) as refused:
+        mlp(ranks=1, launches=1)
+    assert "did you mean" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

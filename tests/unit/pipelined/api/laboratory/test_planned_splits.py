@@ -159,7 +159,7 @@ def test_another_layout_than_the_plan_has_is_refused():
     found = pp.plan(LAYERS, STEP, ranks=2, tensor=2, layout="data", microbatches=1, width=1, costs={"flops": 1e8})
     settings = {"loss": nn.functional.cross_entropy, "optimizer": SGD}
     with pytest.raises(pp.UsageError, match=r"another layout \(layout: megatron, the plan's: data\); leave layout out"):
-        pp.Trainer(LAYERS, found, layout="megatron", **settings)
+        pp.Trainer(LAYERS, found.plan, layout="megatron", **settings)
     with pytest.raises(SystemExit, match=r"plan= sets tensor \(given too: tensor, layout\)") as ended:
         pp.train(LAYERS, [STEP], plan=found, tensor=2, layout="megatron", **settings)
     assert ended.value.code == 2
