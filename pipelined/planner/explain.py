@@ -61,7 +61,7 @@ def reason(result: SearchResult) -> str:
     return f"{text}, {ratio:.2f} x as fast as plain data parallelism"
 
 
-def planned(result: SearchResult, found: dict[str, Any]) -> PlanFile:
+def plan_file_of(result: SearchResult, found: dict[str, Any]) -> PlanFile:
     """The chosen plan, as the content of a plan file."""
     best = result.chosen
     memory = tuple(rank.total for rank in best.simulated.memory)
@@ -102,7 +102,7 @@ def as_text(result: SearchResult, found: dict[str, Any]) -> str:
 def as_json(result: SearchResult, found: dict[str, Any]) -> dict[str, Any]:
     """The result as JSON; times in seconds, sizes in bytes."""
     return {
-        **planned(result, found).plain(),
+        **plan_file_of(result, found).plain(),
         "candidates": result.considered,
         "too_big": result.too_big,
         "simulated": result.simulated,
@@ -126,21 +126,21 @@ def _plain(outcome: Outcome, result: SearchResult) -> dict[str, Any]:
 
 def _head(unit: str) -> str:
     return (
-        f"{'':>3} {'schedule':<{LABEL}}{'D':>4}{'W':>5}{'B':>5}{'N':>5}{'again':>6}{'step ms':>10}{unit + '/s':>12}"
-        f"{'compute':>9}{'idle':>7}{'sums':>7}{'MiB':>9}  limit"
+        f"{'':>3} {'schedule':<{LABEL}}{'D':>4}{'W':>5}{'B':>5}{'N':>5}{'recompute':>10}{'step ms':>10}"
+        f"{unit + '/s':>12}{'compute':>9}{'idle':>7}{'sums':>7}{'MiB':>9}  limit"
     )
 
 
 def _row(name: str, outcome: Outcome, result: SearchResult) -> str:
     plan, part = outcome.candidate.plan, shares(outcome)
     sizes = f"{plan.depth:>4}{plan.width:>5}{plan.microbatch:>5}{plan.microbatches:>5}"
-    again = "yes" if outcome.candidate.recompute else "no"
+    recompute = "yes" if outcome.candidate.recompute else "no"
     times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, result):>12,.0f}"
     where = f"{part['computing']:>9.0%}{part['idle']:>7.0%}{part['sums']:>7.0%}{outcome.memory / MIB:>9,.0f}"
     limit = limit_of(outcome, result.request.memory_limit)
     if outcome.tried_s is not None:
         limit += f"; tried: {outcome.tried_s * 1e3:.1f} ms"
-    return f"{name:>3} {outcome.candidate.label:<{LABEL}}{sizes}{again:>6}{times}{where}  {limit}"
+    return f"{name:>3} {outcome.candidate.label:<{LABEL}}{sizes}{recompute:>10}{times}{where}  {limit}"
 
 
 def _rate(outcome: Outcome, result: SearchResult) -> float:

@@ -28,7 +28,7 @@ from pipelined.training.rank_context import RankContext
 from transports import Message, TransportError
 
 T = TypeVar("T")
-AHEAD = 2
+QUEUED = 2
 """Instructions with a message, and weight halves, that wait in the queue of the device after the one that it computes.
 
 More messages would be held long before their instruction, and weight halves would not fill the gaps that come later.
@@ -85,7 +85,7 @@ class TrainWorker(Worker):
         origins = [origin for at in program for origin in self.origins(at).values()]
         self._messages = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
         self._instructions = instructions
-        self._room, self._local = asyncio.Semaphore(1 + AHEAD), asyncio.Semaphore(1 + LOCAL)
+        self._room, self._local = asyncio.Semaphore(1 + QUEUED), asyncio.Semaphore(1 + LOCAL)
         self._gradients = Counter(at.stage for at in program if at.op in "BW")
         self._queue = deque[tuple[Instruction, asyncio.Semaphore]]()
         """Queued instructions, and what bounds the number of their kind."""

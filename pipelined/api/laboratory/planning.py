@@ -14,7 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.measurement.codec import CodecCosts, ratio_of
 from pipelined.planner import PlanFile, PlannedModel, SearchRequest, SearchResult, Stated, search, write_plan
 from pipelined.planner.decide import TRIES
-from pipelined.planner.explain import as_json, as_text, planned
+from pipelined.planner.explain import as_json, as_text, plan_file_of
 from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
 from pipelined.planner.measured import MeasuredSearch
 from pipelined.process.exit import USAGE
@@ -188,7 +188,7 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
             asynchronous=request.stale,
         )
         answer = search(wanted, progress)
-        return Planned(planned(answer, request.costs.plain()), answer)
+        return Planned(plan_file_of(answer, request.costs.plain()), answer)
     if compiles:
         require_compiler()
     return _Measuring(model, launch, request, tries, progress).run(command)
@@ -238,6 +238,6 @@ class _Measuring:
         best, costs = await measured.run(transport) or (None, {})
         if self._tries:
             best = await try_best(transport, model, self._launch, best, most=self._tries, progress=progress)
-        content = None if best is None else planned(best, costs)
+        content = None if best is None else plan_file_of(best, costs)
         plain = await broadcast(transport, "planned", content and content.plain())
         return Planned(content or PlanFile.of(plain, model.fixed.get("schedule")), best)

@@ -28,7 +28,7 @@ class MessageSource(Protocol):
     def requested(self, peer: int, key: Key) -> "asyncio.Task[Message] | None": ...
 
 
-AHEAD = 2
+REQUESTED = 2
 """Messages that a worker requests before it needs them; also the peak extra memory, in messages."""
 
 
@@ -73,7 +73,7 @@ class Prefetcher:
         return self._requests.get((peer, key))
 
     def _request(self) -> None:
-        while self._expected and len(self._requests) < AHEAD:
+        while self._expected and len(self._requests) < REQUESTED:
             peer, key = self._expected.popleft()
             self._requests[peer, key] = self._actor.start(self._receive(peer, key))
 

@@ -40,6 +40,13 @@ def test_flags_of_the_program_make_the_model_and_hold_what_they_say(capsys):
     assert {(row["schedule"], row["depth"], row["recompute"]) for row in told["best"]} == {("chimera", 4, True)}
 
 
+def test_the_table_names_recomputation_as_its_flag_does(capsys):
+    assert main([*STATED, "--schedule", "chimera", "--depth", "4", "--recompute"]) == 0
+    head, *rows = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    place = head.index(" recompute") + len(" recompute")
+    assert {row[:place].split()[-1] for row in rows[:-1]} == {"yes"}
+
+
 def test_a_schedule_without_a_flush_is_planned_only_where_it_is_requested(capsys):
     asked = [*STATED, "--schedule", "pipedream_2bw", "--depth", "4"]
     assert main([*asked, "--stale"]) == 0

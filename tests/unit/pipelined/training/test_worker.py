@@ -23,7 +23,7 @@ from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
-from pipelined.training.worker import AHEAD, LOCAL, StageFailed, TrainWorker
+from pipelined.training.worker import LOCAL, QUEUED, StageFailed, TrainWorker
 from transports.local import world
 
 COSTS = Costs(forward=3.0, backward=7.0, backward_input=4.0, backward_weight=2.0)
@@ -245,7 +245,7 @@ def test_a_backward_has_the_scale_of_its_step_over_the_microbatches_of_an_update
     assert scales == [1 / 4, 8 / 4]
 
 
-@pytest.mark.parametrize(("depth", "rank", "ahead"), [(2, 1, AHEAD), (2, 0, LOCAL), (1, 0, LOCAL)])
+@pytest.mark.parametrize(("depth", "rank", "ahead"), [(2, 1, QUEUED), (2, 0, LOCAL), (1, 0, LOCAL)])
 def test_a_schedule_is_two_instructions_with_messages_ahead_of_the_device_or_many_without(depth, rank, ahead):
     """More messages would be taken, and held, long before their instruction; others hold nothing until they begin."""
     plan, queued, found = Plan("gpipe", depth, 1, 1, 2 * LOCAL), [0] * depth, [[] for _ in range(depth)]
@@ -296,4 +296,4 @@ def test_weight_halves_do_not_run_far_ahead_of_the_device():
                 queued.append(worker)
 
     run_virtual(main())
-    assert max(found) == AHEAD
+    assert max(found) == QUEUED
