@@ -12,10 +12,11 @@ from typing import Any
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
+from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.pricing.virtual_worker import Demands, DueMessages, GroupMessages, Platform, VirtualWorker
+from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.programs.proof.deadlock import MESSAGES
 from pipelined.programs.step_totals import STEP_TOTALS
 from pipelined.programs.update_rule import UpdateRule

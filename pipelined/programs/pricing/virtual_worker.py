@@ -6,35 +6,15 @@ sending.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from pipelined.aio.clock import VirtualClock
+from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.pricing.timeline import Timed
 from pipelined.schedules import StageMap, Worker
 from pipelined.schedules.parts.worker import At
-
-
-class DueMessages:
-    """The messages that a worker waits for with a limit: those that are due next in the checked order of its schedule.
-
-    Args:
-        program: that order, weight halves included; with an empty one no message is due.
-    """
-
-    def __init__(self, program: Iterable[Instruction] = ()):
-        self._halves: dict[Instruction, int] = {}
-        halves = 0
-        for instruction in program:
-            if instruction.op == "W":
-                halves += 1
-            else:
-                self._halves[instruction] = halves
-
-    def covers(self, instruction: Instruction, halves: int) -> bool:
-        """Whether an instruction is due after `halves` weight halves: at most that many precede it in the order."""
-        return self._halves.get(instruction, math.inf) <= halves
 
 
 class Platform(Protocol):

@@ -3,10 +3,10 @@
 import pytest
 
 from collectives import Links
+from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.pricing.virtual_worker import DueMessages
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.schedules.chimera_w import PATIENCE
