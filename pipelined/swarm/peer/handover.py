@@ -26,7 +26,7 @@ class Handover:
     def __init__(self, state: StageState):
         self._state = state
 
-    async def find_successor(self, others: Iterable[Peer], client: MemberClient, limit: float) -> str | None:
+    async def hand_over_sum(self, others: Iterable[Peer], client: MemberClient, limit: float) -> str | None:
         """Send this peer's sum to one of these peers. Returns the successor's name; None: no peer accepted it.
 
         Args:

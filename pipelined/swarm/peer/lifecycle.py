@@ -183,12 +183,12 @@ class Drain:
         """Whether no other peer has the stage's state."""
         return all(peer.name == self._name for peer in self._view.holding(stage))
 
-    async def find_successor(self, replica: Replica, client: MemberClient) -> str | None:
+    async def hand_over_sum(self, replica: Replica, client: MemberClient) -> str | None:
         """Send this peer's sum to another peer of the stage. Returns its name; None: no need, or no time."""
         view = self._view
         while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.committed):
             limit = max(RETRY_S, self.left_s)
-            successor = await replica.handover.find_successor(view.serving(replica.index), client, limit)
+            successor = await replica.handover.hand_over_sum(view.serving(replica.index), client, limit)
             if successor is not None or self.left_s <= 0:
                 return successor
             await view.next_change(RETRY_S)

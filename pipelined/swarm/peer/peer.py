@@ -242,7 +242,7 @@ class StagePeer:
         self._on(PeerEvent.RELIEVED)
         await self._announce(registration, replica.index)
         last = self._drain.is_last(replica.index)
-        if not last and (successor := await self._drain.find_successor(replica, self._client)):
+        if not last and (successor := await self._drain.hand_over_sum(replica, self._client)):
             await self._announce(registration, replica.index, successor)
         if last and self._saver.saves and replica.step > 0:
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
