@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from typing import NoReturn
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
@@ -219,8 +220,8 @@ class Readmission:
         view = self._view
         return self._name in view.peers or not registration.revision or view.revision < registration.revision
 
-    async def check(self, registration: Registration) -> None:
-        """Find out why the record is gone.
+    async def raise_why_gone(self, registration: Registration) -> NoReturn:
+        """Find out why the record is gone, and raise that.
 
         Raises:
             LeaseLost: the lease ended, and the record with it. PeerEvicted: only the record is gone. CutOff: the

@@ -113,7 +113,7 @@ class StagePeer:
                 leaving.cancel()
         except NoLongerValid:
             if not self._readmission.is_member(registration):
-                await self._readmission.check(registration)
+                await self._readmission.raise_why_gone(registration)
             if self._drain.left_s > 0:
                 raise
 
