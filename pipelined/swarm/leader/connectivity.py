@@ -16,9 +16,10 @@ from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evictions import MAX_DOUBLINGS, Evictor
+from pipelined.swarm.leader.term import resign
 from pipelined.swarm.messaging.client import MemberClient, Probe
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
-from pipelined.swarm.records.members import LEADER, Peer
+from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Rejected
 
@@ -85,7 +86,9 @@ class ConnectivityCheck:
         unreachable = set(await self._probe.unreachable(peer for peers in stages for peer in peers))
         here = [[peer for peer in peers if view.is_here(peer)] for peers in stages]
         if self._is_to_resign(here, unreachable):
-            await self._resign(name.term)
+            self._resigned, why = True, "no peer of a stage, or less than half of all peers, can be reached"
+            warn("leadership given up", term=name.term, why=why)
+            await resign(view, name.term)
         elif members is not None:
             reachable = [peer for peers in here for peer in peers if peer.name not in unreachable]
             reports = await self._reports(name, reachable)
@@ -128,12 +131,6 @@ class ConnectivityCheck:
         """Whether this leader reaches no peer of a stage, or fewer than half of all, and another trainer could lead."""
         unreachable_stage = any(peers and {peer.name for peer in peers} <= unreachable for peers in stages)
         return (unreachable_stage or 2 * len(unreachable) > sum(map(len, stages))) and len(self._view.trainers) > 1
-
-    async def _resign(self, term: int) -> None:
-        """Give up leadership: another trainer may reach the peers that this one cannot."""
-        self._resigned = True
-        warn("leadership given up", term=term, why="no peer of a stage, or less than half of all peers, can be reached")
-        await self._view.directory.transact({LEADER: term}, {}, [LEADER])
 
 
 def overdue(reports: Mapping[str, Reach], limit: Callable[[str], float]) -> dict[str, frozenset[str]]:

@@ -25,7 +25,7 @@ from pipelined.swarm.leader.commit import CommitLoop, NextHead, Reassigned, Repe
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rebalance, RebalanceTimer, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner
-from pipelined.swarm.leader.term import LeadershipLost, Term
+from pipelined.swarm.leader.term import LeadershipLost, Term, resign
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.messaging.fields import Malformed
@@ -160,7 +160,8 @@ class Leader:
         """
         view = self._view
         if not self._can_begin:
-            await self._term.resign("the directory's head cannot be read, and this trainer remembers no other")
+            await resign(view, self._term.number)
+            raise LeadershipLost("the directory's head cannot be read, and this trainer remembers no other")
         if view.head is None:
             await self._commit(await self._term.run(self._first_head()), view.head_revision)
         await view.wait_for_model(self._rules.digest)

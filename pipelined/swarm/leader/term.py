@@ -6,7 +6,7 @@ that has not yet seen its replacement changes nothing.
 
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Conflict, CutOff
@@ -75,8 +75,11 @@ class Term:
             except CutOff:
                 await self._clock.sleep(RETRY_S)
 
-    async def resign(self, why: str) -> NoReturn:
-        """Delete the leader's key. Raises LeadershipLost: always."""
-        with suppress(Conflict, CutOff):
-            await self._view.directory.transact({LEADER: self.number}, {}, [LEADER])
-        raise LeadershipLost(why)
+
+async def resign(view: SwarmView, term: int) -> None:
+    """Delete the leader's key of this term, as another trainer may be able to lead.
+
+    Does nothing if the key is of another term, or the directory is cut off.
+    """
+    with suppress(Conflict, CutOff):
+        await view.directory.transact({LEADER: term}, {}, [LEADER])
