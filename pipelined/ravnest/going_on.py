@@ -90,30 +90,47 @@ def following(
         newcomers: late clusters and new backups. Late ones that are left and have received no committed
             round are late again.
     """
-    late = newcomers.late
-    heard = [each for each in sorted(stops) if rounds or each < clusters.established]
-    unheard = [each for each in sorted(stops) if each not in heard]
-    again, next_ = clusters.going.again, clusters.begun.step + len(clusters.going.again)
-    done, apart = stops[heard[0]].done, [stops[each].apart for each in heard]
-    missing = {*again[done - clusters.begun.step :]}
-    if not rounds:
-        missing |= {step for each, steps in enumerate(clusters.going.apart) if each not in heard for step in steps}
-    trained = {step for steps in apart for step in steps}
-    end = max(next_, done, *(step + 1 for step in trained), 0)
-    missing |= {*range(max(next_, done), end)}
-    missing -= trained
+    averaged = [each for each in sorted(stops) if rounds or each < clusters.established]
+    never_averaged = [each for each in sorted(stops) if each not in averaged]
+    since_round = {each: stops[each].steps_since_round for each in averaged}
+    missing, end = _missing_steps(clusters, rounds, stops[averaged[0]].done, since_round)
     going = GoingOn(
         clusters=clusters.number,
         rounds=rounds,
-        late=len(unheard) + len(late),
-        again=sorted(missing),
-        apart=apart if len(heard) > 1 else [[]],  # a cluster alone has what all have
+        late=len(never_averaged) + len(newcomers.late),
+        steps_to_repeat=missing,
+        steps_since_round=[*since_round.values()] if len(averaged) > 1 else [[]],  # a cluster alone has what all have
     )
-    order = [*heard, *unheard]
-    backed = [*clusters.backups, *newcomers.backups]
-    backups = [each._replace(cluster=order.index(each.cluster)) for each in backed if each.cluster in order]
-    rows = [*(clusters.rows[each] for each in order), *late]
+    rows, backups = _rows_and_backups(clusters, [*averaged, *never_averaged], newcomers)
     return Clusters(number, rows, Version(end - len(missing), ""), going, backups)
+
+
+def _missing_steps(
+    clusters: Clusters, rounds: int, done: int, since_round: Mapping[int, Sequence[int]]
+) -> tuple[list[int], int]:
+    """The steps that no remaining cluster has trained, and the step from which on none is trained.
+
+    Args:
+        done: steps before the last committed round; see `ClusterStop`.
+        since_round: by number of each remaining cluster that has the average, the steps that it trained since.
+    """
+    repeated, begun = clusters.going.steps_to_repeat, clusters.begun.step
+    missing, undealt = {*repeated[done - begun :]}, begun + len(repeated)
+    if not rounds:  # what the clusters before had trained since their last round is in no average yet
+        for number, steps in enumerate(clusters.going.steps_since_round):
+            missing |= {*steps} if number not in since_round else set()
+    trained = {step for steps in since_round.values() for step in steps}
+    end = max(undealt, done, *(step + 1 for step in trained), 0)
+    return sorted((missing | {*range(max(undealt, done), end)}) - trained), end
+
+
+def _rows_and_backups(
+    clusters: Clusters, order: Sequence[int], newcomers: Newcomers
+) -> tuple[list[list[StagePlace]], list[BackupPlace]]:
+    """The rows of the remaining clusters, in this order, then of the late ones; and the backups by the new numbers."""
+    backups = [*clusters.backups, *newcomers.backups]
+    kept = [each._replace(cluster=order.index(each.cluster)) for each in backups if each.cluster in order]
+    return [*(clusters.rows[each] for each in order), *newcomers.late], kept
 
 
 def rules_of(request: PoolRequest, nodes: Iterable[NodeRecord]) -> StageRules:

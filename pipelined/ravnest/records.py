@@ -151,13 +151,13 @@ class Clusters(Record):
     def step_of(self, cluster: int, step: int) -> int:
         """The step of the training that is this step of one of these clusters."""
         turn = cluster + step * len(self.rows)
-        again = self.going.again
-        return again[turn] if turn < len(again) else self.begun.step + turn
+        repeated = self.going.steps_to_repeat
+        return repeated[turn] if turn < len(repeated) else self.begun.step + turn
 
     def own_step(self, cluster: int, step: int) -> int | None:
         """The inverse of `step_of`: a step of the training by a cluster's count; None: it is not this cluster's."""
-        again = self.going.again
-        turn = again.index(step) if step in again else step - self.begun.step
+        repeated = self.going.steps_to_repeat
+        turn = repeated.index(step) if step in repeated else step - self.begun.step
         dealt = turn >= 0 and turn % len(self.rows) == cluster
         own = turn // len(self.rows)
         return own if dealt and self.step_of(cluster, own) == step else None
@@ -288,13 +288,13 @@ class ClusterStop(Record):
         clusters: number of the clusters that it belongs to.
         done: steps of the training done before the last committed round, of one cluster alone before its end: all
             of them are in its parameters.
-        apart: the steps that it trained since, and that are in no average.
+        steps_since_round: the steps that it trained since, and that are in no average.
     """
 
     clusters: int
     done: int
-    apart: list[int] = field(metadata={"kind": list})
+    steps_since_round: list[int] = field(metadata={"kind": list, "stored": "apart"})
 
     def __post_init__(self) -> None:
-        if not are_steps(self.apart):
-            raise ValueError(f"ClusterStop.apart: no steps (got: {self.apart!r:.80})")
+        if not are_steps(self.steps_since_round):
+            raise ValueError(f"ClusterStop.apart: no steps (got: {self.steps_since_round!r:.80})")

@@ -180,7 +180,7 @@ class Supervision:
         next_ = following(view.settled(clusters), view.next_number, rounds, stops, self._newcomers)
         if lost := view.missing(clusters):
             fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
-            self._say(f"{fact}, steps to train again: {len(next_.going.again)}")
+            self._say(f"{fact}, steps to train again: {len(next_.going.steps_to_repeat)}")
         undone = next(f"{number}" for number in range(len(clusters.rows)) if number not in view.digests(clusters))
         expected = {CLUSTERS: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
         with suppress(Conflict):

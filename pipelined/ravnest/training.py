@@ -110,7 +110,7 @@ class ClusterTraining:
         With one cluster alone a round is what it saves after a span.
         """
         *earlier, last = (self.steps_at(clusters, number + 1) for number in range(self.rounds_of(clusters)))
-        whole = max(self.begin + len(clusters.going.again), self.begin + 1)
+        whole = max(self.begin + len(clusters.going.steps_to_repeat), self.begin + 1)
         return [*(steps if steps >= whole else 0 for steps in earlier), last]
 
     def stopped(self, clusters: Clusters, number: int, done: int, rounds: int) -> ClusterStop:
@@ -122,9 +122,10 @@ class ClusterTraining:
         """
         if len(clusters.rows) == 1:
             return ClusterStop(clusters.number, self.begin + done, [])
-        apart = [] if rounds or number >= len(clusters.going.apart) else [*clusters.going.apart[number]]
-        apart += [clusters.step_of(number, own) for own in range(self.done_at(clusters, number, rounds), done)]
-        return ClusterStop(clusters.number, self.steps_at(clusters, rounds), apart)
+        before = clusters.going.steps_since_round
+        since = [] if rounds or number >= len(before) else [*before[number]]
+        since += [clusters.step_of(number, own) for own in range(self.done_at(clusters, number, rounds), done)]
+        return ClusterStop(clusters.number, self.steps_at(clusters, rounds), since)
 
     def weight(self, clusters: Clusters, number: int, round_: int, last: int) -> float | None:
         """The weight of one of these clusters in a round; None: that of each is the same.
@@ -135,8 +136,8 @@ class ClusterTraining:
         done, late = partial(self.done_at, clusters), len(clusters.rows) - clusters.established
         steps = [done(each, round_) - done(each, last) for each in range(len(clusters.rows))]
         if last < clusters.opening:
-            apart = [*map(len, clusters.going.apart), *[0] * late]
-            steps = [own + before for own, before in zip(steps, apart, strict=True)]
+            since = [*map(len, clusters.going.steps_since_round), *[0] * late]
+            steps = [own + before for own, before in zip(steps, since, strict=True)]
         if not self.by_microbatches or not any(steps):
             steps = [1] * clusters.established + [int(round_ > clusters.opening)] * late
         return None if len({*steps}) == 1 else steps[number] / sum(steps)

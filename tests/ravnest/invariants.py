@@ -98,7 +98,7 @@ class StepsOfClusters:
 
     def follow(self, clusters):
         """These clusters go on from others, or from a save."""
-        number, step, again = clusters.number, clusters.begun.step, {*clusters.going.again}
+        number, step, again = clusters.number, clusters.begun.step, {*clusters.going.steps_to_repeat}
         begun = [{*range(step)} for _ in clusters.rows]
         if clusters.going.clusters:
             before = self._clusters[clusters.going.clusters]

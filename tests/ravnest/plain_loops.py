@@ -152,8 +152,12 @@ class Chain:
         if stopped is not None and len(clusters.rows) == 1:
             many.append(stopped.done - clusters.begun.step)
         elif stopped is not None:
-            before = 0 if rounds or number >= clusters.established else len((*clusters.going.apart, *[[]] * 99)[number])
-            many.append(training.done_at(clusters, number, rounds) + len(stopped.apart) - before)
+            before = (
+                0
+                if rounds or number >= clusters.established
+                else len((*clusters.going.steps_since_round, *[[]] * 99)[number])
+            )
+            many.append(training.done_at(clusters, number, rounds) + len(stopped.steps_since_round) - before)
         elif rounds:
             many.append(training.done_at(clusters, number, rounds))
         return max(many, default=0)

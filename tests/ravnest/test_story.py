@@ -138,7 +138,7 @@ def test_a_story_in_which_others_train_a_step_again_that_is_in_an_average_fails(
 
     def with_the_first(*arguments):
         found = going_on(*arguments)
-        return replace(found, going=found.going._replace(again=sorted({0, *found.going.again})))
+        return replace(found, going=found.going._replace(steps_to_repeat=sorted({0, *found.going.steps_to_repeat})))
 
     monkeypatch.setattr(supervision, "following", with_the_first)
     with pytest.raises(AssertionError, match=r"begin with \[0, .* and train again \[0, "):

@@ -55,15 +55,15 @@ class GoingOn(NamedTuple):
         clusters: the number of those before; 0: these begin anew, or with what was saved.
         rounds: how many rounds of those are committed.
         late: how many clusters are new, the last ones: they begin with the average of the first round.
-        again: steps before those that are next, which the clusters that are left have not trained: they come first.
-        apart: of each cluster that goes on, the steps in its parameters that are in no average.
+        steps_to_repeat: steps before the next ones, which no remaining cluster has trained: they come first.
+        steps_since_round: of each cluster that goes on, the steps in its parameters that are in no average.
     """
 
     clusters: int = 0
     rounds: int = 0
     late: int = 0
-    again: Sequence[int] = ()
-    apart: Sequence[Sequence[int]] = ()
+    steps_to_repeat: Sequence[int] = ()
+    steps_since_round: Sequence[Sequence[int]] = ()
 
 
 def are_steps(value: object) -> bool:
@@ -79,13 +79,15 @@ def read_going(value: object, rows: int) -> GoingOn:
         or [type(each) for each in going[:3]] != 3 * [int]
         or min(going[:3]) < 0
         or going.late >= max(1, rows)
-        or not are_steps(going.again)
-        or not isinstance(going.apart, (list, tuple))
-        or not all(map(are_steps, going.apart))
-        or (len(going.apart) != rows - going.late if going.clusters else any(going))
+        or not are_steps(going.steps_to_repeat)
+        or not isinstance(going.steps_since_round, (list, tuple))
+        or not all(map(are_steps, going.steps_since_round))
+        or (len(going.steps_since_round) != rows - going.late if going.clusters else any(going))
     ):
         raise ValueError(f"Clusters.going: not how clusters go on (got: {value!r:.200})")
-    return going._replace(again=[*going.again], apart=[[*each] for each in going.apart])
+    return going._replace(
+        steps_to_repeat=[*going.steps_to_repeat], steps_since_round=[[*each] for each in going.steps_since_round]
+    )
 
 
 def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPlace:

@@ -112,9 +112,9 @@ def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
     """Two clusters, a round every 2 steps; after the first (steps 0-3) one trains 4 and 6, the other 5, and is lost."""
     training, clusters = training_of(12, 2, False), Clusters(3, [row("a"), row("b")])
     stopped = training.stopped(clusters, 0, 4, 1)
-    assert stopped.done == 4 and stopped.apart == [4, 6]
+    assert stopped.done == 4 and stopped.steps_since_round == [4, 6]
     next_ = following(clusters, 7, 1, {0: stopped}, Newcomers([row("c")]))
-    assert next_.begun.step == 6 and next_.going.again == [5] and next_.going.late == 1
+    assert next_.begun.step == 6 and next_.going.steps_to_repeat == [5] and next_.going.late == 1
     assert [next_.step_of(0, own) for own in range(3)] == [5, 8, 10]
     assert [next_.step_of(1, own) for own in range(3)] == [7, 9, 11]
 
@@ -123,6 +123,8 @@ def test_what_is_in_no_average_is_given_out_again_if_its_cluster_is_lost_before_
     training, clusters = training_of(12, 2, False), Clusters(3, [row("a"), row("b"), row("c")])
     stops = {n: training.stopped(clusters, n, 1, 0) for n in (0, 1)}
     second = following(clusters, 4, 0, stops)
-    assert second.going.again == [] and second.begun.step == 2 and second.going.apart == [[0], [1]]
+    assert (
+        second.going.steps_to_repeat == [] and second.begun.step == 2 and second.going.steps_since_round == [[0], [1]]
+    )
     third = following(second, 5, 0, {1: training.stopped(second, 1, 0, 0)})
-    assert third.going.again == [0] and third.begun.step == 1
+    assert third.going.steps_to_repeat == [0] and third.begun.step == 1

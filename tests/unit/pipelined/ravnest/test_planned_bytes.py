@@ -38,7 +38,7 @@ def test_each_of_several_clusters_holds_two_copies_of_a_round():
 
 
 def test_the_first_cluster_also_holds_the_moments_that_late_ones_get():
-    of = clusters(2, GoingOn(1, late=1, apart=[[]]))
+    of = clusters(2, GoingOn(1, late=1, steps_since_round=[[]]))
     assert planned(of) == ALONE + 4 * 800
     assert planned(of, (1, 0), "1a") == ALONE + 2 * 800
 
@@ -53,10 +53,10 @@ def test_the_other_places_hold_none_of_them():
 
 
 def test_a_new_backup_holds_what_it_gets_beside_what_it_began_with_and_as_many_messages_as_it_has_room_for():
-    of = clusters(going=GoingOn(1, apart=[[]]), room=5)
+    of = clusters(going=GoingOn(1, steps_since_round=[[]]), room=5)
     assert planned(of, name="spare", behind=2) == 5 * 800 + 5 * EACH
 
 
 def test_the_node_of_its_place_holds_a_copy_of_what_it_gives():
-    of = clusters(going=GoingOn(1, apart=[[]]), room=5)
+    of = clusters(going=GoingOn(1, steps_since_round=[[]]), room=5)
     assert planned(of, behind=2) == ALONE + 3 * 800

@@ -8,6 +8,7 @@ from pipelined.ravnest.records import (
     BackupPlace,
     ClusterProgress,
     Clusters,
+    ClusterStop,
     GoingOn,
     Holder,
     NodeRecord,
@@ -75,6 +76,12 @@ def test_steps_of_lost_clusters_come_first():
 def test_clusters_that_go_on_in_no_way_are_refused(going):
     with pytest.raises(ValueError, match=r"Clusters\.going"):
         Clusters.unpack(msgpack.packb({"number": 4, "rows": [STORED, OTHER_STORED], "begun": [6, ""], "going": going}))
+
+
+def test_the_steps_since_a_round_are_stored_as_earlier_releases_wrote_them():
+    stop = ClusterStop(4, 6, [7, 9])
+    assert msgpack.unpackb(stop.pack()) == {"clusters": 4, "done": 6, "apart": [7, 9]}
+    assert ClusterStop.unpack(stop.pack()) == stop
 
 
 def node(name, incarnation):
