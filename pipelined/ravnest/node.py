@@ -75,9 +75,12 @@ class RavnestNode:
         Raises:
             NameTaken: another process has this node's name. AgreedError: the training diverged.
         """
-        await beside(under_leases(self._node, NODES, self._lease_s, self._live), self.view.follow(), self._failure())
+        await beside(
+            under_leases(self._node, NODES, self._lease_s, self._run_registered), self.view.follow(), self._failure()
+        )
 
-    async def _live(self, registration: Registration) -> None:
+    async def _run_registered(self, registration: Registration) -> None:
+        """Take part under one lease; the end waits for the tasks that go on after the training."""
         async with Nursery() as leaving:
             await self._take_part(registration, leaving)
 
@@ -91,7 +94,7 @@ class RavnestNode:
         before, done = None, False
         while not done:
             assigned = self.view.wait_for(partial(self._assigned, record))
-            clusters, cluster, stage = await beside(assigned, self._tell_waits())
+            clusters, cluster, stage = await beside(assigned, self._print_waits())
             try:
                 async with self.view.while_holds(partial(self._is_intact, clusters, cluster)):
                     before = await self._train(registration, clusters, (cluster, stage), before, leaving)
@@ -109,8 +112,8 @@ class RavnestNode:
             self.saves.keep(clusters, before.state.tensors)
         self._say(f"{name}: cluster {cluster} has trained its last step{self._peak}")
 
-    async def _tell_waits(self) -> None:
-        """Say what this node waits for, as `train` writes it, whenever that changes."""
+    async def _print_waits(self) -> None:
+        """Print what this node waits for, as `train` writes it, whenever that changes."""
         said = ""
         while True:
             await self.view.wait_for(partial(self._waits_for_other, said))

@@ -98,7 +98,7 @@ class TrainerProcess:
         serve(self._endpoint, GetWork, self.leader.work)
         serve(self._endpoint, GetStage, self.leader.assign)
         serve(self._endpoint, Status, self._status)
-        living = under_leases(self._node, TRAINERS, self.rules.lease_s, self._live)
+        living = under_leases(self._node, TRAINERS, self.rules.lease_s, self._run_registered)
         await beside(self._over(), self.view.follow(), living, _failure(self._endpoint))
 
     @property
@@ -124,7 +124,7 @@ class TrainerProcess:
         await self.view.wait_for_model(self.rules.digest)
         await self.view.wait_for(lambda: self.is_over)
 
-    async def _live(self, registration: Registration) -> None:
+    async def _run_registered(self, registration: Registration) -> None:
         """Lead and train under one lease."""
         name, address, incarnation = self.name, self._endpoint.address, registration.incarnation
         await registration.put(TrainerRecord(name, address, incarnation, self.rules.digest))
