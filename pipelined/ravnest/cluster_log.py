@@ -155,8 +155,10 @@ class ClusterLog:
         try:
             return await first_of(work, wait(settled))
         except TransportError as error:
-            leaves_first = await self._is_late(wait(is_explained)) and (self._cluster > 0 or self._has_twin)
-            if leaves_first or await self._is_late(wait(is_explained)):
+            is_late = await self._is_late(wait(is_explained))
+            if is_late and self._cluster == 0 and not self._shares_place:  # others leave before it
+                is_late = await self._is_late(wait(is_explained))
+            if is_late:
                 raise error from None
         await wait(over)
         return None
@@ -170,7 +172,7 @@ class ClusterLog:
         return False
 
     @property
-    def _has_twin(self) -> bool:
+    def _shares_place(self) -> bool:
         """Whether another node holds this node's place, too."""
         place = self._own and self._clusters.place_of(self._own)
         return place is not None and len(self._view.remaining_at(self._clusters, *place)) > 1
