@@ -86,7 +86,7 @@ class BackedPlace:
         self.holder = RankHolder(world)
         self.copying: asyncio.Task[None] | None = None
         self._steps, self._ended_after = 0, -1
-        self._heard, self._gap = 0, 1
+        self._reported_steps, self._gap = 0, 1
 
     @property
     def is_second(self) -> bool:
@@ -112,16 +112,16 @@ class BackedPlace:
         number, rest = divmod(updates, self._every)
         if rest or not self.holder.has_twin:
             return
-        self._actor.start(self._tell(number))
+        self._actor.start(self._send_pace(number))
         if self.copying is not None and not self.copying.done():
             self._gap = min(number + FILL, self._most)
         elif number % CATCH_UP == 0:
             self._gap = max(1, self._gap - 1)
         with suppress(PeerLost):
-            while self._heard < number - self._gap:
-                await self.holder.receive(("pace", self._heard + 1))
-                self._heard += 1
+            while self._reported_steps < number - self._gap:
+                await self.holder.receive(("pace", self._reported_steps + 1))
+                self._reported_steps += 1
 
-    async def _tell(self, number: int) -> None:
+    async def _send_pace(self, number: int) -> None:
         with suppress(PeerLost):
             await self.holder.send(("pace", number))

@@ -228,15 +228,15 @@ def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_f
 def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slow_line(monkeypatch, room):
     """The state comes in many small messages, each after the reply to the one before; the place waits meanwhile."""
     monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK // 4)
-    told, steps, apart = BackedPlace._tell, {False: 0, True: 0}, []
+    send_pace, steps, apart = BackedPlace._send_pace, {False: 0, True: 0}, []
 
     async def counted(self, number):
         if "late" in story.tasks:
             steps[self.holder.is_backup] = number
             apart.append(steps[False] - steps[True])
-        await told(self, number)
+        await send_pace(self, number)
 
-    monkeypatch.setattr(BackedPlace, "_tell", counted)
+    monkeypatch.setattr(BackedPlace, "_send_pace", counted)
     layers = tuple(LayerSize(100, 8, 1 << 10, 1.0) for _ in range(LONG.model.layers))
     rules = StageRules(ahead=1, behind=STEPS_APART)
     sizes, giving = StageSizes(layers, rules), StageSizes(layers, replace(rules, gives=True))
