@@ -119,7 +119,7 @@ class ClusterFormer:
     async def _wait_for_nodes(self, view: RavnestView) -> None:
         """Wait until enough nodes wait for a cluster; after clusters were lost, until no node comes or leaves any more.
 
-        A node that is left leaves its lost cluster first, and joins again: then it lists all that it has saved.
+        A remaining node first leaves its lost cluster, then joins again, and so lists all that it has saved.
         """
         if (missing := self.nodes - len(view.free)) > 0:
             quiet = f" none has come for {self.return_s:g} s" if view.clusters else ""
