@@ -63,4 +63,4 @@ def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str
 def totals_bytes(plan: Plan, workload: Workload) -> int:
     """Bytes of the step totals, which all ranks sum at the end of a step."""
     names = [""] * (workload.tensors * plan.tensor)  # a norm of each member's piece
-    return len(StepTotals(names, plan.total_microbatches)) * TOTALS_ITEM
+    return len(StepTotals(names, plan.total_microbatches, 0 if plan.flushes else plan.depth)) * TOTALS_ITEM

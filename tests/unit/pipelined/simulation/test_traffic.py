@@ -1,6 +1,7 @@
 """Bytes on every link in a step: counted in real training, they are to the byte what was worked out before."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation.traffic import link_bytes, message_bytes
 from pipelined.simulation.workload import StageCosts, Workload
 from tests.numerics.arrangements import name
-from tests.numerics.plain import SEQUENCE, Case
-from tests.numerics.trained import on_every_rank
+from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
+from tests.numerics.trained import on_ranks
 
 CASES = [
     Case(schedule, 4, width, 4, chunks=2 if schedule == "interleaved" else 1)
@@ -20,18 +21,21 @@ CASES = [
 ]
 CASES += [Case("chimera", 2, 3, 1), Case("chimera", 4, 1, 5, pipes=4, tied=False), Case("zb_v", 4, 2, 3)]
 CASES += [Case("chimera", 4, 3, 4, scale="backward-halving"), Case("dualpipe", 4, 1, 8, recompute=True)]
+CASES += [Case("pipedream", 4, 2, 4), Case("pipedream_2bw", 4, 1, 4)]
 
 
 def counted(case, all_reduce):
     """Bytes by (from rank, to rank) in the second of two steps; what a rank tells itself is left out."""
 
-    async def second_step(trainer, transport):
+    async def second_step(trainer):
+        transport = trainer.context.actor.transport
         await trainer.step(0)
         before = Counter(transport.traffic.bytes_to)
         await trainer.step(1)
         return Counter(transport.traffic.bytes_to) - before
 
-    sent = on_every_rank(case, second_step, torch.float64, all_reduce=all_reduce)
+    job = case.job(torch.float64, all_reduce=all_reduce, optimizer_config=replace(OPTIMIZER, clip=0.0))
+    sent = on_ranks(job, second_step)
     return {(here, there): n for here, to in enumerate(sent) for there, n in to.items() if here != there}
 
 
