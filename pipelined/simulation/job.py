@@ -17,7 +17,7 @@ from pipelined.simulation.workload import Workload
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulatedJob:
     """A step to simulate; the arguments are those of `simulator.simulate`.
 
     The members of a team do the same at the same time, so the first of them stands for all. Costs are those of one
@@ -112,4 +112,4 @@ def with_costs(plan: Plan, workload: Workload, machine: Machine, recompute: bool
     """The plan with the costs of this workload on this machine, by which it then places its gradient sums."""
     if not plan.flushes:
         return plan
-    return replace(plan, costs=Job(plan, workload, machine, "gap", recompute, all_reduce="auto").costs)
+    return replace(plan, costs=SimulatedJob(plan, workload, machine, "gap", recompute, all_reduce="auto").costs)

@@ -22,7 +22,7 @@ from pipelined.programs.step_totals import STEP_TOTALS
 from pipelined.programs.update_rule import UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
-from pipelined.simulation.job import Job
+from pipelined.simulation.job import SimulatedJob
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.workload import Parameters
@@ -46,7 +46,7 @@ class GroupPlatform(Platform):
         group: the number of the group; it gives the ranks of the workers.
     """
 
-    def __init__(self, job: Job, hardware: Hardware, group: int):
+    def __init__(self, job: SimulatedJob, hardware: Hardware, group: int):
         self.job, self.hardware, self._group = job, hardware, group
         self._clock = VirtualClock()
         machine = job.machine
@@ -116,7 +116,7 @@ class Rank(ABC):
         return self._tasks.create_task(work, name=f"a sum of rank {self.rank}")
 
     async def sum(self, what: Hashable) -> None:
-        """Take part in a gradient sum, by its name in `Job.sums`, if it has other ranks."""
+        """Take part in a gradient sum, by its name in `SimulatedJob.sums`, if it has other ranks."""
         if len(self.hardware.sums.ranks(what)) > 1:
             await self.hardware.sums.join(what)
 

@@ -25,7 +25,7 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.programs.step_totals import STEP_TOTALS
 from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
-from pipelined.simulation.job import Job
+from pipelined.simulation.job import SimulatedJob
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import RankMemory, rank_memory
@@ -116,7 +116,7 @@ def simulate(
     Cost: about 40 µs per instruction of every worker; without a flush twice the instructions of the steps that fill the
         pipe.
     """
-    job = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce=all_reduce)
+    job = SimulatedJob(plan, workload, machine or Machine(), sync, recompute, all_reduce=all_reduce)
     prepared = prepare_group(plan, sync)
     if plan.flushes:
         ran, steps = run_virtual(_run(job, prepared, 1)), 1
@@ -147,7 +147,7 @@ class _Ran:
     seconds: float
 
 
-async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
+async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _Ran:
     """Run some steps, from one drain to the next."""
     plan, machine, stage_map = (
         job.plan,
@@ -179,7 +179,7 @@ async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
     return _Ran(timelines, tuple(done), VirtualClock().now())
 
 
-def _memory(job: Job, group: Timeline) -> list[RankMemory]:
+def _memory(job: SimulatedJob, group: Timeline) -> list[RankMemory]:
     """The memory of each worker of a group; for a dynamic schedule with a flush, the peak over all timings."""
     stage_map = job.plan.stage_map
     program = in_time(find(job.plan.schedule), stage_map) if job.plan.flushes else group.program

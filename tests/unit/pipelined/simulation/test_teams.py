@@ -14,7 +14,7 @@ from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
 from pipelined.programs.step_totals import STEP_TOTALS
 from pipelined.simulation.cores import VirtualCores
-from pipelined.simulation.job import Job
+from pipelined.simulation.job import SimulatedJob
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware
@@ -45,7 +45,7 @@ class MemberRank(FlushedRank):
 
 
 @dataclass(frozen=True)
-class EveryRank(Job):
+class EveryRank(SimulatedJob):
     """The job with the sums of all members."""
 
     def sums(self, steps=1):
