@@ -28,7 +28,7 @@ def test_a_team_sends_the_bytes_for_which_its_layout_was_chosen(tensor, microbat
     feed.configure(plan.rows, torch.float64, cached_steps=2)
     model = bind(LAYERS, nn.functional.mse_loss, 5, step[0][:ROWS], Team.of(plan, "auto", torch.float64))
     wanted = RowSearch(
-        row=list(zip(model._row.names, model._meta, strict=True)),
+        row=model.whole.meta_layers,
         aliases={},
         ranks=tensor,
         inputs=step[0][:ROWS].to("meta"),

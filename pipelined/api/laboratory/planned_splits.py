@@ -146,7 +146,7 @@ class PlannedSplits(PlannedLayers):
     def _search(self, plan: Plan, machine: Machine) -> RowSearch:
         assert isinstance(self.model, LayeredModel), "`splits` refuses others"
         return RowSearch(
-            row=SplitRow.meta_layers(self.model),
+            row=self.model.meta_layers,
             aliases=self.model.aliases,
             ranks=plan.tensor,
             inputs=meta_inputs(self.step[0], plan.rows, self.precision.dtype),

@@ -157,6 +157,11 @@ class LayeredModel:
         return len(self._row)
 
     @property
+    def meta_layers(self) -> list[tuple[str, nn.Module]]:
+        """The layers without values, on the meta device, by name."""
+        return list(zip(self._row.names, self._meta, strict=True))
+
+    @property
     def tied(self) -> frozenset[str]:
         """The names of parameters that several layers share."""
         return frozenset(self.aliases.values())
@@ -182,11 +187,7 @@ class LayeredModel:
 
     def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state as the same `nn.Sequential` names it, which repeats shared parameters under each of their names."""
-        names = [
-            f"{name}.{key}"
-            for name, layer in zip(self._row.names, self._meta, strict=True)
-            for key in layer.state_dict()
-        ]
+        names = [f"{name}.{key}" for name, layer in self.meta_layers for key in layer.state_dict()]
         return {name: tensors[self.aliases.get(name, name)] for name in names}
 
     def check_inputs(self, inputs: Any) -> None:

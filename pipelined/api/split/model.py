@@ -22,8 +22,8 @@ from pipelined.training.model import CountedLoss
 from pipelined.training.parameters import register_tensor
 
 
-class SplitRow(LayeredModel):
-    """A row of layers over T ranks; what it has of `LayeredModel` is the whole.
+class SplitRow:
+    """A row of layers over T ranks; as a `UserModel` it is the whole.
 
     Args:
         whole: the row with its loss; both use what it has built.
@@ -51,31 +51,54 @@ class SplitRow(LayeredModel):
         depth: int = 1,
         dtype: torch.dtype = torch.float32,
     ):
-        vars(self).update(vars(whole))
-        self.ranks, self.searched = ranks, layout == AUTO
-        layers = self.meta_layers(whole)
+        self.whole, self.ranks, self.searched = whole, ranks, layout == AUTO
+        layers = whole.meta_layers
         if layout == AUTO:
             starts = [stage.start for stage in partition(self.costs(1), depth)][1:]
             layout = RowSearch(
                 row=layers,
-                aliases=self.aliases,
+                aliases=whole.aliases,
                 ranks=ranks,
                 inputs=meta_inputs(example, rows, dtype),
                 dtype=dtype,
                 microbatches=microbatches,
                 starts=starts,
             ).layout()
-        self.split = split_row(layers, self.aliases, ranks, layout)
+        self.split = split_row(layers, whole.aliases, ranks, layout)
         for layer in self.split:
             if layer.row_shards > rows:
                 fact = f"more row shards than rows in a microbatch (layer {layer.name}, shards: {layer.row_shards}, "
                 raise UsageError(f"{fact}rows: {rows}); use larger microbatches, or split columns")
         self.parameters()
 
-    @staticmethod
-    def meta_layers(whole: LayeredModel) -> list[tuple[str, nn.Module]]:
-        """The layers of a row on the meta device, by name."""
-        return list(zip(whole._row.names, whole._meta, strict=True))
+    @property
+    def layers(self) -> int:
+        return self.whole.layers
+
+    @property
+    def tied(self) -> frozenset[str]:
+        return self.whole.tied
+
+    def costs(self, sequence: int) -> list[float]:
+        return self.whole.costs(sequence)
+
+    def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
+        return self.whole.build(layers, dtype, device, seed)
+
+    def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return self.whole.state_dict(tensors)
+
+    def check_inputs(self, inputs: Any) -> None:
+        self.whole.check_inputs(inputs)
+
+    def release(self) -> None:
+        self.whole.release()
+
+    def loss(self, output: Tree, targets: Tree) -> Any:
+        return self.whole.loss(output, targets)
+
+    def identity(self) -> Mapping[str, Any]:
+        return self.whole.identity()
 
     def described(self) -> str:
         """How every layer with parameters is split, and which are kept whole, in a line."""
@@ -100,7 +123,7 @@ class SplitRow(LayeredModel):
         for layer in self.split:
             for local, shards in layer.parameters().items():
                 alias = f"{layer.name}.{local}"
-                name = self.aliases.get(alias, alias)
+                name = self.whole.aliases.get(alias, alias)
                 first = found.setdefault(name, shards)
                 if (first.mesh, first.layout) != (shards.mesh, shards.layout):
                     fact = f"tied weights in two layouts ({name}: {first.layout}, {alias}: {shards.layout})"
@@ -134,7 +157,7 @@ class SplitRow(LayeredModel):
             pieces: a rank's pieces of the range's parameters, and its buffers.
             random: of the microbatch; None in an evaluation.
         """
-        at, wanted = ForwardPass(run, random), {self._row.names[number] for number in layers}
+        at, wanted = ForwardPass(run, random), {name for name, _ in self.whole.meta_layers[layers.start : layers.stop]}
         for layer in self.split:
             if layer.name.partition(".")[0] in wanted:
                 x = await layer.forward(at, x, self._own(layer.name, pieces))
@@ -167,7 +190,7 @@ class SplitRow(LayeredModel):
         for layer in self.split:
             tensors = {**dict(layer.module.named_parameters()), **dict(layer.module.named_buffers())}
             every = {name: f"{layer.name}.{name}" for name in tensors}
-            names[layer.name] = {name: self.aliases.get(full, full) for name, full in every.items()}
+            names[layer.name] = {name: self.whole.aliases.get(full, full) for name, full in every.items()}
         return names
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from pipelined.api.split.fronts import row_front
-from pipelined.api.split.model import SplitRow
 from pipelined.api.split.search import RowSearch
 from pipelined.errors import UsageError
 from pipelined.measurement.planned_bytes import team_records
@@ -21,8 +20,8 @@ CUTS = {"two layers": [[], [1]], "three layers": [[1, 2]], "tied": [[3]], "atten
 
 def chain_of(row, x, starts):
     return RowSearch(
-        row=SplitRow.meta_layers(row),
-        aliases=row.aliases,
+        row=row.whole.meta_layers,
+        aliases=row.whole.aliases,
         ranks=row.ranks,
         inputs=x.to("meta"),
         starts=starts,

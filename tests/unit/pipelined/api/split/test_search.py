@@ -117,8 +117,8 @@ def test_no_layout_of_a_row_moves_for_a_shorter_time(chain):
             continue
     for links, microbatches in ((BYTES, 1), (BYTES, 3), (Links(), 2)):
         wanted = RowSearch(
-            row=list(zip(row._row.names, row._meta, strict=True)),
-            aliases=row.aliases,
+            row=row.whole.meta_layers,
+            aliases=row.whole.aliases,
             ranks=ranks,
             inputs=x.to("meta"),
             microbatches=microbatches,
