@@ -122,8 +122,7 @@ class LoopTrainer:
 
     def _call(self, name: str, work: RankWork[T]) -> Future[T]:
         if self._ranks is None:
-            remedy = "call it inside `async with pipelined.AsyncTrainer(...) as trainer:`"
-            raise UsageError(f"{name}() needs ranks, which this AsyncTrainer has not opened; {remedy}")
+            raise UsageError(f"{name}() of an AsyncTrainer that is not open; call it inside its `async with` block")
         return self._ranks.call(name, work)
 
     def _step(self, batch: Batch) -> Future[StepReport]:

@@ -255,7 +255,7 @@ def test_a_trainer_refuses_what_is_no_plan():
 
 def test_an_async_trainer_that_is_not_open_says_how_to_open_it():
     trainer = pp.AsyncTrainer(four, PLAN, loss=nn.functional.mse_loss, optimizer=adam)
-    with pytest.raises(pp.UsageError, match=r"state_dict\(\) needs ranks, .*; call it inside `async with pipelined\."):
+    with pytest.raises(pp.UsageError, match=r"state_dict\(\) of .* not open; call it inside its `async with`"):
         asyncio.run(trainer.state_dict())
 
 
