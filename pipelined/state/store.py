@@ -143,7 +143,7 @@ def save(
             tensors.setdefault(name, {})[field] = Block.of(value).torch()
         scalars = {"stage": saved.stage, "stages": saved.stages, "lineage": saved.lineage, "root": root}
         notes = {"text": text, **({"optimizer": optimizer} if optimizer else {})}
-    return _write(place, Meta(saved.step, identity, notes, scalars), tensors, keep)
+        return _write(place, Meta(saved.step, identity, notes, scalars), tensors, keep)
 
 
 def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Path:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, specs_of
 from pipelined.state.store import DiskStore, StoreError, find_whole, load, save, saved_stages
@@ -141,6 +142,22 @@ def test_of_two_that_save_one_stage_at_once_one_steps_back(tmp_path: Path):
         fcntl.flock(file, fcntl.LOCK_EX)
         assert save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL) is None
     assert save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL) is not None
+
+
+def test_a_save_that_is_being_written_stays_when_another_peer_saves_this_stage(tmp_path, monkeypatch):
+    """Two peers may save in one directory: the second one removed the unfinished files of the first."""
+    second, write_shard = [], checkpoint.write_shard
+
+    def with_another_save(*args, **options):
+        monkeypatch.undo()
+        record = write_shard(*args, **options)
+        second.append(save(tmp_path, SavedStage(5, 0, 1, "a"), state(0), MODEL))
+        return record
+
+    monkeypatch.setattr(checkpoint, "write_shard", with_another_save)
+    assert save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL) is not None
+    assert second == [None]
+    assert [saved.step for saved in saved_stages(tmp_path)] == [4]
 
 
 def test_what_a_dead_save_of_a_stage_left_is_removed_before_the_next_is_written(tmp_path: Path):
