@@ -18,11 +18,14 @@ from apps.lm.export import FinalOutput, Say, say_digest
 from apps.lm.weights import Weights
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.errors import UsageError
-from pipelined.state.store import StoreError
+from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.swarm.process.observer import SwarmSnapshot
 from pipelined.swarm.process.roles import JoinedTrainer
 from pipelined.swarm.process.session import run_trainer, snapshot
 from transports import Message
+
+RETRY_S, ATTEMPTS = 1.0, 300
+"""Seconds between two attempts to save a stage that a peer is saving, and their number."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,9 @@ class RankZero:
         )
 
     async def _save(self, stages: SwarmSnapshot) -> None:
-        """Save every stage, if there is a --checkpoint directory. Raises UsageError: it cannot be written."""
-        if (store := self.rank.store) is None:
-            return
-        try:
-            for saved, state in stages:
-                await asyncio.to_thread(store.save, saved, state)
-        except StoreError as error:
-            raise UsageError(str(error)) from error
+        """Save every stage, if there is a --checkpoint directory. Raises UsageError: as `save_stages`."""
+        if self.rank.store is not None and self.rank.job.config.checkpoint is not None:
+            await save_stages(self.rank.store, stages)
 
     async def _conclude(self, stages: SwarmSnapshot, loss: float | None, say: Say) -> None:
         """Compare the loss with n-grams, export and sample, as the flags request.
@@ -120,6 +118,25 @@ class RankZero:
             await say_digest(weights, config.steps, say)
         output = FinalOutput(config.export, config.sample, config.prompt, context, config.seed)
         await output.write(weights, text.tokenizer, say)
+
+
+async def save_stages(store: CheckpointStore, stages: SwarmSnapshot) -> None:
+    """Save every stage; a stage that a peer is saving at the same time, after it.
+
+    Raises:
+        UsageError: the stages cannot be written, or a peer does not end its save.
+    """
+    for saved, state in stages:
+        try:
+            for _ in range(ATTEMPTS):
+                if await asyncio.to_thread(store.save, saved, state):
+                    break
+                await asyncio.sleep(RETRY_S)
+            else:
+                fact = f"stage {saved.stage} of step {saved.step} was not saved: another process has been saving it"
+                raise UsageError(f"{fact} for {ATTEMPTS * RETRY_S:g} s; end that process, and start again")
+        except StoreError as error:
+            raise UsageError(str(error)) from error
 
 
 def joining(coordinator: str, config: GPT2Flags) -> str:
