@@ -4,7 +4,7 @@ The programs and the public interface call these functions; flags and signals st
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from secrets import token_hex
@@ -120,23 +120,28 @@ async def joined_trainer(
 async def train(
     address: SwarmAddress,
     job: TrainerJob,
-    finish: Callable[[Node], Awaitable[T]],
+    finish: Callable[[Node], Coroutine[Any, Any, T]],
     *,
     stop: asyncio.Event,
     on_step: Callable[[StepEvent], None],
     say: Say,
 ) -> T | None:
-    """Join a swarm as a trainer, train until the last step or until `stop` is set, then finish.
+    """Join a swarm as a trainer, train until the last step, then finish; stop where `stop` is set.
 
     Args:
-        finish: called after the last step with an observer of the swarm, which can fetch the model.
+        finish: called after the last step with an observer of the swarm, which can fetch the model; `stop` cancels it.
         on_step: as in `run_trainer`.
-    Returns: the result of `finish`; None: the training was stopped.
+    Returns: the result of `finish`; None: it was stopped before.
     Raises: as `joined_trainer` and `run_trainer`.
     """
     async with joined_trainer(address, job, stop=stop, say=say) as joined:
-        done = await run_trainer(joined.process, stop, on_step, say)
-        return await finish(joined.observer) if done else None
+        if not await run_trainer(joined.process, stop, on_step, say):
+            return None
+        try:
+            return await _unless(stop, finish(joined.observer))
+        except Stopped:
+            say("stopped before the model was fetched and written")
+            return None
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:

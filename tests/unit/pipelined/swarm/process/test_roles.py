@@ -1,6 +1,8 @@
-"""A peer and a trainer that are stopped before they have joined end at once, without a member in the directory."""
+"""A peer and a trainer that are stopped before they have joined, or after the last step, end at once."""
 
 import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +10,7 @@ from pipelined.api.swarm.parties import SwarmSettings
 from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.swarm.config import SwarmAddress
+from pipelined.swarm.process import roles
 from pipelined.swarm.process.roles import Stopped, TrainerJob, serve, train
 from pipelined.swarm.process.session import PeerOptions, Session
 from tests.unit.pipelined.api.swarm.test_run import BATCHES, COMMON, LAYERS, sgd
@@ -45,3 +48,25 @@ def test_a_trainer_that_waits_for_the_directory_ends_at_a_stop():
     session = Session(training, training.rules(), {}, text="")
     job = TrainerJob(task=training.task, session=session, data=None, steps=1)
     stopped(lambda address, stop, say: train(address, job, None, stop=stop, on_step=None, say=say))
+
+
+@pytest.mark.virtual
+async def test_a_stop_ends_a_trainer_that_waits_for_the_model(monkeypatch):
+    """A stage without a peer has no state to fetch, so this wait has no other end."""
+
+    @asynccontextmanager
+    async def joined(*arguments, **options):
+        yield SimpleNamespace(process=None, observer=None)
+
+    async def trained(*arguments):
+        return True
+
+    async def fetch(observer):
+        stop.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(roles, "joined_trainer", joined)
+    monkeypatch.setattr(roles, "run_trainer", trained)
+    stop, lines = asyncio.Event(), []
+    assert await train(SwarmAddress("tcp://a:1"), None, fetch, stop=stop, on_step=None, say=lines.append) is None
+    assert lines == ["stopped before the model was fetched and written"]
