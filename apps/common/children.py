@@ -1,6 +1,6 @@
 """The processes that `local` of a program starts on this machine: started, watched and ended.
 
-No child outlives this process: it receives SIGTERM, then SIGKILL, and the kernel kills it if its parent dies. Each has
+No child outlives this process: it receives SIGUSR1, then SIGKILL, and the kernel kills it if its parent dies. Each has
 a process group of its own: a signal to the parent's group, as `timeout` sends it, reaches the parent alone, which ends
 the coordinator after those that need it.
 """
@@ -21,7 +21,7 @@ PR_SET_PDEATHSIG = 1
 MAX_LINE = 1 << 24
 """Bytes of the longest line that a child may print, such as a sample."""
 SHUTDOWN_GRACE_S = 10.0
-"""Seconds between SIGTERM and SIGKILL."""
+"""Seconds between SIGUSR1 and SIGKILL."""
 
 
 class ChildFailed(Exception):
@@ -70,10 +70,10 @@ async def _end(child: Child) -> None:
 
 
 def terminate(child: Child) -> None:
-    """Send SIGTERM, unless it has ended."""
+    """Request a stop, unless it has ended. This may be repeated, while a second SIGTERM would end it at once."""
     if child.returncode is None:
         with suppress(ProcessLookupError):
-            child.terminate()
+            child.send_signal(signal.SIGUSR1)
 
 
 def kill(child: Child) -> None:

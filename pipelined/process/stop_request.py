@@ -18,6 +18,8 @@ from pipelined.process.launch import AGENT
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 POLL_S = 0.1
 """Seconds between two checks for a stop request."""
+AGAIN_S = 1.0
+"""Seconds after a stop request in which a SIGTERM does not end a loop: `timeout` sends two, one to the whole group."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -46,13 +48,19 @@ async def until_stop_request(work: Coroutine[Any, Any, Any]) -> None:
         current = asyncio.current_task()
         if current is not None and current.cancelling():
             raise
+    finally:
+        for number in stop_signals():
+            asyncio.get_running_loop().remove_signal_handler(number)
 
 
 def on_stop_request(act: Callable[[], Any]) -> None:
-    """Call this in the running loop at each stop request from now on, instead of the function that was given before."""
-    loop = asyncio.get_running_loop()
+    """Call this in the running loop at each stop request from now on, instead of the function that was given before.
+
+    A SIGTERM more than `AGAIN_S` after the first request ends the process.
+    """
+    loop, requests = asyncio.get_running_loop(), list[float]()
     for number in stop_signals():
-        loop.add_signal_handler(number, partial(_on_signal, number, act))
+        loop.add_signal_handler(number, partial(_on_signal, number, requests, act))
 
 
 def stop_event() -> asyncio.Event:
@@ -62,7 +70,11 @@ def stop_event() -> asyncio.Event:
     return event
 
 
-def _on_signal(number: signal.Signals, act: Callable[[], Any]) -> None:
+def _on_signal(number: signal.Signals, requests: list[float], act: Callable[[], Any]) -> None:
+    """Act on a stop request. requests: the loop's times of this one and earlier ones."""
+    requests.append(asyncio.get_running_loop().time())
+    if number == signal.SIGTERM and requests[-1] - requests[0] > AGAIN_S:
+        os._exit(128 + number)
     if number == signal.SIGHUP:
         hang_up()
     act()

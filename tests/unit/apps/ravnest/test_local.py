@@ -34,7 +34,7 @@ class Said:
         await self.over.wait()
         return self.returncode
 
-    def terminate(self):
+    def send_signal(self, number):
         self.say("node0: waits for a cluster")
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pipelined.process.launch import AGENT
-from pipelined.process.stop_request import POLL_S, StopRequest, stop_signals
+from pipelined.process.stop_request import POLL_S, StopRequest, stop_signals, until_stop_request
 from tests.terminal import closed_over
 from tests.virtual_time import virtual_seconds
 
@@ -40,6 +40,43 @@ assert stop.requested
 )
 def test_the_first_signal_asks_and_a_later_sigterm_insists(signals, code):
     assert subprocess.run([sys.executable, "-c", ASKED, *signals]).returncode == code
+
+
+IN_A_LOOP = """
+import asyncio, os, signal, sys
+from pipelined.process import stop_request
+
+async def main():
+    requests = asyncio.Queue()
+    stop_request.on_stop_request(lambda: requests.put_nowait(None))
+    for name in sys.argv[2:]:
+        os.kill(os.getpid(), signal.Signals[name])
+        await requests.get()
+
+stop_request.AGAIN_S = float(sys.argv[1])
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("again", "signals", "code"),
+    [
+        (0, ["SIGTERM"], 0),
+        (0, ["SIGUSR1", "SIGUSR1"], 0),
+        (0, ["SIGTERM", "SIGUSR1"], 0),
+        (0, ["SIGTERM", "SIGTERM"], 128 + signal.SIGTERM),
+        (0, ["SIGUSR1", "SIGTERM"], 128 + signal.SIGTERM),
+        (60, ["SIGTERM", "SIGTERM"], 0),
+    ],
+)
+def test_in_a_loop_a_later_sigterm_insists_and_one_that_timeout_repeats_does_not(again, signals, code):
+    assert subprocess.run([sys.executable, "-c", IN_A_LOOP, str(again), *signals], timeout=30).returncode == code
+
+
+async def test_after_the_work_a_stop_request_is_an_ordinary_signal_again():
+    numbers = stop_signals()
+    await until_stop_request(asyncio.sleep(0))
+    assert {signal.getsignal(number) for number in numbers} == {signal.SIG_DFL}
 
 
 IN_A_TERMINAL = """
