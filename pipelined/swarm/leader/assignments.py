@@ -9,6 +9,8 @@ a version: the directory has the loss and the version at which it was measured. 
 measures it again, with the same bits.
 """
 
+from collections.abc import Set
+from functools import partial
 from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
@@ -183,7 +185,7 @@ class Assignments:
                 trainers = list(view.trainers.values())
                 await view.next_change()
                 gone = {each.name for each in trainers if not view.is_here(each)}
-                left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
+                left = partial(_is_slot_of, gone)
                 self._queues.latency.forget(left)
                 for opened in self._open:
                     opened.queue.requeue(left)
@@ -191,3 +193,8 @@ class Assignments:
                         opened.queue.forget(peer.name, peer.successor)
                 peers.clear()
                 self._changed.notify_all()
+
+
+def _is_slot_of(trainers: Set[str], slot: str) -> bool:
+    """Whether a slot belongs to one of these trainers."""
+    return slot.rpartition("/")[0] in trainers

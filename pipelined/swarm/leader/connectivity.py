@@ -6,6 +6,7 @@ A long round alone evicts no member: it continues while all members reach the le
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
@@ -92,7 +93,7 @@ class ConnectivityCheck:
         elif members is not None:
             reachable = [peer for peers in here for peer in peers if peer.name not in unreachable]
             reports = await self._reports(name, reachable)
-            limit = lambda name: self._limit(name, spread)  # noqa: E731
+            limit = partial(self._limit, spread)
             waits = overdue(reports, limit)
             unreached = {each: waits[each].union(reports[each].unreachable) for each in reports}
             for stage, peers in enumerate(here):
@@ -105,7 +106,7 @@ class ConnectivityCheck:
                 )
                 await self.evictor.evict(name.term, stage, peers, unreached, why)
 
-    def _limit(self, name: str, spread: float) -> float:
+    def _limit(self, spread: float, name: str) -> float:
         """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""
         least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
         return least * 2 ** min(self.evictor.history.evictions(name), MAX_DOUBLINGS)

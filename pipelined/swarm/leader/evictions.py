@@ -9,9 +9,11 @@ in the directory, keeps its state, and joins again after a pause that the direct
 is longer than the one before, until `History` forgets a member that has taken part in steps again.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from pipelined.aio.events import warn
@@ -187,19 +189,22 @@ def choose_evictions(
     gone = [peer for peer in peers if peer.name not in unreachable]
     while broken := _broken_links(left, unreachable):
         can_go = [each for each in left if any(other.phase in WORKING for other in left if other is not each)]
-        degree = lambda peer, broken=broken: sum(peer.name in link for link in broken)  # noqa: E731
-        rank = lambda peer, of=degree: (  # noqa: E731
-            of(peer),
-            failed_partners.get(peer.name, 0),
-            peer.phase not in WORKING,
-            peer.incarnation,
-        )
-        last = max(can_go, key=rank)
-        if not degree(last):
+        links = Counter(name for link in broken for name in link)
+        last = max(can_go, key=partial(_eviction_rank, links, failed_partners))
+        if not links[last.name]:
             break
         left.remove(last)
         gone.append(last)
     return gone
+
+
+def _eviction_rank(links: Counter[str], failed_partners: Mapping[str, int], peer: Peer) -> tuple[int, int, bool, int]:
+    """The peer of the greatest rank is evicted first; see `choose_evictions`.
+
+    Args:
+        links: by name, the number of broken links.
+    """
+    return links[peer.name], failed_partners.get(peer.name, 0), peer.phase not in WORKING, peer.incarnation
 
 
 def _broken_links(peers: Sequence[Peer], unreachable: Mapping[str, Set[str]]) -> set[frozenset[str]]:
