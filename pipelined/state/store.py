@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
-from pipelined.state.checkpoints.directory import found
+from pipelined.state.checkpoints.names import found
 from pipelined.state.manifest import TensorSpecs, describe
 from pipelined.state.versions import SavedStage, Version, common_step, saved_steps
 from transports import Block

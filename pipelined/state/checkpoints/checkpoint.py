@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelined.sharding.shards import TensorPart
-from pipelined.state.checkpoints.directory import clean as _clean
-from pipelined.state.checkpoints.directory import found, is_checkpoint, part_of, prune, publish
 from pipelined.state.checkpoints.manifest import MANIFEST, Meta, read_manifest, require_identity, write_manifest
+from pipelined.state.checkpoints.names import clean as _clean
+from pipelined.state.checkpoints.names import found, is_checkpoint, part_of, prune, publish
 from pipelined.state.checkpoints.pieces import (
     Assembly,
     CheckpointError,

@@ -1,4 +1,4 @@
-"""A directory of checkpoints: its names, and the renames that change it. At every instant, also between two renames,
+"""The names in a directory of checkpoints, and renames that change it. At every instant, also between two renames,
 the last good checkpoint is complete and can be found.
 
     step-00000010             a checkpoint; it got this name in one rename, after all of it was on disk
