@@ -11,7 +11,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Notifier
 from pipelined.directory import Change, Directory, Lease, Prefixes, View
 from pipelined.directory.api import RENEWALS
-from pipelined.directory.clients import DirectoryRequest
+from pipelined.directory.sessions import DirectoryRequest
 from pipelined.directory.state_machine import StateMachine
 
 

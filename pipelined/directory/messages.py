@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 import msgpack
 
 from pipelined.directory.api import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
-from pipelined.directory.clients import DirectoryRequest, StaleRequest
 from pipelined.directory.limits import DirectoryLimits, check_length_of_time, check_whole
+from pipelined.directory.sessions import DirectoryRequest, StaleRequest
 from transports.rpc import Rejected, Request, Response
 
 TOPIC = "directory."

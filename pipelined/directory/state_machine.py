@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelined.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
-from pipelined.directory.clients import Client, DirectoryRequest, Leases, RequestDedup
 from pipelined.directory.limits import DirectoryLimits
+from pipelined.directory.sessions import Client, DirectoryRequest, Leases, RequestDedup
 from pipelined.directory.watchers import ChangeLog
 
 Transition = tuple[Any, ...]

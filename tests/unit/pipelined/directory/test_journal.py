@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.directory import JournalError, MemoryDisk, journal
-from pipelined.directory.clients import DirectoryRequest
 from pipelined.directory.disk import FileDisk
 from pipelined.directory.journal import MAGIC, Journal
+from pipelined.directory.sessions import DirectoryRequest
 from pipelined.directory.state_machine import StateMachine
 from pipelined.errors import UsageError
 from transports import Closed

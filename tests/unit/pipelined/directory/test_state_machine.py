@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from pipelined.directory import Change, Conflict, DirectoryLimits, Entry, FellBehind, Full, LeaseLost, View
-from pipelined.directory.clients import DirectoryRequest, StaleRequest
+from pipelined.directory.sessions import DirectoryRequest, StaleRequest
 from pipelined.directory.state_machine import StateMachine
 from tests.unit.pipelined.directory.naive_directory import NaiveDirectory
 
