@@ -1,4 +1,4 @@
-"""What a directory keeps of its clients: their leases, and the results of their requests.
+"""The sessions of a directory's clients, as its state machine keeps them: leases, and the results of requests.
 
 A client numbers its requests upwards. Each request also carries the number below which the client expects no more
 replies; the results from that number on are kept. So a repeated request is carried out once, and gets the reply of the
@@ -36,8 +36,8 @@ class StaleRequest(Exception):
 
 
 @dataclass(slots=True)
-class Client:
-    """One client.
+class Session:
+    """What is kept of one client.
 
     Args:
         settled: the greatest `settled` of its requests.
@@ -49,23 +49,24 @@ class Client:
 
 
 class RequestDedup:
-    """The clients of a directory, the client with the oldest last request first.
+    """The sessions of a directory's clients.
 
     Attributes:
+        sessions: by client, the client with the oldest last request first.
         holders: for each lease that exists, the client to which it was granted.
     """
 
     def __init__(self, limits: DirectoryLimits):
         self._limits = limits
-        self.clients: dict[int, Client] = {}
+        self.sessions: dict[int, Session] = {}
         self.holders: dict[int, int] = {}
         self._held: Counter[int] = Counter()
 
     def enter(self, client: int) -> None:
         """Add a client. Beyond the limit another is forgotten: the longest silent without a lease, if there is one."""
-        while len(self.clients) >= self._limits.clients:
+        while len(self.sessions) >= self._limits.clients:
             self._forget()
-        self.clients[client] = Client()
+        self.sessions[client] = Session()
 
     def hold(self, client: int, lease: int) -> None:
         """Note that a client was granted a lease: clients without a lease are forgotten before it."""
@@ -87,33 +88,33 @@ class RequestDedup:
             StaleRequest: its result is no longer kept, so whether it was carried out is unknown.
             Full: the client has too many requests that it has not settled.
         """
-        client = self.clients.get(request.client)
-        if client is None:
+        session = self.sessions.get(request.client)
+        if session is None:
             fact = f"no such client (client: {request.client})"
             raise StaleRequest(f"{fact}; forgotten after a long silence, or from an earlier directory")
-        if request.number < client.settled:
-            raise StaleRequest(f"settled before (request: {request.number}, settled below: {client.settled})")
-        if request.number not in client.results and len(client.results) >= self._limits.unsettled:
+        if request.number < session.settled:
+            raise StaleRequest(f"settled before (request: {request.number}, settled below: {session.settled})")
+        if request.number not in session.results and len(session.results) >= self._limits.unsettled:
             fact = f"too many requests unsettled (most: {self._limits.unsettled})"
             raise Full(f"{fact}; wait for the replies to earlier ones")
-        return client.results.get(request.number)
+        return session.results.get(request.number)
 
     def keep(self, request: DirectoryRequest, result: int) -> None:
         """Keep the result of a request that was carried out."""
-        client = self.clients.pop(request.client, None) or Client()  # the journal may come from other limits
-        client.settled = max(client.settled, request.settled)
-        client.results = {number: kept for number, kept in client.results.items() if number >= client.settled}
-        client.results[request.number] = result
-        self.clients[request.client] = client
+        session = self.sessions.pop(request.client, None) or Session()  # the journal may come from other limits
+        session.settled = max(session.settled, request.settled)
+        session.results = {number: kept for number, kept in session.results.items() if number >= session.settled}
+        session.results[request.number] = result
+        self.sessions[request.client] = session
 
     def _forget(self) -> None:
         """Forget one client. Those with leases go to the end of the order, so that the next search is short."""
-        for client in list(self.clients):
-            record = self.clients.pop(client)
+        for client in list(self.sessions):
+            session = self.sessions.pop(client)
             if client not in self._held:
                 return
-            self.clients[client] = record
-        del self.clients[next(iter(self.clients))]
+            self.sessions[client] = session
+        del self.sessions[next(iter(self.sessions))]
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelined.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.directory.sessions import Client, DirectoryRequest, Leases, RequestDedup
+from pipelined.directory.sessions import DirectoryRequest, Leases, RequestDedup, Session
 from pipelined.directory.watchers import ChangeLog
 
 Transition = tuple[Any, ...]
@@ -169,7 +169,7 @@ class StateMachine:
     def snapshot(self) -> list[Transition]:
         """Transitions that bring an empty state machine to this state."""
         entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
-        clients = [[number, client.settled, dict(client.results)] for number, client in self._dedup.clients.items()]
+        clients = [[number, each.settled, dict(each.results)] for number, each in self._dedup.sessions.items()]
         past = [[_plain(change) for change in changes] for changes in self._log]
         whole = ("restore", self.name, self.revision, self._numbers, self._leases.lengths(), entries, clients)
         return [whole, ("remember", self._log.since, past), ("hold", dict(self._dedup.holders))]
@@ -223,7 +223,7 @@ class StateMachine:
         for key, *entry in entries:
             self._place(key, Entry(*entry))
         for number, settled, results in clients:
-            self._dedup.clients[number] = Client(settled, dict(results))
+            self._dedup.sessions[number] = Session(settled, dict(results))
 
     def _remember(self, since: int, past: Any) -> None:
         self._log = ChangeLog(self.limits.history, since)
