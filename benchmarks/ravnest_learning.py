@@ -31,7 +31,7 @@ from benchmarks._ranks import check, program
 from benchmarks._ravnest_party import Party
 from benchmarks._results import Reported, tell
 from pipelined.ravnest.orders import OrderDirectory, read_orders
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import SaveSettings
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.store import DiskStore, find_whole
 from pipelined.training.optimizer import OptimizerConfig, clip_factor, update
@@ -146,7 +146,7 @@ def by_clusters(what: ClusterTraining, clusters: int, module: nn.Module) -> dict
     """Clusters of three nodes on the virtual clock; afterwards the module has their average."""
     with TemporaryDirectory() as kept:
         saved, orders = Path(kept) / "saved", OrderDirectory(Path(kept) / "orders", "")
-        keeps = {"saving": Saving(DiskStore(saved, what.model.identity()), 1 << 30, "run"), "orders": orders}
+        keeps = {"saving": SaveSettings(DiskStore(saved, what.model.identity()), 1 << 30, "run"), "orders": orders}
         nodes = [f"n{number}" for number in range(3 * clusters)]
         party = Party(what, nodes, clusters, 3, SECONDS, directory_s=DIRECTORY_S, keeps=keeps).run()
         values = dict(find_whole([saved]).values)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipelined.actors.executor import TorchExecutor
     from pipelined.ravnest.cluster import ClusterMember
     from pipelined.ravnest.orders import OrderDirectory
-    from pipelined.ravnest.saving import Saving
+    from pipelined.ravnest.saving import SaveSettings
     from pipelined.ravnest.training import ClusterTraining
 
 MAX_BYTES = 1 << 30
@@ -39,7 +39,7 @@ def cluster_member(
     executor: "TorchExecutor",
     *,
     orders: "OrderDirectory | None" = None,
-    saving: "Saving | None" = None,
+    saving: "SaveSettings | None" = None,
 ) -> "ClusterMember":
     """What trains a stage on this node. Its endpoint replies to measurements of its line from now on."""
     from pipelined.ravnest.cluster import ClusterMember
@@ -69,7 +69,7 @@ def read_data(config: RavnestConfig, flags: TextFlags) -> Text | Digits:
     return Digits.read() if config.preset == DIGITS else read_text(flags.data, flags.tokenizer)
 
 
-def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "Saving":
+def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "SaveSettings":
     """Where a node with --checkpoint saves.
 
     Args:
@@ -78,7 +78,7 @@ def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "Savi
     Raises:
         UsageError: stages of another run are there.
     """
-    from pipelined.ravnest.saving import Saving
+    from pipelined.ravnest.saving import SaveSettings
     from pipelined.state.store import DiskStore, saved_stages
 
     found = saved_stages(directory)
@@ -87,7 +87,7 @@ def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "Savi
         raise UsageError(f"{fact}; give --checkpoint another directory")
     identity = task.subject.model(task.vocabulary).identity()
     store = DiskStore(directory, identity, text=task.text, optimizer=task.subject.optimizer)
-    return Saving(store, every, run)
+    return SaveSettings(store, every, run)
 
 
 def show_steps(

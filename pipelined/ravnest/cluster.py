@@ -23,7 +23,7 @@ from pipelined.ravnest.cluster_run import ClusterRank, ClusterRun
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import NodeOrder, OrderDirectory, OrderRecorder
 from pipelined.ravnest.records import Clusters, ClusterStop
-from pipelined.ravnest.saving import ReadsSaved, Saving, StageSaver
+from pipelined.ravnest.saving import ReadsSaved, SaveSettings, StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.versions import SavedStage
 from pipelined.traces.tracer import NullTracer, Tracer
@@ -79,7 +79,7 @@ class ClusterMember:
     tracer: Tracer = field(default_factory=NullTracer)
     orders: OrderDirectory | None = None
     order: NodeOrder | None = None
-    saving: Saving | None = None
+    saving: SaveSettings | None = None
 
     async def train(
         self,

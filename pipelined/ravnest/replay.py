@@ -19,7 +19,7 @@ from pipelined.ravnest.forming import UnequalClusters
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import RunOrders
 from pipelined.ravnest.records import Holder, RoundEnd
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import SaveSettings
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.schedules import ScheduleError, find
 from pipelined.state.store import DiskStore
@@ -53,7 +53,7 @@ async def replay(
         _prove(training, orders)
     with TemporaryDirectory() as saved:
         run = next((orders.clusters.begun.run for _, orders in parts if orders.clusters.begun.lineage), "")
-        saving = Saving(DiskStore(Path(saved), parts[0][0].model.identity()), ONCE, run)
+        saving = SaveSettings(DiskStore(Path(saved), parts[0][0].model.identity()), ONCE, run)
         held = dict[Holder, HeldStage]()
         for training, orders in parts:
             held, digests = await _replay(training, orders, executor, on_step, saving=saving, held=held)
@@ -68,7 +68,7 @@ async def _replay(
     executor: Executor,
     on_step: Callable[[int, StepReport], None],
     *,
-    saving: Saving,
+    saving: SaveSettings,
     held: Mapping[Holder, HeldStage],
 ) -> tuple[dict[Holder, HeldStage], list[str]]:
     """Do again what the nodes of some clusters did up to what the next ones began with, or to the end.

@@ -20,7 +20,7 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
 from pipelined.ravnest.records import Clusters
-from pipelined.ravnest.saving import Saving, by_parameter, fitting
+from pipelined.ravnest.saving import SaveSettings, by_parameter, fitting
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.manifest import Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.state.store import StoreError
@@ -42,7 +42,7 @@ class SavedLayers:
         saving: where it saves; None: it saves nothing, and only asks.
     """
 
-    def __init__(self, node: Node, view: RavnestView, saving: Saving | None):
+    def __init__(self, node: Node, view: RavnestView, saving: SaveSettings | None):
         self._node, self._view, self._saving = node, view, saving
         self._damaged = set[Version]()
         self._registration: Registration | None = None

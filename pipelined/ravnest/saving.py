@@ -45,7 +45,7 @@ class ReadsSaved(Protocol):
 
 
 @dataclass(frozen=True)
-class Saving:
+class SaveSettings:
     """Where a node saves, and how often.
 
     Args:
@@ -86,7 +86,7 @@ class StageSaver:
     def __init__(
         self,
         tasks: Nursery,
-        saving: Saving,
+        saving: SaveSettings,
         at: SavedStage,
         *,
         steps: Sequence[int],

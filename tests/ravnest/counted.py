@@ -17,7 +17,7 @@ from pipelined.actors.executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
 from pipelined.ravnest.records import CLUSTERS, Clusters
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import SaveSettings
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.ravnest import training_of
@@ -92,7 +92,7 @@ class WeighedMember(WatchedMember):
         return await super().train(clusters, place, **others)
 
 
-class SlowSaving(Saving):
+class SlowSaveSettings(SaveSettings):
     """Each write takes some seconds, in which the node trains on."""
 
     def saver(self):

@@ -9,7 +9,7 @@ from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
 from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.records import CLUSTERS, Clusters
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import SaveSettings
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import common_step
 from tests.numerics.test_ravnest_rounds import on_loop
@@ -37,7 +37,7 @@ class WhenSaved:
 def lost(path, training, fault, **story):
     """The story of a run that loses its clusters after the first save, and the orders of all of them."""
     saved = path / "saved"
-    saving = Saving(DiskStore(saved, CASE.model.identity()), 1, "run")
+    saving = SaveSettings(DiskStore(saved, CASE.model.identity()), 1, "run")
     return recorded(path / "orders", training, saving=saving, then=WhenSaved(saved, fault), **story)
 
 
@@ -98,7 +98,10 @@ def test_one_cluster_goes_on_with_its_own_parameters_as_a_plain_loop_does(tmp_pa
 
 
 def test_another_run_goes_on_from_what_was_saved_under_greater_numbers(tmp_path):
-    short, saving = replace(BLOCKING, steps=2 * FIRST), Saving(DiskStore(tmp_path, CASE.model.identity()), 1, "run")
+    short, saving = (
+        replace(BLOCKING, steps=2 * FIRST),
+        SaveSettings(DiskStore(tmp_path, CASE.model.identity()), 1, "run"),
+    )
     first = Story(training=short, saving=saving)
     run_virtual(first.run())
     second = Story(training=BLOCKING, saving=saving, resume=True)
@@ -112,7 +115,7 @@ def test_another_run_goes_on_from_what_was_saved_under_greater_numbers(tmp_path)
 
 def test_clusters_that_follow_in_a_resumed_run_have_greater_numbers_than_those_before(tmp_path):
     """Their records, rounds and stops are told apart by the number alone."""
-    saving = Saving(DiskStore(tmp_path, CASE.model.identity()), 4, "run")
+    saving = SaveSettings(DiskStore(tmp_path, CASE.model.identity()), 4, "run")
     run_virtual(Story(training=replace(BLOCKING, steps=FIRST), saving=saving).run())
     for manifest in tmp_path.rglob("manifest.json"):  # as after clusters that followed one another for long
         manifest.write_text(manifest.read_text().replace("run-1", "run-99"))
@@ -123,7 +126,9 @@ def test_clusters_that_follow_in_a_resumed_run_have_greater_numbers_than_those_b
 
 
 def test_a_run_that_is_to_go_on_from_what_no_node_can_read_is_refused(tmp_path):
-    story = Story(training=BLOCKING, saving=Saving(DiskStore(tmp_path, CASE.model.identity()), 1, "run"), resume=True)
+    story = Story(
+        training=BLOCKING, saving=SaveSettings(DiskStore(tmp_path, CASE.model.identity()), 1, "run"), resume=True
+    )
     with pytest.raises(AssertionError, match="the nodes hold no step that all stages saved"):
         run_virtual(story.run())
 
@@ -140,7 +145,7 @@ def test_the_replay_goes_through_the_saves_with_the_same_bits(tmp_path, kind):
 
 
 def tell_and_replay(path, seed):
-    saving = Saving(DiskStore(path / "saved", CASE.model.identity()), 1 + seed % 2, "run")
+    saving = SaveSettings(DiskStore(path / "saved", CASE.model.identity()), 1 + seed % 2, "run")
     orders = OrderDirectory(path / "orders", "task")
     told = tell(seed, training=OVERLAPPED, ahead=1 + seed % 3, orders=orders, saving=saving)
     assert told.ends[-1] == f"average {replayed(OVERLAPPED, read_orders(path / 'orders'))[0]}", told.told

@@ -12,7 +12,7 @@ from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.ravnest.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.replay import replay
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import SaveSettings
 from pipelined.state.manifest import specs_of
 from pipelined.state.store import DiskStore, find_whole, saved_stages
 from pipelined.training.digests import model_digest
@@ -219,7 +219,7 @@ def test_the_replay_has_the_bits_of_the_clusters_that_came_to_the_end(tmp_path, 
 @pytest.mark.parametrize("kind", ["overlapped", "blocking"])
 def test_what_is_saved_is_the_average_of_each_round(tmp_path, kind):
     training, identity = TRAININGS[kind], CASE.model.identity()
-    saving = Saving(DiskStore(tmp_path / "saved", identity), 1, "run")
+    saving = SaveSettings(DiskStore(tmp_path / "saved", identity), 1, "run")
     told, (orders,) = recorded(tmp_path / "orders", training, saving=saving)
     saved = saved_stages(tmp_path / "saved")
     rows = orders.clusters.rows
@@ -237,7 +237,7 @@ def test_what_is_saved_is_the_average_of_each_round(tmp_path, kind):
 
 def test_one_cluster_saves_at_the_end(tmp_path):
     training = replace(OVERLAPPED, steps=3)
-    saving = Saving(DiskStore(tmp_path, CASE.model.identity()), 10, "run")
+    saving = SaveSettings(DiskStore(tmp_path, CASE.model.identity()), 10, "run")
     told = Story(2, training=training, clusters=1, saving=saving)
     run_virtual(told.run())
     whole = find_whole([tmp_path])

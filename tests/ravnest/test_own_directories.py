@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.orders import OrderDirectory, read_orders
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import SaveSettings
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import common_step
 from tests.ravnest.faults import Fault
@@ -19,7 +19,7 @@ NAMES = ["n0", "n1", "n2"]
 
 def own(path, names=NAMES, every=1):
     """Where each node saves: in a directory of its name."""
-    return {name: Saving(DiskStore(path / name, CASE.model.identity()), every, "run") for name in names}
+    return {name: SaveSettings(DiskStore(path / name, CASE.model.identity()), every, "run") for name in names}
 
 
 def held(path):

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.state.store import DiskStore
-from tests.ravnest.counted import MODEL, TRAINING, SlowSaving, WeighedStory, replace
+from tests.ravnest.counted import MODEL, TRAINING, SlowSaveSettings, WeighedStory, replace
 from tests.ravnest.faults import Fault
 from tests.ravnest.story import Story
 from tests.ravnest.test_backups import first_of, replaced
@@ -28,7 +28,7 @@ def is_low(ratios):
 
 @pytest.mark.parametrize("blocking", [False, True])
 def test_two_clusters_hold_the_copies_of_a_round_and_the_first_one_what_it_saves(tmp_path, blocking):
-    saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
+    saving = SlowSaveSettings(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     story = WeighedStory(replace(TRAINING, overlapped=not blocking), nodes=4, delay=0.03, saving=saving)
     run_virtual(story.run())
     (clusters,) = story.every_clusters
@@ -43,7 +43,7 @@ def test_two_clusters_hold_the_copies_of_a_round_and_the_first_one_what_it_saves
 @pytest.mark.parametrize("blocking", [False, True])
 def test_a_cluster_that_becomes_the_first_holds_what_it_saves(tmp_path, blocking):
     """So every cluster is planned with room for it: the second one saves when the first is lost."""
-    saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
+    saving = SlowSaveSettings(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     training = replace(TRAINING, overlapped=not blocking, steps=45)
     story = WeighedStory(training, nodes=6, clusters=3, delay=0.03, saving=saving)
 
@@ -64,7 +64,7 @@ def test_a_cluster_that_becomes_the_first_holds_what_it_saves(tmp_path, blocking
 
 
 def test_one_cluster_alone_holds_what_it_saves(tmp_path):
-    saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
+    saving = SlowSaveSettings(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     story = WeighedStory(nodes=2, clusters=1, delay=0.03, saving=saving)
     run_virtual(story.run())
     (clusters,) = story.every_clusters
@@ -97,7 +97,7 @@ def test_clusters_that_go_on_hold_nothing_of_a_round_in_which_another_cluster_wa
         await story.view.wait_for(lambda: story.view.progress)
         await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][lost_stage].holder.name])
 
-    saving = SlowSaving(DiskStore(tmp_path, MODEL.identity()), 1, "run")
+    saving = SlowSaveSettings(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     training = replace(TRAINING, overlapped=not blocking, steps=45)
     story = WeighedStory(training, nodes=4, delay=0.03, saving=saving)
     run_virtual(story.run(lost(story)))

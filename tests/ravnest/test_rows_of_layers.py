@@ -8,7 +8,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.model.user_model import bind
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import SaveSettings
 from pipelined.state.manifest import specs_of
 from pipelined.state.store import DiskStore, find_whole, saved_stages
 from pipelined.training.optimizer import OptimizerConfig
@@ -83,7 +83,7 @@ def training(microbatches=1, overlapped=True, dtype=torch.float32):
 def test_two_clusters_of_three_stages_hold_what_two_plain_loops_hold_to_the_bit(tmp_path, microbatches, overlapped):
     """Parameters and running statistics of each round and of the end; one microbatch is alive."""
     job = training(microbatches, overlapped)
-    saving = Saving(DiskStore(tmp_path / "saved", job.model.identity()), 1, "run")
+    saving = SaveSettings(DiskStore(tmp_path / "saved", job.model.identity()), 1, "run")
     told, (orders,) = recorded(tmp_path / "orders", job, nodes=6, delay=SLOW_S, saving=saving)
     assert [len(row) for row in orders.clusters.rows] == [3, 3]
     losses, final, rounds = plain(job, orders)

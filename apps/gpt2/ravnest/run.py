@@ -38,7 +38,7 @@ from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode
-from pipelined.ravnest.saving import ParameterStore, Saving
+from pipelined.ravnest.saving import ParameterStore, SaveSettings
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.store import DiskStore, saved_stages
@@ -96,7 +96,7 @@ class Rank:
         return done
 
     async def _serve(self, node: Node, url: str) -> None:
-        saving = Saving(self.store, 1, self.run) if self.store else None
+        saving = SaveSettings(self.store, 1, self.run) if self.store else None
         member = cluster_member(node, self.training, self.executor, saving=saving)
         planned = planned_places(self.task, saves=bool(saving))
         say = say_nothing if self.transport.rank else print_line

@@ -14,7 +14,7 @@ from apps.ravnest.parties import read_data
 from apps.ravnest.training import training_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import averaged, state_by_layer
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import SaveSettings
 from pipelined.state.store import DiskStore
 from tests.ravnest.test_overlapped import recorded, replayed
 
@@ -57,7 +57,7 @@ def test_two_clusters_train_on_digits_are_replayed_and_exported(tmp_path, capsys
     config = RavnestConfig("digits", microbatch=8, batch=8, average_every=2, steps=6)
     task = RavnestTask(config, DIGITS_MODEL.classes, data.digest)
     training = training_of(RavnestTask.unpack(task.pack()), data)
-    saving = Saving(DiskStore(tmp_path / "saved", config.model(10).identity()), 1, "run")
+    saving = SaveSettings(DiskStore(tmp_path / "saved", config.model(10).identity()), 1, "run")
     told, orders = recorded(tmp_path / "orders", training, nodes=6, saving=saving)
     assert [len(row) for row in orders[0].clusters.rows] == [3, 3]
     assert told.ends == [f"average {replayed(training, orders)[0]}"]

@@ -16,7 +16,7 @@ from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
 from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord, StagePlace
 from pipelined.ravnest.saved_layers import TOPIC, SavedLayers
-from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.saving import SaveSettings
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.manifest import describe, specs_of
 from pipelined.state.store import DiskStore
@@ -51,7 +51,7 @@ async def nodes(path, **held):
             directory = EmbeddedDirectory(endpoint, address_of("directory"), clock)
             view = RavnestView(directory, clock)
             running.append(tasks.create_task(view.follow()))
-            saving = Saving(store, 1, "run") if stages else None
+            saving = SaveSettings(store, 1, "run") if stages else None
             found[name] = SavedLayers(Node(name, endpoint, directory, clock), view, saving)
             lease = registered(directory, NODES + name, 1.0, clock, endpoint.address)
             registration = await stack.enter_async_context(lease)

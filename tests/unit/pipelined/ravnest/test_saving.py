@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelined.aio.nursery import Nursery
-from pipelined.ravnest.saving import Saving, StageSaver
+from pipelined.ravnest.saving import SaveSettings, StageSaver
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage
 
@@ -27,7 +27,7 @@ def test_the_last_round_is_saved_and_with_0_it_alone(tmp_path, every, saved):
 
     async def run():
         async with Nursery() as tasks:
-            saving, at = Saving(store, every, "run"), SavedStage(0, 0, 1, "run-1")
+            saving, at = SaveSettings(store, every, "run"), SavedStage(0, 0, 1, "run-1")
             saver = StageSaver(tasks, saving, at, steps=ROUNDS, stage=Held(), writes=lambda: True)
             for number in range(1, len(ROUNDS) + 1):
                 await saver.save_own(number)
