@@ -19,7 +19,7 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import state_by_layer
-from pipelined.ravnest.saved_layers import SavedLayers
+from pipelined.ravnest.parameter_exchange import SavedLayers
 from pipelined.ravnest.view import RavnestView
 from transports import Block
 

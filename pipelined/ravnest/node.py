@@ -21,9 +21,9 @@ from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
 from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
 from pipelined.ravnest.cluster_log import ClusterLog
+from pipelined.ravnest.parameter_exchange import SavedLayers
 from pipelined.ravnest.planned_bytes import PlannedPlaces
 from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord
-from pipelined.ravnest.saved_layers import SavedLayers
 from pipelined.ravnest.status import LATE
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.step_report import StepReport
