@@ -19,7 +19,7 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import state_by_layer
-from pipelined.ravnest.parameter_exchange import SavedLayers
+from pipelined.ravnest.parameter_exchange import ParameterExchange
 from pipelined.ravnest.view import RavnestView
 from transports import Block
 
@@ -57,12 +57,12 @@ async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flag
 
 async def _averages(node: Node, view: RavnestView, layers: Layers, lease_s: float) -> Mapping[str, Block]:
     """All values of the average; a node that gives nothing yet is asked again for at most two leases."""
-    saves, found, since = SavedLayers(node, view, None), dict[str, Block](), node.clock.now()
+    exchange, found, since = ParameterExchange(node, view, None), dict[str, Block](), node.clock.now()
     clusters = await view.wait_for(lambda: view.clusters)
     while True:
         known = len(found)
         try:
-            await saves.averages(clusters, layers, found)
+            await exchange.averages(clusters, layers, found)
             return found
         except NoLongerValid as error:
             since = node.clock.now() if len(found) > known else since

@@ -21,7 +21,7 @@ from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
 from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
 from pipelined.ravnest.cluster_log import ClusterLog
-from pipelined.ravnest.parameter_exchange import SavedLayers
+from pipelined.ravnest.parameter_exchange import ParameterExchange
 from pipelined.ravnest.planned_bytes import PlannedPlaces
 from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord
 from pipelined.ravnest.status import LATE
@@ -67,7 +67,7 @@ class RavnestNode:
         self._memory, self._planned = memory, planned
         self._node, self._member, self._capacity, self._lease_s, self._say = node, member, capacity, lease_s, say
         self.view = RavnestView(node.directory, node.clock)
-        self.saves = SavedLayers(node, self.view, member.saving)
+        self.exchange = ParameterExchange(node, self.view, member.saving)
 
     async def run(self) -> None:
         """Take part until cancelled.
@@ -88,7 +88,7 @@ class RavnestNode:
         """Wait for a cluster, and train in it, and in those that go on from it, to the end."""
         name, address, saves = self._node.name, self._node.endpoint.address, self._member.saving is not None
         record = NodeRecord(name, address, registration.incarnation, **vars(self._capacity), saves=saves)
-        await self.saves.publish(registration)
+        await self.exchange.publish(registration)
         await registration.put(record)
         self._say(f"{name}: waits for a cluster")
         before, done = None, False
@@ -109,7 +109,7 @@ class RavnestNode:
                 clear_frames(error.__traceback__)  # a world keeps its error, and with the frames the stage
                 return
         if before is not None and before.state is not None:
-            self.saves.keep(clusters, before.state.tensors)
+            self.exchange.keep(clusters, before.state.tensors)
         self._say(f"{name}: cluster {cluster} has trained its last step{self._peak}")
 
     async def _print_waits(self) -> None:
@@ -165,7 +165,7 @@ class RavnestNode:
         leaving: Nursery,
     ) -> ClusterOutcome:
         """Train in these clusters until they are done, or others go on with this one."""
-        self.saves.keep(clusters, {})
+        self.exchange.keep(clusters, {})
         cluster, stage = at
         place = clusters.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
@@ -180,7 +180,7 @@ class RavnestNode:
             on_step, state = log.report if stage == 0 else _ignore, before.state if before else None
             self._member.worlds.lose(each.address for each in self.view.departed(clusters))
             training = self._member.train(
-                clusters, at, on_step=on_step, log=log, before=state, saved=self.saves, leaving=leaving
+                clusters, at, on_step=on_step, log=log, before=state, saved=self.exchange, leaving=leaving
             )
             with executor.doing("training"):
                 outcome = await beside(training, self._lose_departed(clusters))

@@ -1,4 +1,4 @@
-"""Layers that nodes saved, read by any of them: each offers those of its directory, and asks the others for the rest.
+"""Nodes exchange parameters that they saved: each offers those in its directory, and requests the rest from the others.
 
 So nodes need no file system in common. Clusters begin with a step of which each stage is saved by some node that is
 there (`RavnestView.begun`). A new place asks for its parameters one by one: its own directory first, then the nodes
@@ -34,8 +34,8 @@ CHUNK = 64 << 20
 """Bytes of a reply: for most parameters there is one, and the largest needs no more of a connection's memory."""
 
 
-class SavedLayers:
-    """One node's part.
+class ParameterExchange:
+    """One node's part in the exchange.
 
     Args:
         node: this process; it replies to the others from now on.

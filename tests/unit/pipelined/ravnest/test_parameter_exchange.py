@@ -14,7 +14,7 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
-from pipelined.ravnest.parameter_exchange import TOPIC, SavedLayers
+from pipelined.ravnest.parameter_exchange import TOPIC, ParameterExchange
 from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord, StagePlace
 from pipelined.ravnest.saving import SaveSettings
 from pipelined.ravnest.view import RavnestView
@@ -34,7 +34,7 @@ MANIFEST = describe({"c/value": STATE["c/value"]}).pack()
 
 @asynccontextmanager
 async def nodes(path, **held):
-    """Nodes by name, of which each saved these stages of three: `SavedLayers`, and its view."""
+    """Nodes by name, of which each saved these stages of three: `ParameterExchange`, and its view."""
     async with AsyncExitStack() as stack:
         network, clock = VirtualNetwork(), VirtualClock()
         asyncio.get_running_loop().run_in_executor = at_once
@@ -52,7 +52,7 @@ async def nodes(path, **held):
             view = RavnestView(directory, clock)
             running.append(tasks.create_task(view.follow()))
             saving = SaveSettings(store, 1, "run") if stages else None
-            found[name] = SavedLayers(Node(name, endpoint, directory, clock), view, saving)
+            found[name] = ParameterExchange(Node(name, endpoint, directory, clock), view, saving)
             lease = registered(directory, NODES + name, 1.0, clock, endpoint.address)
             registration = await stack.enter_async_context(lease)
             await found[name].publish(registration)
