@@ -12,8 +12,8 @@ from apps.lm.data.text import Text
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.saved import other_optimizer, other_text, saved_of
 from pipelined.state.store import fields_of
+from pipelined.state.store_checks import other_optimizer, other_text, saved_of
 from pipelined.state.versions import common_step, saved_steps
 
 MISSING = {"float16": "a loss scale", "bfloat16-parameters": "float32 copies of the parameters"}

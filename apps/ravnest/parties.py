@@ -114,8 +114,8 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
     Raises:
         UsageError: nothing is saved there, or it is of a swarm, or of another model, text or optimizer.
     """
-    from pipelined.state.saved import other_optimizer, other_text, saved_of
     from pipelined.state.store import fields_of
+    from pipelined.state.store_checks import other_optimizer, other_text, saved_of
 
     saved = saved_of(directory, task.subject.model(task.vocabulary).identity())
     at = common_step(saved) or max(saved, default=None)

@@ -22,8 +22,8 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import RUN
 from pipelined.errors import refuse_below
 from pipelined.state.checkpoints.claim import Claim, claim
-from pipelined.state.saved import other_text, saved_of
 from pipelined.state.store import DiskStore
+from pipelined.state.store_checks import other_text, saved_of
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.process.logs import PeerLog, WaitLog
 from pipelined.swarm.process.observer import SwarmObserver, SwarmSnapshot

@@ -10,8 +10,8 @@ from apps.gpt2.job import model_of
 from apps.gpt2.members import check_saved_stages
 from apps.gpt2.swarm.job import resolve_swarm
 from pipelined.errors import UsageError
-from pipelined.state.saved import other_text
 from pipelined.state.store import save, saved_stages
+from pipelined.state.store_checks import other_text
 from pipelined.state.versions import SavedStage
 from tests.launching import ROOT
 

@@ -3,8 +3,8 @@
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.state import saved as _state_saved
-from pipelined.state.saved import saved_of
+from pipelined.state import store_checks
+from pipelined.state.store_checks import saved_of
 from pipelined.state.versions import SavedStage
 
 OURS, THEIRS = [[SavedStage(step, 0, 1, lineage) for step in (5, 10, 15)] for lineage in ("ours", "theirs")]
@@ -13,7 +13,7 @@ OURS, THEIRS = [[SavedStage(step, 0, 1, lineage) for step in (5, 10, 15)] for li
 def saved(monkeypatch, *looks):
     """What comes of a directory that has these saved stages, look by look: those of our model alone in the second."""
     told = iter(looks)
-    monkeypatch.setattr(_state_saved, "saved_stages", lambda directory, identity=None: list(next(told)))
+    monkeypatch.setattr(store_checks, "saved_stages", lambda directory, identity=None: list(next(told)))
     return saved_of("there", {})
 
 
@@ -35,6 +35,6 @@ def test_a_directory_that_cannot_be_listed_is_refused(monkeypatch):
     def unlisted(directory, identity=None):
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr(_state_saved, "saved_stages", unlisted)
+    monkeypatch.setattr(store_checks, "saved_stages", unlisted)
     with pytest.raises(UsageError, match=r"directory there cannot be listed .*Stale file handle.*another directory"):
         saved_of("there", {})
