@@ -155,9 +155,11 @@ class PeerPool:
         now = self._clock.now()
         seconds = self._router.ban(party, now) - now
         if party not in self._announcing:
-            report = warn if self._view.is_here(peer) else emit  # that a peer left is no reason to warn
             facts = {"peer": peer.name, "stage": peer.stage, "by": self._name, "seconds": seconds, "why": why}
-            report("peer banned", **facts)
+            if self._view.is_here(peer):
+                warn("peer banned", **facts)
+            else:  # that a peer left is no reason to warn
+                emit("peer banned", **facts)
             self._announcing.add(party)
             self._tasks.create_task(self._ask_to_announce(peer, party))
 
