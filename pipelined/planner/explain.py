@@ -10,7 +10,7 @@ from typing import Any
 from pipelined.planner.costs import FIELDS
 from pipelined.planner.moves import planned_moves
 from pipelined.planner.plan_file import PlanFile
-from pipelined.planner.recorded import Recorded
+from pipelined.planner.recorded import RecordedPrograms
 from pipelined.planner.request import Outcome
 from pipelined.planner.search import SearchResult
 from pipelined.programs.plan import Plan
@@ -179,7 +179,7 @@ def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
         spent = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"
         yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {spent}"
     costs = found.get("costs", []) if plan.tensor == 1 else found.get("member_costs", [])
-    ops = tuple("FIWUD" if Recorded().splits(plan) else "FBUD")
+    ops = tuple("FIWUD" if RecordedPrograms().splits(plan) else "FBUD")
     for row in costs:
         if row["op"] in ops and row["microbatch"] in (
             0,

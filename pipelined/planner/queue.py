@@ -17,7 +17,7 @@ from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts, least_
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import can_split, split_model
 from pipelined.planner.planned_model import PlannedModel, SizedLayouts, is_open
-from pipelined.planner.recorded import Recorded
+from pipelined.planner.recorded import RecordedPrograms
 from pipelined.planner.request import SearchRequest
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
@@ -113,7 +113,7 @@ class Queue:
         self.waiting: list[tuple[float, int, Waiting]] = []
         self.considered, self.too_big, self.least = 0, 0, inf
         self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], tuple[Workload, float]]()
-        self._lightened, self._recorded = set[str](), Recorded()
+        self._lightened, self._recorded = set[str](), RecordedPrograms()
 
     def add(self, candidate: Candidate) -> None:
         """Add a candidate if it may fit."""

@@ -9,7 +9,7 @@ from pipelined.programs.record import in_time, record
 from pipelined.schedules import ScheduleError, Shape, find
 
 
-class Recorded:
+class RecordedPrograms:
     """What one search has recorded. The next one records anew: a user may have changed a schedule under its name."""
 
     def __init__(self) -> None:

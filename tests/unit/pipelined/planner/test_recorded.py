@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.errors import UsageError
 from pipelined.planner import search
-from pipelined.planner.recorded import Recorded
+from pipelined.planner.recorded import RecordedPrograms
 from pipelined.programs.plan import Plan
 from pipelined.schedules import gpipe, one_f_one_b, zb_h1
 from tests.unit.pipelined.planner.test_search import request
@@ -28,8 +28,8 @@ def test_a_schedule_that_was_changed_under_its_name_is_searched_anew(monkeypatch
 
 
 def test_backwards_split_where_the_schedule_of_this_search_splits_them(monkeypatch):
-    plan, first = Plan(MINE, 2, 1, 1, 4), Recorded()
+    plan, first = Plan(MINE, 2, 1, 1, 4), RecordedPrograms()
     assert not first.splits(plan)
     monkeypatch.setattr(HERE, "mine", zb_h1)
-    assert Recorded().splits(plan) and not first.splits(plan)
+    assert RecordedPrograms().splits(plan) and not first.splits(plan)
     assert len(first.in_time(plan).workers) == 2

@@ -11,7 +11,7 @@ from pipelined.errors import UsageError
 from pipelined.planner import SearchRequest, Stated, search
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import candidates
-from pipelined.planner.recorded import Recorded
+from pipelined.planner.recorded import RecordedPrograms
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from tests.unit.pipelined.planner.toys import Toy
@@ -72,7 +72,7 @@ def test_bounds_leave_most_unsimulated():
 )
 def test_no_step_is_shorter_and_no_rank_holds_less_than_the_bounds(ranks, overhead, machine, cores):
     machine = replace(machine, cores=cores)
-    asked, recorded = request(Toy(layers=4, batch=4), ranks, machine, overhead=overhead), Recorded()
+    asked, recorded = request(Toy(layers=4, batch=4), ranks, machine, overhead=overhead), RecordedPrograms()
     for candidate in candidates(ranks, 4, 4, asynchronous=True):
         workload, found = asked.workload(candidate.plan), asked.simulate(candidate)
         bound = least_seconds(candidate, workload, machine, "ring", split=recorded.splits(candidate.plan))
