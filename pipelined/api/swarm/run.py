@@ -4,7 +4,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from pipelined.directory.membership.connection import endpoint_at
 from pipelined.errors import Refused, UsageError
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.refusal import complaint
-from pipelined.process.run import loop_is_running
+from pipelined.process.run import interruptible, outside_of_a_loop
 from pipelined.process.stop_request import StopRequest
 from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
@@ -257,11 +256,8 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:
 
     def start() -> T | None:
         with _refusals(), asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(main())
+            return runner.run(interruptible(main()))
 
     is_main = threading.current_thread() is threading.main_thread()
     with request.listening() if is_main else nullcontext():
-        if not loop_is_running():
-            return start()
-        with ThreadPoolExecutor(1, thread_name_prefix="pipelined.swarm") as thread:
-            return thread.submit(start).result()
+        return outside_of_a_loop(start)
