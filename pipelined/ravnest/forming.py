@@ -8,13 +8,12 @@ train on if it ends. Started again, it supervises the clusters that train. No to
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pipelined.aio.nursery import beside, with_timeout
 from pipelined.aio.progress import Say
-from pipelined.directory import Change, Conflict
+from pipelined.directory import Change
 from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
 from pipelined.ravnest.going_on import Joining, rules_of
@@ -112,8 +111,7 @@ class ClusterFormer:
             if cluster.pace and cluster.pace.shortfall:
                 self.say(f"cluster {number}: {cluster.pace_text}")
         clusters = Clusters.of(view.next_number, plan, waiting, begun)
-        with suppress(Conflict):
-            await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})
+        await view.write_unless_changed({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})
         await view.wait_for(lambda: view.clusters_revision != revision)
 
     async def _wait_for_nodes(self, view: RavnestView) -> None:

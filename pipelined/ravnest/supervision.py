@@ -11,7 +11,7 @@ from contextlib import suppress
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import with_timeout
 from pipelined.aio.progress import Say
-from pipelined.directory import Change, Conflict
+from pipelined.directory import Change
 from pipelined.ravnest.going_on import Joining, Newcomers, following
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.records import (
@@ -33,15 +33,13 @@ async def write_waits(view: RavnestView, fact: str) -> None:
     """Write into the directory what the nodes without a cluster wait for."""
     if fact != view.waits:
         revision = view.waits_revision
-        with suppress(Conflict):
-            await view.directory.transact({WAITS: revision}, {WAITS: WaitingNodes(fact).pack()})
+        await view.write_unless_changed({WAITS: revision}, {WAITS: WaitingNodes(fact).pack()})
         await view.wait_for(lambda: view.waits_revision != revision)
 
 
 async def _write_losses(view: RavnestView, losses: LossCounts) -> None:
     revision = view.losses_revision
-    with suppress(Conflict):
-        await view.directory.transact({LOSSES: revision}, {LOSSES: losses.pack()})
+    await view.write_unless_changed({LOSSES: revision}, {LOSSES: losses.pack()})
     await view.wait_for(lambda: view.losses_revision != revision)
 
 
@@ -163,9 +161,8 @@ class Supervision:
 
     async def _end_clusters(self) -> None:
         view, clusters = self._view, self._clusters
-        with suppress(Conflict):
-            ending = {ENDING: ClustersEnding(clusters.number).pack()}
-            await view.directory.transact({CLUSTERS: view.clusters_revision}, ending)
+        ending = {ENDING: ClustersEnding(clusters.number).pack()}
+        await view.write_unless_changed({CLUSTERS: view.clusters_revision}, ending)
         await view.wait_for(lambda: view.ends(clusters) or view.clusters != clusters)
 
     async def _write_next_clusters(self) -> None:
@@ -183,8 +180,7 @@ class Supervision:
             self._say(f"{fact}, steps to train again: {len(next_.going.steps_to_repeat)}")
         undone = next(f"{number}" for number in range(len(clusters.rows)) if number not in view.digests(clusters))
         expected = {CLUSTERS: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
-        with suppress(Conflict):
-            await view.directory.transact(expected, {CLUSTERS: next_.pack()})
+        if await view.write_unless_changed(expected, {CLUSTERS: next_.pack()}):
             await view.wait_for(lambda: view.clusters_revision != revision)
 
     async def _note_waiting(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery, cancelled
-from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory import CutOff, EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.registration import registered
 from pipelined.ravnest.forming import ClusterFormer
@@ -68,6 +68,54 @@ async def test_clusters_that_are_done_meanwhile_are_followed_by_none():
         await former.run()
         assert said[-1] == "average digest"
         assert (await directory.read(CLUSTERS)).entries[CLUSTERS].value == clusters.pack()
+
+
+class CutOffWriter(EmbeddedDirectory):
+    """A client that is cut off at its first write of each key, after the directory has made it or before."""
+
+    def __init__(self, *arguments, written):
+        super().__init__(*arguments)
+        self.written, self.cut_off = written, []
+
+    async def transact(self, expect, put=(), *more):
+        if (keys := sorted(put)) in self.cut_off:
+            return await super().transact(expect, put, *more)
+        self.cut_off.append(keys)
+        if self.written:
+            await super().transact(expect, put, *more)
+        raise CutOff("no reply")
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_a_train_that_is_cut_off_at_each_write_goes_on(written):
+    """A cluster is lost: `train` writes the loss, the end of the others, and the clusters that follow."""
+    async with AsyncExitStack() as stack:
+        network, clock = VirtualNetwork(), VirtualClock()
+        tasks = await stack.enter_async_context(Nursery())
+        serving = tasks.create_task(serve_directory(network.endpoint("directory"), clock))
+        nodes = EmbeddedDirectory(network.endpoint("a"), address_of("directory"), clock)
+        registration = await stack.enter_async_context(registered(nodes, NODES + "a", 1.0, clock, "at a"))
+        await registration.put(NodeRecord("a", "at a", registration.incarnation, 1000, 1.0, 1.0))
+        asyncio.get_running_loop().run_in_executor = at_once
+        train = network.endpoint("train")
+        own = CutOffWriter(train, address_of("directory"), clock, written=written)
+        request = PoolRequest((), (LayerSize(parameters=1, activation_bytes=4, input_bytes=0, work=1.0),), clusters=1)
+        former = ClusterFormer(Node("train", train, own, clock), 1, request, print, print)
+        forming = tasks.create_task(former.run())
+        async for changes in nodes.watch(CLUSTERS, 0):
+            first = Clusters.unpack(changes[0].entry.value)
+            break
+        lost, number = StagePlace(Holder("b", "at b", 99), 0, 1, 1), first.number + 1
+        await nodes.transact({}, {CLUSTERS: Clusters(number, [first.rows[0], [lost]]).pack()})
+        async for _ in nodes.watch(ENDING, 0):
+            break
+        seen = (await nodes.read(CLUSTERS)).revision
+        await nodes.transact({}, {f"{STOPPED}0": ClusterStop(number, 4, []).pack()})
+        async for changes in nodes.watch(CLUSTERS, seen):
+            assert Clusters.unpack(changes[0].entry.value).number > number
+            break
+        await cancelled(forming, serving)
+        assert sorted(own.cut_off) == [[CLUSTERS], [ENDING], [LOSSES]]
 
 
 async def formed(request, losses=None, **offered):
