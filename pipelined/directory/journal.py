@@ -10,7 +10,6 @@ beyond its limit is replaced by one record that restores the same state.
 """
 
 import struct
-import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import NoReturn
 
 import msgpack
 
+from pipelined.aio.events import warn
 from pipelined.aio.nursery import Notifier
 from pipelined.directory.disk import Disk, FileDisk
 from pipelined.directory.state_machine import StateMachine, Transition
@@ -74,8 +74,8 @@ class Journal:
         data = await self._disk.load()
         transitions, good = _read(data, self._name)
         if good < len(data):
-            fact = f"the last write to {self._name} was torn (bytes: {len(data) - good}, at: {good})"
-            warnings.warn(f"{fact}; no client was acknowledged; it is discarded", RuntimeWarning, stacklevel=2)
+            fact = "its last write was not complete; it is discarded, and no client was acknowledged"
+            warn("journal torn", file=self._name, bytes=len(data) - good, at=good, why=fact)
             await self._disk.cut(good)
         try:
             machine.replay(transitions)

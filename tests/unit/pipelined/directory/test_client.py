@@ -1,7 +1,6 @@
 """The embedded directory and its clients when processes die, stop and come back, on the virtual clock and network."""
 
 import asyncio
-import warnings
 from contextlib import asynccontextmanager, suppress
 
 import msgpack
@@ -243,14 +242,12 @@ def test_no_fault_loses_or_doubles_an_increment(faults, seed):
 
     async def story(world):
         told = {name: {} for name in ("one", "other")}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of torn journals
-            async with asyncio.TaskGroup() as tasks:
-                for name, mine in told.items():
-                    tasks.create_task(count(world.party(name), mine))
-                for pause, fault, name in faults:
-                    await world.clock.sleep(pause)
-                    await befall(world, fault, name)
+        async with asyncio.TaskGroup() as tasks:
+            for name, mine in told.items():
+                tasks.create_task(count(world.party(name), mine))
+            for pause, fault, name in faults:
+                await world.clock.sleep(pause)
+                await befall(world, fault, name)
         every = sorted((told["one"] | told["other"]).items())
         assert [value for _, value in every] == [b"%d" % n for n in range(1, 25)]
 
