@@ -21,7 +21,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from transports.aio.nursery import Nursery
@@ -95,14 +95,14 @@ async def _connect_side(tcp_sock: socket.socket) -> socket.socket:
 
 def open_listener(name: str) -> socket.socket | None:
     """A socket that listens under this name; None if the system has no such names, or no free descriptor."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with suppress(OSError), ExitStack() as opened:
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.bind(name)
         listener.listen(BACKLOG)
-        return make_nonblocking(listener)
-    except OSError:
-        listener.close()
-        return None
+        make_nonblocking(listener)
+        opened.pop_all()
+        return listener
+    return None
 
 
 def connect_unix(offer: Any) -> socket.socket | None:

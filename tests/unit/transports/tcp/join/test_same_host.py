@@ -1,6 +1,7 @@
 """Ranks of one machine connect over Unix sockets where they can, else over TCP, and admit no other process."""
 
 import asyncio
+import errno
 import socket
 
 import numpy as np
@@ -63,6 +64,16 @@ def test_ranks_of_one_machine_talk_over_unix_sockets_and_others_over_tcp():
 def test_where_there_are_no_such_names_all_stay_with_tcp(monkeypatch):
     monkeypatch.setattr(same_host, "open_listener", lambda name: None)
     assert run(talk("aaa")) == [{1: INET, 2: INET}, {0: INET, 2: INET}, {0: INET, 1: INET}]
+
+
+def test_without_a_free_descriptor_there_is_no_listener(monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(same_host.socket, "socket", fail)
+        listener = open_listener("\0without-a-descriptor")
+    assert listener is None
 
 
 def test_without_an_answer_under_the_name_both_ranks_keep_tcp(monkeypatch):
