@@ -149,7 +149,7 @@ class Endpoint(ABC):
         Args:
             handler: must not change the arrays of its response afterwards: they are sent without a copy.
             max_bytes: more bytes of arrays are refused ("too large") before memory is allocated.
-            max_waiting: requests that one sender may have here at once; more are refused ("busy").
+            max_waiting: requests that may be here at once from one connection; more are refused ("busy").
         A handler that raises any error except `Rejected` and `TransportError` fails the endpoint: see `failed`.
         """
 

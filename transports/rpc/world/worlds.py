@@ -23,7 +23,7 @@ MAX_WORLDS = 64
 
 
 class Worlds(WorldOwner):
-    """The worlds of one endpoint, by name.
+    """The worlds of one endpoint, by name. The messages that wait for their receives have no limit of memory.
 
     Args:
         max_bytes: the largest message, equal for all parties.
