@@ -64,13 +64,23 @@ def is_loopback(host: str) -> bool:
 
 
 def check_files(world_size: int) -> None:
-    """Raise RendezvousError if this process may not open a connection to every rank."""
+    """Raise RendezvousError if this process may not open, or its loop not watch, a connection to every rank."""
     max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if world_size + SPARE_FILES > max_files:
         raise RendezvousError(
             f"too few files may be open for a connection to every rank (ranks: {world_size}, open files: {max_files}); "
             f"raise it with: ulimit -n {world_size + 4 * SPARE_FILES}"
         )
+    if by_select() and world_size + SPARE_FILES > SELECT_FILES:
+        raise RendezvousError(
+            f"select(2) watches too few files for a connection to every rank (ranks: {world_size}, "
+            f"files: {SELECT_FILES}); run on a loop over epoll"
+        )
+
+
+def by_select() -> bool:
+    """Whether the running loop watches its files by select(2)."""
+    return isinstance(getattr(asyncio.get_running_loop(), "_selector", None), selectors.SelectSelector)
 
 
 def system_text(error: OSError) -> str:
@@ -87,8 +97,7 @@ async def lookup(host: str, port: int) -> list[SocketAddress]:
 
 def make_nonblocking(sock: socket.socket) -> socket.socket:
     """Make the socket non-blocking for the running loop; raises OSError if the loop cannot watch one more file."""
-    by_select = isinstance(getattr(asyncio.get_running_loop(), "_selector", None), selectors.SelectSelector)
-    if by_select and sock.fileno() >= SELECT_FILES:
+    if by_select() and sock.fileno() >= SELECT_FILES:
         sock.close()
         raise OSError(errno.EMFILE, f"select(2) watches {SELECT_FILES} files at most; run on a loop over epoll")
     sock.setblocking(False)
