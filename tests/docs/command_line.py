@@ -20,6 +20,7 @@ from apps.lm.generate import Generate
 from apps.ravnest import flags as ravnest
 from apps.ravnest.config import RavnestConfig
 from apps.resnet.__main__ import ResNetFlags
+from apps.rows.config import RowFlags
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Export, Local, Serve, Status, Train
 from apps.vgg.config import VGGFlags
@@ -32,6 +33,7 @@ FILE = ROOT / "docs" / "command-line.md"
 Row = tuple[str, str]
 """The default and the help of a flag."""
 SHARED = {
+    "## Flags of a row of layers": RowFlags,
     "### What is trained": TrainingConfig,
     "### Where a process finds its swarm": DirectoryAddress,
     "### What Ravnest trains": RavnestConfig,

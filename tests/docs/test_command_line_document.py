@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from apps.common.groups import GROUPS, SCHEDULE
+from apps.rows.config import RowFlags
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN
 from pipelined.schedules import knobs_of
@@ -68,10 +69,14 @@ def test_the_tables_of_training_are_the_groups_of_its_help():
 
 @pytest.mark.parametrize("program", sorted({*ROWS} - {"gpt2 generate"}))
 def test_every_flag_of_a_row_of_layers_is_there(program):
-    """The other programs refer to the table of VGG, without its `--dropout`."""
-    own = names(part(f"## python -m apps.{program}"))
-    shared = set(names(part("## python -m apps.vgg"))) - {"--dropout"} if program != "vgg" else set()
-    assert sorted(shared.union(own)) == sorted(flags_of_class(ROWS[program]))
+    """A program has the shared flags, with the same help unless its own table has them again."""
+    flags, shared = flags_of_class(ROWS[program]), flags_of_class(RowFlags)
+    own, in_common = (
+        names(part(heading)) for heading in (f"## python -m apps.{program}", "## Flags of a row of layers")
+    )
+    assert in_common == sorted(shared)
+    assert {*in_common, *own} == flags.keys()
+    assert all(flags[name] == shared[name] for name in {*in_common} - {*own})
 
 
 @pytest.mark.parametrize("command", RAVNEST)
