@@ -10,7 +10,7 @@ from pipelined.api.laboratory.planning import Planned
 from pipelined.errors import UsageError, require_whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.schedules import default_depth, require_knobs
+from pipelined.schedules import default_depth, require_knobs, runs_on_one
 from pipelined.schedules.own.load import SomeSchedule, name_of
 from pipelined.schedules.parts.knobs import SCALE, Value
 from pipelined.training.job import Numerics
@@ -97,26 +97,30 @@ class Arrangement:
         """The plan of a job: what is open follows from the ranks and from the first batch."""
         name, knobs = name_of(self.schedule or "one_f_one_b"), self.knobs
         require_knobs(name, knobs, self.keywords)
-        depth, width = self._team_grid(launch) if self.team > 1 else (self.depth, self.width)
-        width = 1 if width is None else width
+        workers, depth = self._workers(launch), self.depth
+        width = self._open_width(name, workers) if self.width is None else self.width
         if depth is None:
-            depth, knobs = default_depth(name, max(1, self.ranks(launch) // width), knobs)
+            depth, knobs = default_depth(name, max(1, workers // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
         rows = feed.rows_each(microbatches * width)
         plan = Plan(name, depth, width, rows, microbatches, knobs=knobs, tensor=self.team)
         return feed.with_batch_size(plan)
 
-    def _team_grid(self, launch: Launch) -> tuple[int, int]:
-        """Depth and width where a worker is a team: one stage, and the other ranks are further groups.
-
-        Raises:
-            PlanError: T does not divide the ranks.
-        """
-        ranks, depth = self.ranks(launch), 1 if self.depth is None else self.depth
+    def _workers(self, launch: Launch) -> int:
+        """The workers of all pipelines together. Raises PlanError: T does not divide the ranks."""
+        ranks = self.ranks(launch)
         if ranks % self.team:
             fact = f"tensor does not divide the ranks (tensor: {self.team}, ranks: {ranks})"
             raise PlanError(f"{fact}; start a multiple of {self.team} ranks")
-        return depth, max(1, ranks // self.team // depth) if self.width is None else self.width
+        return ranks // self.team
+
+    def _open_width(self, name: str, workers: int) -> int:
+        """One pipeline; of teams as many as there are workers for, each on one worker where the schedule takes that."""
+        if self.team == 1:
+            return 1
+        if self.depth is None:
+            return workers if runs_on_one(name, self.knobs) else 1
+        return max(1, workers // self.depth)
 
     def require_open(self, plan: Plan | Planned) -> None:
         """Refuse arguments beside a plan that sets them. Raises: as `require_plan`."""

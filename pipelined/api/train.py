@@ -95,7 +95,7 @@ def train(
         schedule: a name, a .py file or .csv table, or a class, function or module of your own; default: one_f_one_b.
             "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
-        width: pipelines that run in parallel, each on its own microbatches; default: 1, or all ranks with `tensor`.
+        width: pipelines in parallel, each on its own microbatches; default: 1, or with `tensor` as many as can be.
         tensor: the ranks of a worker, which compute each layer together; "auto" plans them; see docs/teams.md.
         layout: how the ranks of a worker split every layer; see docs/teams.md.
         microbatches: of one pipeline in a step; default: twice the depth.

@@ -12,6 +12,7 @@ from pipelined.schedules.registry import (
     own_shape,
     require_knobs,
     require_known,
+    runs_on_one,
 )
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "own_shape",
     "require_knobs",
     "require_known",
+    "runs_on_one",
 ]

@@ -124,6 +124,14 @@ def default_depth(name: str, workers: int, knobs: Mapping[str, Value]) -> tuple[
     return workers, knobs
 
 
+def runs_on_one(name: str, knobs: Mapping[str, Value]) -> bool:
+    """Whether a schedule can have all its stages on one worker."""
+    depth, knobs = default_depth(name, 1, knobs)
+    with suppress(ScheduleError):
+        return find(name).stage_map(Shape(depth, 2 * depth, knobs)).workers == 1
+    return False
+
+
 def own_shape(schedule: Schedule) -> Shape | None:
     """The one shape that a schedule takes, if it is a table; None: it takes several."""
     return schedule.shape if isinstance(schedule, TableSchedule) else None

@@ -1,0 +1,42 @@
+"""What a call leaves open of its arrangement follows from the ranks and the schedule."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pipelined.api.arrangement import Arrangement
+from pipelined.api.data.feed import job_feed
+from pipelined.process.launch import ALONE
+from pipelined.programs.plan import PlanError
+
+BATCHES = [(torch.zeros(16, 4), torch.zeros(16, 4))]
+
+
+def planned(ranks, **given):
+    return Arrangement(**given).plan(replace(ALONE, world_size=ranks), job_feed(BATCHES))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "given", "depth", "width"),
+    [
+        (4, {}, 4, 1),
+        (4, {"width": 2}, 2, 2),
+        (4, {"tensor": 2}, 1, 2),
+        (8, {"tensor": 2, "depth": 2}, 2, 2),
+        (4, {"tensor": 2, "width": 1}, 2, 1),
+        (8, {"tensor": 2, "width": 2, "schedule": "chimera"}, 2, 2),
+        (4, {"tensor": 2, "width": 1, "schedule": "zb_v"}, 4, 1),
+        (4, {"tensor": 2, "schedule": "zb_v"}, 2, 2),
+        (4, {"tensor": 2, "schedule": "chimera"}, 2, 1),
+    ],
+)
+def test_all_ranks_take_part_in_a_plan_of_open_sizes(ranks, given, depth, width):
+    """A team had one stage wherever the depth was open, so that ranks were left over, and chimera refused it."""
+    plan = planned(ranks, **given)
+    assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
+
+
+def test_ranks_that_make_no_whole_teams_are_refused():
+    with pytest.raises(PlanError, match=r"tensor: 2, ranks: 3\); start a multiple of 2 ranks"):
+        planned(3, tensor=2)
