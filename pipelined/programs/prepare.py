@@ -11,7 +11,7 @@ from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
-from pipelined.schedules import Schedule, find
+from pipelined.schedules import Schedule, find, is_ours
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,5 @@ def prepare_group(plan: Plan, sync: str = "gap") -> list[Prepared]:
     schedule = find(plan.schedule)
     program = record(schedule, plan.proof_shape)
     check(program)
-    ours = schedule.__name__.startswith("pipelined.")
-    digest = "" if ours else hashlib.blake2b(repr(program.workers).encode(), digest_size=4).hexdigest()
+    digest = "" if is_ours(schedule) else hashlib.blake2b(repr(program.workers).encode(), digest_size=4).hexdigest()
     return [Prepared(schedule, instructions, digest) for instructions in with_sums(program, sync, plan.costs).workers]

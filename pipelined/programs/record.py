@@ -13,7 +13,7 @@ from pipelined.errors import user_code
 from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.programs.proof.check import check
-from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker
+from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker, is_ours, label
 from pipelined.schedules.own.bounded import bounded
 from pipelined.schedules.parts.worker import At
 
@@ -34,7 +34,7 @@ def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Pr
     """
     stage_map = schedule.stage_map(shape)
     if shape.steps != 1 and stage_map.updates.flushes:
-        fact = f"{schedule.__name__.rpartition('.')[2]} flushes after every step (steps: {shape.steps})"
+        fact = f"{label(schedule)} flushes after every step (steps: {shape.steps})"
         raise ScheduleError(f"{fact}; use `steps=1`, or an asynchronous schedule")
     program, is_dynamic = _in_time(schedule, stage_map)
     if not is_dynamic:
@@ -88,8 +88,7 @@ def _recorded(schedule: Schedule, stage_map: StageMap, index: int) -> _Recording
 
 def _bounded(schedule: Schedule, what: str, instructions: int) -> AbstractContextManager[None]:
     """A limit on the bytecodes of a user's schedule. This project's own schedules end, and run without the overhead."""
-    ours = schedule.__name__.startswith("pipelined.")
-    return nullcontext() if ours else bounded(what, instructions)
+    return nullcontext() if is_ours(schedule) else bounded(what, instructions)
 
 
 def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from pipelined.errors import guess
@@ -140,6 +141,16 @@ def own_shape(schedule: Schedule) -> Shape | None:
 def declared(schedule: Schedule) -> tuple[Knob[Any], ...]:
     """The knobs that a schedule declares in `KNOBS`; a schedule without any need not have it."""
     return getattr(schedule, "KNOBS", ())
+
+
+def is_ours(schedule: Schedule) -> bool:
+    """Whether a schedule is one of this project's own, which are code that all ranks have."""
+    return isinstance(schedule, ModuleType) and schedule.__name__ in SCHEDULES.values()
+
+
+def label(schedule: Schedule) -> str:
+    """The name of a schedule, as `find` takes it."""
+    return schedule.__name__.rpartition(".")[2] if is_ours(schedule) else schedule.__name__
 
 
 def is_own(name: str) -> bool:

@@ -6,10 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from pipelined.programs.instructions import Instruction
+from pipelined.programs.plan import Plan
+from pipelined.programs.prepare import prepare
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.gpipe import stage_map
+from tests.launching import ROOT
 
 
 def recorded(coroutine, depth=1, microbatches=1, costs=DEFAULT_COSTS):
@@ -55,6 +58,18 @@ def test_a_schedule_that_sums_without_end_is_refused():
 
     with pytest.raises(ScheduleError, match="does not stop"):
         recorded(schedule)
+
+
+def test_an_error_and_a_comparison_of_ranks_know_a_schedule_of_the_user_s_own_by_its_whole_name(tmp_path, monkeypatch):
+    """A table `pipelined.csv` counted as this project's, and gems.py was called py."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipelined.csv").write_text("0F0,0B0\n")
+    digests = [prepare(Plan(name, 1, 1, 1, 1), 0).digest for name in ("pipelined.csv", "gpipe")]
+    assert [bool(digest) for digest in digests] == [True, False]
+    gems = str(ROOT / "docs" / "examples" / "gems.py")
+    for name, said in ((gems, gems), ("gpipe", "gpipe")):
+        with pytest.raises(ScheduleError, match=rf"^{said} flushes after every step \(steps: 2\)"):
+            record(find(name), Shape(2, 2, steps=2))
 
 
 def test_one_forward_too_many_is_refused_with_its_place():
