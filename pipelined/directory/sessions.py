@@ -36,7 +36,7 @@ class StaleRequest(Exception):
 
 
 @dataclass(slots=True)
-class Session:
+class ClientSession:
     """What is kept of one client.
 
     Args:
@@ -58,7 +58,7 @@ class RequestDedup:
 
     def __init__(self, limits: DirectoryLimits):
         self._limits = limits
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, ClientSession] = {}
         self.holders: dict[int, int] = {}
         self._held: Counter[int] = Counter()
 
@@ -66,7 +66,7 @@ class RequestDedup:
         """Add a client. Beyond the limit another is forgotten: the longest silent without a lease, if there is one."""
         while len(self.sessions) >= self._limits.clients:
             self._forget()
-        self.sessions[client] = Session()
+        self.sessions[client] = ClientSession()
 
     def hold(self, client: int, lease: int) -> None:
         """Note that a client was granted a lease: clients without a lease are forgotten before it."""
@@ -101,7 +101,7 @@ class RequestDedup:
 
     def keep(self, request: DirectoryRequest, result: int) -> None:
         """Keep the result of a request that was carried out."""
-        session = self.sessions.pop(request.client, None) or Session()  # the journal may come from other limits
+        session = self.sessions.pop(request.client, None) or ClientSession()  # the journal may come from other limits
         session.settled = max(session.settled, request.settled)
         session.results = {number: kept for number, kept in session.results.items() if number >= session.settled}
         session.results[request.number] = result

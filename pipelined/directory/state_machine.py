@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelined.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.directory.sessions import DirectoryRequest, Leases, RequestDedup, Session
+from pipelined.directory.sessions import ClientSession, DirectoryRequest, Leases, RequestDedup
 from pipelined.directory.watchers import ChangeLog
 
 Transition = tuple[Any, ...]
@@ -223,7 +223,7 @@ class StateMachine:
         for key, *entry in entries:
             self._place(key, Entry(*entry))
         for number, settled, results in clients:
-            self._dedup.sessions[number] = Session(settled, dict(results))
+            self._dedup.sessions[number] = ClientSession(settled, dict(results))
 
     def _remember(self, since: int, past: Any) -> None:
         self._log = ChangeLog(self.limits.history, since)
