@@ -24,7 +24,7 @@ def test_the_reference_is_built_and_has_every_public_name(tmp_path, monkeypatch)
     page = (tmp_path / "pipelined.html").read_text()
     missing = [name for name in pp.__all__ if f'id="{name}"' not in page and name not in ("__version__", "swarm")]
     assert not missing
-    assert "pipelines that run in parallel, each on its own microbatches" in page  # an argument of `train`
+    assert "pipelines in parallel, each on its own microbatches" in page  # an argument of `train`
 
 
 @pytest.mark.parametrize("face", [pp, pp.swarm, transports], ids=lambda face: face.__name__)
