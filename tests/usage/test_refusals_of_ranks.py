@@ -199,20 +199,17 @@ def test_a_rank_that_no_launcher_watches_ends_the_others_over_tcp(alone, request
     assert MANY in "".join(messages(said[0])) and len(messages("".join(said))) == 1, said
 
 
-LATE = """
-import asyncio, os, sys
-if os.environ["PMI_RANK"] == "1":
-    open(sys.argv[1]).read()  # which ends when rank 0 has gone
-else:
-    held = open(sys.argv[1], "w")
+ALONE_IN_MPI = """
+import asyncio, os
+if os.environ["PMI_RANK"] == "0":
     from transports import open_transport
     asyncio.run(open_transport("mpi://?wait=0.2"))
 """
 
 
-def test_a_rank_that_never_opens_mpi_ends_the_wait_of_the_others_with_the_reason(tmp_path):
-    os.mkfifo(tmp_path / "until")
-    command, env = mpirun("mpich", 2, "-c", LATE, tmp_path / "until")
+def test_a_rank_that_never_opens_mpi_ends_the_wait_of_the_others_with_the_reason():
+    """The other rank has ended by itself: where Hydra kills one, its mpirun may report that rank's SIGKILL (9)."""
+    command, env = mpirun("mpich", 2, "-c", ALONE_IN_MPI)
     done = launched(command, timeout=60, env=env)
     assert done.returncode == 2, done.stderr
     assert "rank 0 waited 0.2 s for all ranks to open MPI (ranks: 2); at least one of the others" in done.stderr
