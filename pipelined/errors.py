@@ -48,8 +48,8 @@ class OutOfMemory(UsageError):
         remedy: what to do, with settings that the program has; None: those of a pipeline.
     """
 
-    def __init__(self, doing: str, error: Exception, room: str = "", remedy: str | None = None):
-        self.error: Exception = error.error if isinstance(error, OutOfMemory) else error
+    def __init__(self, doing: str, error: BaseException, room: str = "", remedy: str | None = None):
+        self.error: BaseException = error.error if isinstance(error, OutOfMemory) else error
         super().__init__(f"{doing} failed: {self.error!r}{room}; {remedy or REMEDY}")
 
 

@@ -110,14 +110,20 @@ class Executor(ABC):
         """
         try:
             yield
-        except OutOfMemory:
-            raise
         except Exception as error:
-            if not ran_out_of_memory(error):
+            if (told := self.explained(error, what)) is error:
                 raise
-            raise self.out_of_memory(f"{self.owner}: {what}" if self.owner else what, error) from error
+            raise told from error
 
-    def out_of_memory(self, doing: str, error: Exception) -> OutOfMemory:
+    def explained(self, error: BaseException, what: str) -> BaseException:
+        """The error of an operation of this rank; where memory ran out, one that names it, unless it names a part."""
+        if isinstance(error, OutOfMemory) or not ran_out_of_memory(error):
+            return error
+        told = self.out_of_memory(f"{self.owner}: {what}" if self.owner else what, error)
+        told.__cause__ = error
+        return told
+
+    def out_of_memory(self, doing: str, error: BaseException) -> OutOfMemory:
         """The error of an operation for which no memory is left, with the bytes planned and free."""
         planned = None
         with suppress(Exception):  # counting them runs code of the user's schedule and layers
@@ -186,17 +192,18 @@ class TorchExecutor(Executor):
 
     async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`; this takes one turn of the event loop, `run_in_executor` takes three."""
-        piece = Piece(op, work, prompt)
+        ended = asyncio.Event()
+        piece = Piece(op, work, prompt, ended.set)
         del work  # the piece has it until its end
         self._thread.put(piece)
         self._queued()
         try:
-            await piece.ended.wait()
+            await ended.wait()
         except asyncio.CancelledError:
             if not self._withdraw(piece):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE_S):
-                        await piece.ended.wait()
+                        await ended.wait()
             raise
         return piece.result(), piece.start, piece.end
 
@@ -224,14 +231,13 @@ class TorchExecutor(Executor):
         """Do the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
         piece.start = self.clock.now()
         try:
-            with self.doing(NAMES.get(piece.op, piece.op)):
-                piece.value = piece.work()
-                if self.device != "cpu":
-                    import torch
+            piece.value = piece.work()
+            if self.device != "cpu":
+                import torch
 
-                    torch.cuda.synchronize(self.device)
+                torch.cuda.synchronize(self.device)
         except BaseException as error:
-            piece.error = error
+            piece.error = self.explained(error, NAMES.get(piece.op, piece.op))
         del piece.work
         piece.end = self.clock.now()
 
@@ -243,7 +249,6 @@ class TorchExecutor(Executor):
     def _settle(self, piece: Piece) -> None:
         self._ended()
         self._record(piece.op, piece.end - piece.start)
-        piece.ended.set()
         piece.then()
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -20,16 +20,12 @@ class Piece:
 
     Args:
         op, work, prompt: see `Executor.run`; the work is dropped at its end, with the tensors that it holds.
-
-    Attributes:
-        ended: set when the loop has learned of the end.
-        then: called after that.
+        then: called on the loop when it has learned of the end.
     """
 
     op: str
     work: Callable[[], Any]
     prompt: bool = True
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
     then: Callable[[], None] = lambda: None
     start: float = 0.0
     end: float = 0.0

@@ -55,9 +55,9 @@ class TorchRandom:
             if self._draws is False:
                 _TURNS.share()
                 try:
-                    before = self.states()
+                    before = self._marks()
                     result = forward()
-                    if _same(before, self.states()):
+                    if before == self._marks():
                         return result
                 finally:
                     _TURNS.unshare()
@@ -73,9 +73,9 @@ class TorchRandom:
         with self.beginning(()):
             for generator in self._generators():
                 generator.manual_seed(seed_of(random.seed, random.step, random.microbatch, place))
-            begun = self.states()
+            begun = self._marks()
             result = forward()
-            self._draws = self._draws or not _same(begun, self.states())
+            self._draws = self._draws or begun != self._marks()
             return result
 
     @contextmanager
@@ -96,6 +96,10 @@ class TorchRandom:
     def states(self) -> list[torch.Tensor]:
         """The states of the generators."""
         return [generator.get_state() for generator in self._generators()]
+
+    def _marks(self) -> list[bytes]:
+        """What tells the states apart; made without an operation of torch, which would let other threads run first."""
+        return [generator.get_state().numpy().tobytes() for generator in self._generators()]
 
     def _generators(self) -> list[torch.Generator]:
         if self._device.type != "cuda":
@@ -129,11 +133,6 @@ def drawing_again() -> Callable[[], AbstractContextManager[None]]:
     """Contexts, for later and any thread, in which a piece of this forward draws what it draws from here on."""
     running = _RUNNING.get()
     return partial(running.beginning, running.states()) if running else nullcontext
-
-
-def _same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    """Whether generators have the same states; compared without torch, which would let other threads run first."""
-    return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(one, other, strict=True))
 
 
 @contextmanager

@@ -126,11 +126,12 @@ def test_a_report_to_a_loop_that_has_ended_does_not_silence_the_next_loop():
         await gate.begun()
 
     async def goes_on():
-        thread.put(piece := Piece("next", lambda: None))
+        ended = asyncio.Event()
+        thread.put(Piece("next", lambda: None, then=ended.set))
         async with asyncio.timeout(20):
-            await piece.ended.wait()
+            await ended.wait()
 
-    gate, thread = Gate(), WorkThread("test", lambda piece: piece.work(), lambda piece: piece.ended.set())
+    gate, thread = Gate(), WorkThread("test", lambda piece: piece.work(), lambda piece: piece.then())
     asyncio.run(gives_up())
     gate.go()
     thread.pool.submit(lambda: None).result(30)
