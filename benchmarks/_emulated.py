@@ -15,7 +15,7 @@ from benchmarks._punctual import PunctualClock
 from collectives import Group, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import TimedExecutor
+from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.overlap import SYNCS

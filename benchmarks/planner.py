@@ -25,7 +25,8 @@ from benchmarks._results import Reported, tell
 from collectives import Group, Links, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import TimedExecutor, TorchExecutor
+from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.links import measure_hops, measure_sums
 from pipelined.measurement.measure import measure

@@ -25,7 +25,7 @@ from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of
 from benchmarks._results import Reported, tell
 from collectives import Links
 from collectives.group.signature import FINGERPRINT_BYTES
-from pipelined.actors.executor import TimedExecutor
+from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.measurement.collective_costs import measure_collectives
 from pipelined.sharding.groups import MeshGroups

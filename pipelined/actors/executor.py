@@ -1,13 +1,12 @@
 """Executors: they run the computations of a stage, one at a time, and never block the event loop.
 
-Two executors have the same interface. `TorchExecutor` computes in its own thread. `TimedExecutor` only waits as long as
-the work would take, on its clock: emulated on the real clock, virtual on the virtual clock.
+Two executors have the same interface. `TorchExecutor` computes in its own thread. `TimedExecutor`
+(`pipelined.actors.timed_executor`) only waits as long as the work would take.
 """
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os import sched_getaffinity
 from typing import Protocol, TypeVar
@@ -250,56 +249,3 @@ class TorchExecutor(Executor):
         self._ended()
         self._record(piece.op, piece.end - piece.start)
         piece.then()
-
-
-class TimedExecutor(Executor):
-    """Waits for the duration of each kind of work: two cores can run 64 such "GPUs", a virtual clock 2,048.
-
-    Queued work begins when the work before it should have ended, so that late timers of the real clock do not add up.
-
-    Args:
-        seconds: duration of each op; other ops take no time.
-        work_first: do the work at the beginning of its duration, so that on the real clock what the work itself takes
-            is part of the duration; else at the end, and it takes longer by that.
-    """
-
-    def __init__(
-        self,
-        seconds: Mapping[str, float],
-        clock: Clock,
-        on_busy: Callable[[bool], None] = lambda busy: None,
-        *,
-        work_first: bool = False,
-    ):
-        super().__init__(clock, on_busy)
-        self.seconds, self._turn, self._end, self._work_first = seconds, asyncio.Lock(), -math.inf, work_first
-
-    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
-        """See `Executor.run`."""
-        queued = self.clock.now()
-        self._queued()
-        try:
-            async with self._turn:
-                start, seconds = max(queued, self._end), self.seconds.get(op, 0.0)
-                self._end = start + seconds
-                try:
-                    if self._work_first:
-                        result = self._done(op, work)
-                    await self._compute(op, seconds - (self.clock.now() - start))
-                    if not self._work_first:
-                        result = self._done(op, work)
-                except BaseException:
-                    self._end = self.clock.now()
-                    raise
-        finally:
-            self._ended()
-        self._record(op, self._end - start)
-        return result, start, self._end
-
-    def _done(self, op: str, work: Callable[[], T]) -> T:
-        with self.doing(NAMES.get(op, op)):
-            return work()
-
-    async def _compute(self, op: str, seconds: float) -> None:
-        """Let the seconds pass that a piece of work still takes."""
-        await self.clock.sleep(max(0.0, seconds))

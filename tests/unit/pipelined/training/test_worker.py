@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TimedExecutor
 from pipelined.actors.messages import Gradient
+from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError

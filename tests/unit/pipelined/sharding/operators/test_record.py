@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from collectives import Links
-from pipelined.actors.executor import TimedExecutor
+from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply
