@@ -16,7 +16,7 @@ from apps.common.config_file import FLAGS, RESOLVED, expanded, value_of
 from apps.common.groups import parse_words
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
-from pipelined.schedules import Knob, knobs_of
+from pipelined.schedules import Knob, knobs_of, require_declared
 from pipelined.schedules.parts.knobs import set_knobs
 from pipelined.state.checkpoints import checkpoint
 
@@ -285,13 +285,13 @@ def parse_flags(arguments: list[str], default: F, program: str) -> F:
         default: the values of flags that are not given.
         program: how the program is called, for help.
     Raises:
-        SystemExit: 0 after --help. UsageError: as `parse_words`; or the user's own schedule cannot be read.
+        SystemExit: 0 after --help. UsageError: as `parse_words`; or as `require_declared`.
     """
-    kind = type(default)
-    names = [*(f.name for f in fields(kind)), *ALIASES]
+    names = [*(f.name for f in fields(default)), *ALIASES]
     arguments = expanded(arguments, lambda words: [*names, *(knob.name for knob in _knobs(words))])
-    about, knobs = f"{kind.__doc__} --version shows the version.", _knobs(arguments)
-    found, values = parse_words(kind, arguments, program, about=about, default=default, knobs=knobs)
+    about, knobs = f"{default.__doc__} --version shows the version.", _knobs(arguments)
+    found, values = parse_words(type(default), arguments, program, about=about, default=default, knobs=knobs)
+    require_declared(found.schedule, values)
     return replace(found, knobs=set_knobs(knobs, values))
 
 

@@ -93,20 +93,40 @@ def _knobs_of_the_project() -> dict[str, Knob[Any]]:
     return {knob.name: knob for name in known() for knob in declared(find(name))}
 
 
-def require_knobs(name: str | None, given: Iterable[str], keywords: Iterable[str] = ()) -> None:
-    """Refuse settings that are no knobs of a schedule; a misspelt argument of a function is one, too.
+def require_knobs(name: str | None, given: Mapping[str, Any], keywords: Iterable[str] = ()) -> None:
+    """Refuse settings that are no knobs, or that the schedule does not declare; a misspelt argument is one, too.
 
     Args:
         name: the schedule; None: it is open, and may be any of the project.
         keywords: the other arguments of that function.
     Raises:
-        ScheduleError: an unknown name; the message has the nearest of all, and lists the knobs.
+        ScheduleError: an unknown name; the message has the nearest of all, and lists the knobs. Or as
+            `require_declared`.
     """
     known = [knob.name for knob in knobs_of(name)]
     for setting in given:
         if setting not in known:
             fact = f"unknown argument {setting!r} ({name or 'a schedule'} has the settings {', '.join(known)})"
             raise ScheduleError(f"{fact}; {guess(setting, [*keywords, *known])}correct the name, or leave it out")
+    require_declared(name, given)
+
+
+def require_declared(name: str | None, knobs: Mapping[str, Any]) -> None:
+    """Refuse knobs that a schedule of the user's own does not declare; the project's own say which values they take.
+
+    Args:
+        knobs: their values by name; a default is that of no setting.
+    Raises:
+        ScheduleError: the message names the schedule and the knobs that it has.
+    """
+    if name is None or not is_own(name):
+        return
+    own = [knob.name for knob in declared(find(name))]
+    for knob in knobs_of(name):
+        if knob.name not in own and (value := knobs.get(knob.name, knob.default)) != knob.default:
+            has = f"its knobs: {', '.join(own)}" if own else "it has none"
+            fact = f"{name} does not declare the knob {knob.name} ({knob.name}: {value}, {has})"
+            raise ScheduleError(f"{fact}; leave `{knob.name}=` out, or add {knob.name.upper()} to its KNOBS")
 
 
 def default_depth(name: str, workers: int, knobs: Mapping[str, Value]) -> tuple[int, dict[str, Value]]:

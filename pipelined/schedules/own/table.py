@@ -26,7 +26,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipelined.schedules.parts.knobs import CHUNKS, PIPES, SCALE
+from pipelined.schedules.parts.knobs import AHEAD, CHUNKS, PIPES, SCALE
 from pipelined.schedules.parts.stage_map import FLUSH, ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.parts.worker import EVERY, SUM, Worker
 
@@ -127,7 +127,7 @@ class TableSchedule:
             ("depth", requested.depth, own.depth),
             ("microbatches", requested.microbatches, microbatches),
         ]
-        for knob in (PIPES, CHUNKS, SCALE):  # a default leaves it to the table
+        for knob in (PIPES, CHUNKS, SCALE, AHEAD):  # a default leaves it to the table
             value = knob.of(requested)
             sizes += [(knob.name, value, knob.of(own))] * (value != knob.default)
         for name, value, possible in sizes:

@@ -196,7 +196,11 @@ def test_blank_cells_rows_after_the_last_and_spaces_say_nothing(table):
 def test_its_shape_is_the_table_s(table):
     schedule = find(table(ORDER))
     assert schedule.shape == Shape(2, 2, {"pipes": 1, "chunks": 1})
-    for other in (Shape(4, 2), Shape(2, 4), Shape(2, 2, {"pipes": 2}), Shape(2, 2, {"chunks": 2})):
+    for other in (
+        Shape(4, 2),
+        Shape(2, 4),
+        *(Shape(2, 2, knob) for knob in ({"pipes": 2}, {"chunks": 2}, {"ahead": "2"})),
+    ):
         with pytest.raises(ScheduleError, match=r"is a table of one shape .*; use `depth=2` and `microbatches=2`"):
             schedule.stage_map(other)
 

@@ -1,9 +1,12 @@
 """A knob that a schedule of the user's own declares: seen wherever a setting of a schedule is seen."""
 
 import json
+import re
 
 import pytest
+import torch
 
+import pipelined as pp
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
 from pipelined.__main__ import main
@@ -133,3 +136,29 @@ def test_a_value_that_a_knob_cannot_have_is_refused(value, message):
 
 def test_the_label_of_a_word_is_the_word():
     assert Knob("mode", "slow", "speed").label("fast") == "fast" and CHUNKS.label(4) == "4 chunks"
+
+
+def test_one_that_a_schedule_of_the_user_does_not_declare_is_refused_everywhere(toy, tmp_path, capsys):
+    """`--chunks 4` changed nothing, and was accepted."""
+    message = re.escape(f"{toy} does not declare the knob chunks (chunks: 4, its knobs: in_group); leave `chunks=` out")
+    path, plan = tmp_path / "plan.json", Plan(toy, 2, 1, 1, 4)
+    planned = PlanFile(plan=plan, recompute=False, model={}, step_s=1.0, memory=(1.0, 1.0), why="", found={})
+    write_plan(path, planned)
+    path.write_text(path.read_text().replace('"chunks": 1', '"chunks": 4'))
+    for refused in (
+        lambda: Plan(toy, 2, 1, 1, 4, {"chunks": 4}),
+        lambda: pp.prove(toy, depth=2, microbatches=4, chunks=4),
+        lambda: parse(["--schedule", toy, "--chunks", "4"]),
+        lambda: read_plan(path, toy),
+        lambda: pp.train([torch.nn.ReLU], [], loss=None, optimizer=None, schedule=toy, chunks=4, steps=0),
+    ):
+        with pytest.raises(UsageError, match=message):
+            refused()
+    assert main(["schedule", toy, "--depth", "2", "--microbatches", "4", "--chunks", "4"]) == 2
+    assert "(chunks: 4, its knobs: in_group); leave --chunks out" in capsys.readouterr().err
+
+
+def test_a_schedule_without_any_says_so(tmp_path):
+    (path := tmp_path / "plain.py").write_text("from pipelined.schedules.gpipe import schedule, stage_map\n")
+    with pytest.raises(ScheduleError, match=r"the knob ahead \(ahead: 3, it has none\); .* or add AHEAD to its KNOBS"):
+        Plan(str(path), 2, 1, 1, 2, {"ahead": "3"})
