@@ -11,10 +11,11 @@ from typing import Any
 
 from apps.common.flags import AUTO, AUTO_PLAN, start_of
 from apps.gpt2.checks import MEASURED
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import Job
-from apps.gpt2.plan_file import arrangement, is_open
+from apps.gpt2.plan_file import arrangement, given, is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
-from apps.gpt2.team import names_layout
+from apps.gpt2.team import names_layout, split_text
 from apps.gpt2.workload import workload
 from collectives.algorithms import parse_choice
 from pipelined.actors.agree import broadcast
@@ -88,9 +89,8 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
     named = job.config.schedule
     require_known(saved.get("schedule", job.plan.schedule), named)
     before = recorded(saved, named)
-    if before and names_layout(job.config) and before.plan.layout != job.config.layout:
-        before = None
-    if before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch):
+    same = before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch)
+    if before and same and _heeds(before, job.config):
         return Decision(before, f"as in {path}").plain()
     if job.config.plan == AUTO_PLAN:
         return None
@@ -98,6 +98,16 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
         _planned_model(job), launch, job.plan, cores=len(sched_getaffinity(0)), steps=job.config.steps, effort=BRIEF
     )
     return None if reason is None else Decision(Candidate(job.plan), f"{job.reason}; {reason}").plain()
+
+
+def _heeds(before: Candidate, config: GPT2Flags) -> bool:
+    """Whether an arrangement is one that the flags allow: each that is given binds the plan."""
+    plan = before.plan
+    if config.layout is not None and split_text(config.layout, plan.tensor) != split_text(plan.layout, plan.tensor):
+        return False
+    says = {**plan.plain(), "tensor": plan.tensor, "recompute": before.recompute}
+    wanted = {name: value for name, value in given(config).items() if name != "layout" and value != AUTO}
+    return all(says[name] == value for name, value in wanted.items()) and (plan.tensor > 1 or not names_layout(config))
 
 
 async def _measured(transport: Transport, job: Job, launch: Launch) -> Decision:

@@ -105,6 +105,34 @@ def test_a_resumed_run_with_a_named_layout_goes_on_with_no_other(tmp_path, monke
     assert decided(resolve(replace(team, layout=layout), 2)).reason == (f"as in {path}" if kept else "measured")
 
 
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        ({}, True),
+        ({"depth": 2, "schedule": "chimera", "width": 2}, True),
+        ({"depth": 4}, False),
+        ({"schedule": "gpipe"}, False),
+        ({"recompute": True}, False),
+        ({"knobs": {"scale": "backward-halving"}}, False),
+        ({"tensor": 2}, False),
+        ({"tensor": "auto", "plan": None}, True),
+        ({"tensor": "auto", "plan": None, "microbatches": 8}, False),
+    ],
+)
+def test_flags_that_a_resumed_run_gives_bind_its_plan(tmp_path, monkeypatch, flags, kept):
+    """`--plan auto --resume auto --depth 4` went on with the saved depth, and said nothing."""
+    before = replace(resolve(FEW, 4), plan=Plan("chimera", 2, 2, 4, 4))
+    path = save(tmp_path, before)
+
+    async def measured(*arguments):
+        return Decision(Candidate(Plan("gpipe", 4, 1, 4, 8)), "measured")
+
+    monkeypatch.setattr(decisions, "_measured", measured)
+    monkeypatch.setattr(decisions, "why_not", lambda *arguments, **keywords: None)
+    config = replace(FEW, plan=AUTO_PLAN, checkpoint=tmp_path, resume="auto")
+    assert decided(resolve(replace(config, **flags), 4)).reason == (f"as in {path}" if kept else "measured")
+
+
 def test_what_a_checkpoint_says_is_read_as_written():
     plain = json.loads(json.dumps(resolve(GPT2Flags(depth=2, recompute=True), 2).plain()))
     assert recorded(plain) == Candidate(Plan("chimera", 2, 1, 16, 2), recompute=True)
