@@ -24,7 +24,8 @@ class RequestedShape:
     """What the flags request; None leaves it open.
 
     Args:
-        world_size: ranks that were started; None: as many as the plan needs.
+        world_size: workers that were started; None: as many as the plan needs.
+        tensor: ranks of a worker; the messages count ranks.
         layers: how many layers the model has to share out.
         batch: sequences a step, B·N·W.
     """
@@ -39,6 +40,11 @@ class RequestedShape:
     knobs: Mapping[str, int | str] = field(default_factory=dict)
     microbatch: int | None = None
     microbatches: int | None = None
+    tensor: int = 1
+
+    def ranks(self, workers: int | None) -> int:
+        """The ranks of as many workers."""
+        return (workers or 0) * self.tensor
 
 
 def choose_plan(config: RunFlags, world_size: int | None, *, tensor: int, layers: int, batch: int) -> tuple[Plan, str]:
@@ -58,11 +64,12 @@ def choose_plan(config: RunFlags, world_size: int | None, *, tensor: int, layers
         batch=config.batch or batch,
         batch_given=config.batch is not None,
         schedule=config.schedule,
-        depth=1 if config.depth is None and tensor > 1 else config.depth,
+        depth=config.depth,
         width=config.width,
         knobs=config.knobs,
         microbatch=config.microbatch,
         microbatches=config.microbatches,
+        tensor=tensor,
     )
     plan, reason = choose(_as_its_table(requested))
     if config.clip and not plan.flushes:
@@ -112,10 +119,9 @@ def choose(wanted: RequestedShape) -> tuple[Plan, str]:
     microbatch, microbatches = _cut(wanted, depth, width)
     plan = Plan(schedule, depth, width, microbatch, microbatches, knobs=wanted.knobs)
     if wanted.world_size is not None and plan.world_size != wanted.world_size:
-        fact = f"the plan needs another number of ranks (ranks: {wanted.world_size}, workers a group: "
-        raise UsageError(
-            f"{fact}{plan.stage_map.workers}, groups: {width}); start {plan.world_size} ranks or set --width"
-        )
+        ranks, needed = map(wanted.ranks, (wanted.world_size, plan.world_size))
+        fact = f"the plan needs another number of ranks (ranks: {ranks}, workers a group: "
+        raise UsageError(f"{fact}{plan.stage_map.workers}, groups: {width}); start {needed} ranks or set --width")
     if wanted.batch_given and plan.batch != wanted.batch:
         fact = f"the batch does not divide (--batch {wanted.batch}, microbatch {microbatch} x {microbatches} x width "
         raise UsageError(f"{fact}{width} = {plan.batch}); choose a --batch that is a multiple of these")
@@ -129,14 +135,17 @@ def _choose_depth_and_width(wanted: RequestedShape) -> tuple[int, int, str]:
         return depth or _least_depth(wanted, each), width or 1, "as many ranks as the plan needs, all in this process"
     if depth is not None and width is not None:
         if depth * width // each != ranks:
-            fact = f"ranks do not match depth times width (ranks: {ranks}, depth: {depth}, width: {width})"
-            raise UsageError(f"{fact}; start {depth * width} ranks or leave --width out")
+            fact = f"ranks do not match depth times width (ranks: {wanted.ranks(ranks)}, depth: {depth}, width: {width}"
+            needed = wanted.ranks(depth * width // each)
+            raise UsageError(f"{fact}{_team(wanted)}); start {needed} ranks or leave --width out")
         return depth, width, "as given"
-    if depth is not None:
-        workers = max(1, depth // each)
-        return depth, _divided(ranks, workers, "depth", depth), "depth as given; the other ranks are further groups"
+    if depth is not None or (width is None and wanted.tensor > 1):
+        why = "the least depth of the schedule" if depth is None else "depth as given"
+        depth = depth or _least_depth(wanted, each)
+        groups = _divided(wanted, max(1, depth // each), "depth", depth)
+        return depth, groups, f"{why}; the other ranks are further groups"
     if width is not None:
-        depth = _divided(ranks, width, "width", width) * each
+        depth = _divided(wanted, width, "width", width) * each
         return depth, width, "width as given; each group's ranks are its stages"
     return _choose_freely(ranks, each, wanted)
 
@@ -162,14 +171,19 @@ def _stage_map(wanted: RequestedShape, depth: int) -> StageMap | None:
         return None
 
 
-def _divided(ranks: int, by: int, name: str, value: int) -> int:
+def _divided(wanted: RequestedShape, by: int, name: str, value: int) -> int:
     if by < 1:
         raise UsageError(f"--{name} must be at least 1 (it is {value})")
-    if ranks % by:
-        below, above = ranks // by * by, (ranks // by + 1) * by
-        fact = f"the ranks are not a multiple of the {name} (ranks: {ranks}, {name}: {value})"
+    quotient, left = divmod(wanted.world_size or 0, by)
+    if left:
+        ranks, below, above = map(wanted.ranks, (wanted.world_size, quotient * by, (quotient + 1) * by))
+        fact = f"the ranks are not a multiple of the {name} (ranks: {ranks}, {name}: {value}{_team(wanted)})"
         raise UsageError(f"{fact}; start {above if not below else f'{below} or {above}'} ranks, or change --{name}")
-    return ranks // by
+    return quotient
+
+
+def _team(wanted: RequestedShape) -> str:
+    return "" if wanted.tensor == 1 else f", tensor: {wanted.tensor}"
 
 
 def _choose_freely(ranks: int, each: int, wanted: RequestedShape) -> tuple[int, int, str]:

@@ -41,7 +41,8 @@ class GPT2Flags(TextDataFlags, RunFlags):
     With --schedule swarm the peers of a stage, 2 by default; a launcher's ranks determine their number."""
     tensor: int | Literal["auto"] = 1
     """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
-    Above 1 with a flush; the depth is then 1 by default. auto: the planner chooses, with all that is open."""
+    Above 1 with a flush; the default depth is then the least of the schedule. auto: the planner chooses, with all that
+    is open."""
     layout: str | None = None
     """How the ranks of a worker split the model: data, zero1 (data with --shard-optimizer), zero2 (keeps gradients in
     parts, too), zero3 (and weights), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by

@@ -10,7 +10,7 @@ from pipelined.api.laboratory.planning import Planned
 from pipelined.errors import UsageError, require_whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.schedules import default_depth, require_knobs, runs_on_one
+from pipelined.schedules import default_depth, require_knobs, workers_of
 from pipelined.schedules.own.load import SomeSchedule, name_of
 from pipelined.schedules.parts.knobs import SCALE, Value
 from pipelined.training.job import Numerics
@@ -98,7 +98,7 @@ class Arrangement:
         name, knobs = name_of(self.schedule or "one_f_one_b"), self.knobs
         require_knobs(name, knobs, self.keywords)
         workers, depth = self._workers(launch), self.depth
-        width = self._open_width(name, workers) if self.width is None else self.width
+        width = self.width or (self._open_width(name, workers) if launch.world_size else 1)
         if depth is None:
             depth, knobs = default_depth(name, max(1, workers // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
@@ -118,9 +118,9 @@ class Arrangement:
         """One pipeline; of teams as many as there are workers for, each on one worker where the schedule takes that."""
         if self.team == 1:
             return 1
-        if self.depth is None:
-            return workers if runs_on_one(name, self.knobs) else 1
-        return max(1, workers // self.depth)
+        depth, knobs = default_depth(name, 1, self.knobs) if self.depth is None else (self.depth, self.knobs)
+        each = workers_of(name, depth, knobs)
+        return 1 if each is None or (self.depth is None and each > 1) else max(1, workers // each)
 
     def require_open(self, plan: Plan | Planned) -> None:
         """Refuse arguments beside a plan that sets them. Raises: as `require_plan`."""

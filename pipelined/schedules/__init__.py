@@ -15,7 +15,7 @@ from pipelined.schedules.registry import (
     require_declared,
     require_knobs,
     require_known,
-    runs_on_one,
+    workers_of,
 )
 
 __all__ = [
@@ -40,5 +40,5 @@ __all__ = [
     "require_declared",
     "require_knobs",
     "require_known",
-    "runs_on_one",
+    "workers_of",
 ]

@@ -139,18 +139,16 @@ def default_depth(name: str, workers: int, knobs: Mapping[str, Value]) -> tuple[
         knobs.setdefault(CHUNKS.name, 2)
     chunks = CHUNKS.check(knobs.get(CHUNKS.name, CHUNKS.default))
     for depth in (workers, 2 * workers, chunks * workers):
-        with suppress(ScheduleError):
-            if find(name).stage_map(Shape(depth, 2 * depth, knobs)).workers == workers:
-                return depth, knobs
+        if workers_of(name, depth, knobs) == workers:
+            return depth, knobs
     return workers, knobs
 
 
-def runs_on_one(name: str, knobs: Mapping[str, Value]) -> bool:
-    """Whether a schedule can have all its stages on one worker."""
-    depth, knobs = default_depth(name, 1, knobs)
+def workers_of(name: str, depth: int, knobs: Mapping[str, Value]) -> int | None:
+    """The workers of a pipeline of this depth; None: the schedule refuses it."""
     with suppress(ScheduleError):
-        return find(name).stage_map(Shape(depth, 2 * depth, knobs)).workers == 1
-    return False
+        return find(name).stage_map(Shape(depth, 2 * depth, knobs)).workers
+    return None
 
 
 def own_shape(schedule: Schedule) -> Shape | None:

@@ -79,3 +79,34 @@ def test_every_schedule_alone_gets_the_least_plan_it_takes(name):
 def test_a_fold_of_more_stages_than_layers_is_refused():
     with pytest.raises(UsageError, match=r"stages: 2, layers: 1"):
         choose(RequestedShape(world_size=2, layers=1, batch=32, schedule="zb_v"))
+
+
+@pytest.mark.parametrize(
+    ("given", "depth", "width"),
+    [
+        ({}, 1, 2),
+        ({"width": 1}, 2, 1),
+        ({"schedule": "chimera"}, 2, 1),
+        ({"schedule": "zb_v"}, 2, 2),
+        ({"schedule": "zb_v", "depth": 4}, 4, 1),
+        ({"schedule": "interleaved", "knobs": {"chunks": 2}}, 2, 2),
+    ],
+)
+def test_teams_get_the_least_depth_that_the_schedule_takes(given, depth, width):
+    """It was 1, which chimera, zb_v and interleaved refused."""
+    plan, _ = choose(RequestedShape(world_size=2, layers=8, batch=32, tensor=2, **given))
+    assert (plan.depth, plan.width) == (depth, width)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"depth": 4}, r"\(ranks: 4, depth: 4, tensor: 2\); start 8 ranks"),
+        ({"depth": 4, "width": 2}, r"\(ranks: 4, depth: 4, width: 2, tensor: 2\); start 16 ranks"),
+        ({"depth": 4, "width": 1, "schedule": "chimera"}, r"width: 1, tensor: 2\); start 8 ranks"),
+    ],
+)
+def test_messages_count_the_ranks_of_teams(given, message):
+    """Four ranks were called two, and four were to be started."""
+    with pytest.raises(UsageError, match=message):
+        choose(RequestedShape(world_size=2, layers=8, batch=32, tensor=2, **given))

@@ -29,12 +29,19 @@ def planned(ranks, **given):
         (4, {"tensor": 2, "width": 1, "schedule": "zb_v"}, 4, 1),
         (4, {"tensor": 2, "schedule": "zb_v"}, 2, 2),
         (4, {"tensor": 2, "schedule": "chimera"}, 2, 1),
+        (4, {"tensor": 2, "schedule": "zb_v", "depth": 2}, 2, 2),
+        (8, {"tensor": 2, "schedule": "interleaved", "depth": 4, "knobs": {"chunks": 2}}, 4, 2),
     ],
 )
 def test_all_ranks_take_part_in_a_plan_of_open_sizes(ranks, given, depth, width):
     """A team had one stage wherever the depth was open, so that ranks were left over, and chimera refused it."""
     plan = planned(ranks, **given)
     assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
+
+
+def test_without_a_launcher_there_is_one_pipeline_of_teams():
+    plan = planned(None, tensor=2, schedule="zb_v", depth=4)
+    assert (plan.width, plan.world_size) == (1, 4)
 
 
 def test_ranks_that_make_no_whole_teams_are_refused():
