@@ -33,7 +33,8 @@ from benchmarks._results import Reported, tell
 from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.saving import SaveSettings
 from pipelined.ravnest.training import ClusterTraining
-from pipelined.state.store import DiskStore, find_whole
+from pipelined.state.store import DiskStore
+from pipelined.state.whole_model import find_whole
 from pipelined.training.optimizer import OptimizerConfig, clip_factor, update
 
 SECONDS = {"forward": 0.1, "backward": 0.2}

@@ -15,7 +15,7 @@ from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.weights import Weights, check_destination
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
-from pipelined.state.store import Whole, find_whole
+from pipelined.state.whole_model import WholeModel, find_whole
 
 Say = Callable[[str], None]
 
@@ -64,7 +64,7 @@ class FinalOutput:
             say("sample:\n" + await asyncio.to_thread(weights.sample, *request))
 
 
-async def _weights_of(whole: Whole, to: Path | None, symbols: int, say: Say) -> Weights:
+async def _weights_of(whole: WholeModel, to: Path | None, symbols: int, say: Say) -> Weights:
     """A saved model.
 
     Args:
@@ -111,7 +111,7 @@ async def export_saved(directories: Sequence[Path], output: OutputFlags, say: Sa
     await export_whole(await asyncio.to_thread(find_whole, directories), output, say)
 
 
-async def export_whole(whole: Whole, output: OutputFlags, say: Say) -> None:
+async def export_whole(whole: WholeModel, output: OutputFlags, say: Say) -> None:
     """Export a saved model.
 
     Raises:

@@ -90,7 +90,7 @@ async def export(flags: Export, say: Say) -> None:
             whole step.
     """
     from apps.lm.export import export_whole
-    from pipelined.state.store import find_whole
+    from pipelined.state.whole_model import find_whole
 
     whole = await asyncio.to_thread(find_whole, flags.checkpoint)
     if whole.identity.get("model") != DIGITS:

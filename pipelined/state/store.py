@@ -16,17 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.state.checkpoints.names import found
 from pipelined.state.manifest import TensorSpecs, describe
-from pipelined.state.versions import SavedStage, Version, common_step, saved_steps
+from pipelined.state.versions import SavedStage, Version
 from transports import Block
-
-if TYPE_CHECKING:
-    import torch
 
 
 class CheckpointStore(Protocol):
@@ -102,7 +99,7 @@ class DiskStore:
             StoreError: a tensor is damaged.
         """
         try:
-            return _tensors(_shards(self.directory, version), {name}, self.identity)
+            return _tensors(saved_shards(self.directory, version), {name}, self.identity)
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
 
@@ -166,13 +163,13 @@ def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = Non
 
 def noted_of(directory: str | Path, at: SavedStage, name: str) -> str:
     """What a saved step was trained with: "text", a digest, or "optimizer"; "" if no stage of it recorded that."""
-    notes = (shard.meta.config.get(name) for shard in _shards(directory, at.version))
+    notes = (shard.meta.config.get(name) for shard in saved_shards(directory, at.version))
     return next((note for note in notes if isinstance(note, str) and note), "")
 
 
 def fields_of(directory: str | Path, at: SavedStage) -> set[str]:
     """The fields that a saved step has, of any parameter: value, and what its optimizer keeps."""
-    records = (record for opened in _shards(directory, at.version) for record in opened.shards)
+    records = (record for opened in saved_shards(directory, at.version) for record in opened.shards)
     return {field for record in records for fields in record["tensors"].values() for field in fields}
 
 
@@ -183,7 +180,7 @@ def load(directory: str | Path, at: SavedStage, specs: TensorSpecs, identity: Ma
         CheckpointError: a tensor is missing, has another dtype or shape, is damaged, or is from another model.
     Cost: reads the bytes of these tensors only.
     """
-    state = _tensors(_shards(directory, at.version), {key.rpartition("/")[0] for key in specs}, identity)
+    state = _tensors(saved_shards(directory, at.version), {key.rpartition("/")[0] for key in specs}, identity)
     for key, expected in specs.items():
         got = (state[key].dtype, state[key].shape) if key in state else "nothing"
         if got != expected:
@@ -201,65 +198,8 @@ def _tensors(shards: Iterable[Checkpoint], wanted: Set[str], identity: Mapping[s
     return {f"{name}/{field}": Block.of(value) for name, fs in tensors.items() for field, value in fs.items()}
 
 
-class SavedValues(Mapping[str, "torch.Tensor"]):
-    """The values of a model's parameters on disk, by name; each is read whenever it is looked up.
-
-    Args:
-        saves: the saved stage that each parameter is read from.
-    Raises:
-        CheckpointError: from a look-up: its bytes are not those that were saved.
-    Cost: a look-up reads that parameter; nothing is kept.
-    """
-
-    def __init__(self, saves: Mapping[str, Checkpoint]):
-        self._saves = saves
-
-    def __getitem__(self, name: str) -> "torch.Tensor":
-        return self._saves[name].load([name], only="value")[name]["value"]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._saves)
-
-    def __len__(self) -> int:
-        return len(self._saves)
-
-
-class Whole(NamedTuple):
-    """A complete model in the saves of all stages.
-
-    Args:
-        at: the save of its first stage.
-        identity: of the model.
-        values: all parameters, by name, read when they are looked up.
-    """
-
-    at: SavedStage
-    identity: Mapping[str, Any]
-    values: SavedValues
-
-
-def find_whole(directories: Sequence[str | Path]) -> Whole:
-    """Find all parameters at the latest step that all stages saved, in one directory or several.
-
-    Raises:
-        CheckpointError: there is no such step, or the saves are from two models.
-    Cost: reads what each save says of itself; no parameter.
-    """
-    found_stages = [saved for directory in directories for saved in saved_stages(directory)]
-    at = common_step(found_stages)
-    if at is None:
-        places, steps = ", ".join(map(str, directories)), saved_steps(found_stages) or "nothing"
-        fact = f"no step that all stages saved is in {places} (saved: {steps})"
-        raise CheckpointError(f"{fact}; name every directory in which a node or peer saved")
-    identity, saves = dict[str, Any](), dict[str, Checkpoint]()
-    for stage in (stage for directory in directories for stage in _shards(directory, at.version)):
-        identity = dict(stage.require(identity or stage.meta.identity).meta.identity)
-        names = [name for shard in stage.shards for name, fields in shard["tensors"].items() if "value" in fields]
-        saves |= {name: stage for name in names if name not in saves}
-    return Whole(at, identity, SavedValues(saves))
-
-
-def _shards(directory: str | Path, version: Version) -> Iterator[Checkpoint]:
+def saved_shards(directory: str | Path, version: Version) -> Iterator[Checkpoint]:
+    """The saves of a version in a directory, one of each stage."""
     for place in sorted(Path(directory).glob("stage-*")):
         path = found(place).get(version.step)
         if path is not None and (entry := _entry(path)) and entry[0].version == version:

@@ -14,7 +14,8 @@ from pipelined.ravnest.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.replay import replay
 from pipelined.ravnest.saving import SaveSettings
 from pipelined.state.manifest import specs_of
-from pipelined.state.store import DiskStore, find_whole, saved_stages
+from pipelined.state.store import DiskStore, saved_stages
+from pipelined.state.whole_model import find_whole
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
 from pipelined.training.optimizer.exact import LambConfig

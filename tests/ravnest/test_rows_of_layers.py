@@ -10,7 +10,8 @@ import pipelined as pp
 from pipelined.api.model.user_model import bind
 from pipelined.ravnest.saving import SaveSettings
 from pipelined.state.manifest import specs_of
-from pipelined.state.store import DiskStore, find_whole, saved_stages
+from pipelined.state.store import DiskStore, saved_stages
+from pipelined.state.whole_model import find_whole
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.ravnest import training_of
 from tests.numerics.test_ravnest_rounds import on_loop

@@ -15,8 +15,9 @@ from apps.lm.weights import Weights
 from benchmarks._resident import begin_peak, resident
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
-from pipelined.state.store import find_whole, save
+from pipelined.state.store import save
 from pipelined.state.versions import SavedStage
+from pipelined.state.whole_model import find_whole
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.digests import parameters_digest

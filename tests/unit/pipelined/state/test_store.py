@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, specs_of
-from pipelined.state.store import DiskStore, StoreError, find_whole, load, save, saved_stages
+from pipelined.state.store import DiskStore, StoreError, load, save, saved_stages
 from pipelined.state.versions import SavedStage, SavedStages, Version, common_step, saved_steps
+from pipelined.state.whole_model import find_whole
 from transports import Block
 
 MODEL = {"model": "toy", "layers": 4}

@@ -1,0 +1,73 @@
+"""A whole model in the saves of all its stages, in one directory or several.
+
+torch is imported when a parameter is read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError
+from pipelined.state.store import saved_shards, saved_stages
+from pipelined.state.versions import SavedStage, common_step, saved_steps
+
+if TYPE_CHECKING:
+    import torch
+
+
+class SavedValues(Mapping[str, "torch.Tensor"]):
+    """The values of a model's parameters on disk, by name; each is read whenever it is looked up.
+
+    Args:
+        saves: the saved stage that each parameter is read from.
+    Raises:
+        CheckpointError: from a look-up: its bytes are not those that were saved.
+    Cost: a look-up reads that parameter; nothing is kept.
+    """
+
+    def __init__(self, saves: Mapping[str, Checkpoint]):
+        self._saves = saves
+
+    def __getitem__(self, name: str) -> "torch.Tensor":
+        return self._saves[name].load([name], only="value")[name]["value"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._saves)
+
+    def __len__(self) -> int:
+        return len(self._saves)
+
+
+class WholeModel(NamedTuple):
+    """A complete model in the saves of all stages.
+
+    Args:
+        at: the save of its first stage.
+        identity: of the model.
+        values: all parameters, by name, read when they are looked up.
+    """
+
+    at: SavedStage
+    identity: Mapping[str, Any]
+    values: SavedValues
+
+
+def find_whole(directories: Sequence[str | Path]) -> WholeModel:
+    """Find all parameters at the latest step that all stages saved, in one directory or several.
+
+    Raises:
+        CheckpointError: there is no such step, or the saves are from two models.
+    Cost: reads what each save says of itself; no parameter.
+    """
+    found_stages = [saved for directory in directories for saved in saved_stages(directory)]
+    at = common_step(found_stages)
+    if at is None:
+        places, steps = ", ".join(map(str, directories)), saved_steps(found_stages) or "nothing"
+        fact = f"no step that all stages saved is in {places} (saved: {steps})"
+        raise CheckpointError(f"{fact}; name every directory in which a node or peer saved")
+    identity, saves = dict[str, Any](), dict[str, Checkpoint]()
+    for stage in (stage for directory in directories for stage in saved_shards(directory, at.version)):
+        identity = dict(stage.require(identity or stage.meta.identity).meta.identity)
+        names = [name for shard in stage.shards for name, fields in shard["tensors"].items() if "value" in fields]
+        saves |= {name: stage for name in names if name not in saves}
+    return WholeModel(at, identity, SavedValues(saves))
