@@ -1,6 +1,7 @@
 """One graph of a module, as `torch.export` traces it: in one dtype, for training or for evaluation."""
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
@@ -24,6 +25,9 @@ from pipelined.training.check_model import ModelError
 MAX_SHARE = 1 / 8
 """A piece that makes up a larger share of the work is cut further where more tensors cross."""
 REMEDY = "let that line compute with tensor operations alone, or train a row of layers with pp.Sequential"
+NO_CACHE = "let it return tensors, tuples, lists and dicts; a model of transformers does with config.use_cache = False"
+UNKNOWN = re.compile(r"Found <class '[\w.<>]*?(\w+)'> in output")
+"""What torch says of an output that is neither a tensor nor made of some."""
 
 
 class TracedProgram:
@@ -190,8 +194,10 @@ def _exported(module: nn.Module, example: Any) -> ExportedProgram:
         try:
             return _export(module, example, open_rows=False)
         except Exception as error:
-            fact = f"{type(module).__name__} cannot be traced: {_reason(error)}"
-            raise ModelError(f"{fact}; {REMEDY}") from error
+            fact = f"{type(module).__name__} cannot be traced"
+            if unknown := UNKNOWN.search(str(error)):
+                raise ModelError(f"{fact}, because its forward returns a {unknown[1]}; {NO_CACHE}") from error
+            raise ModelError(f"{fact}: {_reason(error)}; {REMEDY}") from error
 
 
 def _export(module: nn.Module, example: Any, open_rows: bool) -> ExportedProgram:

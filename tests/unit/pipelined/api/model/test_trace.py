@@ -166,6 +166,15 @@ def test_each_further_draw_of_a_module_has_a_name_of_its_own():
     assert sorted(program.graph.places.values()) == ["0", "0+1"]
 
 
+class Cache:
+    """What generation would read again, which no torch knows."""
+
+
+class Cached(nn.Identity):
+    def forward(self, x):
+        return x, Cache()
+
+
 def branched(x):
     return -x if x.sum() > 0 else x
 
@@ -177,6 +186,11 @@ def branched(x):
         (Chain(lambda x: torch.from_numpy(x.detach().numpy())), torch.zeros(2, WIDTH), r"line \d+ .*numpy\(\)"),
         (Chain(), torch.zeros(2, WIDTH + 1), "Chain cannot be traced: .* let that line"),
         (Chain(), (torch.zeros(2, WIDTH),) * 2, "Chain cannot be traced: too many positional arguments"),
+        (
+            nn.Sequential(Chain(), Cached()),
+            torch.zeros(2, WIDTH),
+            r"returns a Cache; let it return .*config.use_cache = False",
+        ),
         (Chain, torch.zeros(2, WIDTH), "a type cannot be traced; give pp.trace an nn.Module"),
     ],
 )
