@@ -42,9 +42,11 @@ class WeightsStore:
         begun = [SavedStage(0, stage, self._stages, self._lineage) for stage in range(self._stages)]
         return [*begun, *(self._beside.saved_stages() if self._beside else ())]
 
-    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
+    def save(self, saved: SavedStage, state: Mapping[str, Any], gone: str = "") -> str:
         """See `CheckpointStore`."""
-        return self._beside is not None and self._beside.save(saved, state)
+        if self._beside is None:
+            raise StoreError(f"{self._directory} holds weights to begin with, and no saves; add --checkpoint")
+        return self._beside.save(saved, state, gone)
 
     def load(self, at: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
         """See `CheckpointStore`; of the first step the weights, and an optimizer that has seen nothing."""

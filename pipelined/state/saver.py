@@ -134,11 +134,11 @@ class Saver:
 
     async def _write(self, store: CheckpointStore, saved: SavedStage, state: Mapping[str, Any]) -> None:
         try:
-            if await self._in_thread(partial(store.save, saved, state)):
+            if writer := await self._in_thread(partial(store.save, saved, state)):
+                emit("save skipped", stage=saved.stage, step=saved.step, why=f"{writer} is saving this stage")
+            else:
                 self._unwritten = ""
                 emit("stage saved", stage=saved.stage, step=saved.step)
-            else:
-                emit("save skipped", stage=saved.stage, step=saved.step, why="another process is saving this stage")
         except StoreError as error:
             self._unwritten = str(error)
             warn("save failed", stage=saved.stage, step=saved.step, why=error)

@@ -10,10 +10,8 @@ peers list what they have saved in the swarm's directory. Functions block. torch
 written.
 """
 
-import fcntl
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +20,7 @@ from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.state.checkpoints.names import found
 from pipelined.state.manifest import TensorSpecs, describe
+from pipelined.state.stage_lock import stage_lock
 from pipelined.state.versions import SavedStage, Version
 from transports import Block
 
@@ -36,10 +35,13 @@ class CheckpointStore(Protocol):
             OSError: they cannot be listed.
         """
 
-    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
+    def save(self, saved: SavedStage, state: Mapping[str, Any], gone: str = "") -> str:
         """Save a state, which the caller must not change meanwhile.
 
-        Returns: whether the state is saved now; False: nothing was written, another process is saving this stage.
+        Args:
+            state: by NAME/FIELD.
+            gone: a process that is not waited for any more if it is saving this stage: its save fails.
+        Returns: "": the state is saved now; else the process that is saving this stage, and nothing was written.
         Raises:
             StoreError: the state was not saved; earlier saves are unchanged.
         """
@@ -64,6 +66,7 @@ class DiskStore:
         identity: values that must be equal for a state to fit the model.
         keep: number of steps kept of each stage.
         text, optimizer: digest of the training text, and the optimizer's name; recorded with each save if not "".
+        name: of this process, for others that wait for its save.
     """
 
     directory: Path
@@ -71,19 +74,27 @@ class DiskStore:
     keep: int = 3
     text: str = ""
     optimizer: str = ""
+    name: str = ""
 
     def saved_stages(self) -> Sequence[SavedStage]:
         """See `CheckpointStore`."""
         return saved_stages(self.directory, self.identity)
 
-    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
-        """See `CheckpointStore`."""
+    def save(self, saved: SavedStage, state: Mapping[str, Any], gone: str = "") -> str:
+        """See `CheckpointStore`. Atomic; where the file system has no locks, several processes may save at once.
+
+        Cost: three passes over the bytes; nothing is written if this very state is saved already.
+        """
+        place = _stage_directory(self.directory, saved.stage)
         try:
-            notes = {"text": self.text, "optimizer": self.optimizer}
-            path = save(self.directory, saved, state, self.identity, keep=self.keep, **notes)
+            with stage_lock(place, self.name, gone) as writer:
+                if not writer:
+                    if writer is not None:
+                        checkpoint.clean(place)
+                    self._write(place, saved, state)
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
-        return path is not None
+        return writer or ""
 
     def load(self, at: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
         """See `CheckpointStore`."""
@@ -103,55 +114,24 @@ class DiskStore:
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
 
-
-def save(
-    directory: str | Path,
-    saved: SavedStage,
-    state: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    *,
-    keep: int = 3,
-    text: str = "",
-    optimizer: str = "",
-) -> Path | None:
-    """Save a stage's state atomically; None if another peer is saving this stage at the same time.
-
-    Args:
-        state: by NAME/FIELD; it must not change meanwhile.
-        identity: values that must be equal for the state to fit a model.
-        keep: number of steps kept of this stage, including this one.
-        text, optimizer: digest of the tokenizer and the training text, and a name; "": not recorded.
-    Raises:
-        CheckpointError: it could not be written; earlier saves are unchanged.
-    Cost: three passes over the bytes; nothing is written if this very state is saved already.
-    """
-    place, root = _stage_directory(directory, saved.stage), describe(state).root.hex()
-    with _lock(place) as locked:
-        if locked is False:
-            return None
-        if locked:
-            checkpoint.clean(place)
-        existing = found(place).get(saved.step)
+    def _write(self, place: Path, saved: SavedStage, state: Mapping[str, Any]) -> None:
+        """Write one stage, unless it is there; remove all parts of it if that fails."""
+        root, existing = describe(state).root.hex(), found(place).get(saved.step)
         if existing is not None and _entry(existing) == (saved, root):
-            return existing
+            return
         tensors: dict[str, dict[str, Any]] = {}
         for key, value in state.items():
             name, _, field = key.rpartition("/")
             tensors.setdefault(name, {})[field] = Block.of(value).torch()
         scalars = {"stage": saved.stage, "stages": saved.stages, "lineage": saved.lineage, "root": root}
-        notes = {"text": text, **({"optimizer": optimizer} if optimizer else {})}
-        return _write(place, Meta(saved.step, identity, notes, scalars), tensors, keep)
-
-
-def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Path:
-    """Write one stage; remove all parts of it if that fails."""
-    token = secrets.token_hex(4)
-    try:
-        record = checkpoint.write_shard(place, meta.step, 0, 1, tensors, token=token)
-        return checkpoint.commit(place, meta, [record], keep, token)
-    except CheckpointError:
-        checkpoint.discard(place, meta.step, token)
-        raise
+        notes = {"text": self.text, **({"optimizer": self.optimizer} if self.optimizer else {})}
+        token = secrets.token_hex(4)
+        try:
+            record = checkpoint.write_shard(place, saved.step, 0, 1, tensors, token=token)
+            checkpoint.commit(place, Meta(saved.step, self.identity, notes, scalars), [record], self.keep, token)
+        except CheckpointError:
+            checkpoint.discard(place, saved.step, token)
+            raise
 
 
 def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[SavedStage]:
@@ -220,21 +200,3 @@ def _entry(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[Saved
         return SavedStage(opened.meta.step, scalars["stage"], scalars["stages"], scalars["lineage"]), scalars["root"]
     except (CheckpointError, KeyError):
         return None
-
-
-@contextmanager
-def _lock(place: Path) -> Iterator[bool | None]:
-    """Lock a stage's directory. Yields whether this process has the lock; None if the file system has no locks.
-
-    The kernel releases the lock of a process that dies.
-    """
-    place.mkdir(parents=True, exist_ok=True)
-    with (place / "saving").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            locked = True
-        except BlockingIOError:
-            locked = False
-        except OSError:
-            locked = None
-        yield locked

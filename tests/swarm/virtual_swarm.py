@@ -42,7 +42,7 @@ class MemoryStore:
 
     def save(self, saved, state):
         self._saved[saved] = state
-        return True
+        return ""
 
     def load(self, at, specs):
         states = [state for saved, state in self._saved.items() if saved.version == at.version]

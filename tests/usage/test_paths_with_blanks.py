@@ -16,8 +16,8 @@ from pipelined.__main__ import main as pipelined_command
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.planner import PlanFile, write_plan
 from pipelined.programs.plan import Plan
-from pipelined.state import store
 from pipelined.state.checkpoints import checkpoint
+from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
@@ -99,7 +99,7 @@ def test_planning_and_drawing_write_at_every_path(place, capsys):
 def test_a_swarm_saves_and_exports_at_every_path(place, capsys):
     model = GPT2(ModelConfig(1, 8, 1, 256, 8, dropout=0.0))
     stage = TorchStage(Training(model, [range(model.layers)], OptimizerConfig(1e-2, 9, 2), 2, 8, seed=4), 0)
-    store.save(place / "Stück 1", SavedStage(3, 0, 1, "a"), stage.state(), model.identity())
+    DiskStore(place / "Stück 1", model.identity()).save(SavedStage(3, 0, 1, "a"), stage.state())
     text = "--data", place / "tëxt mit Blank.txt", "--tokenizer", place / "tökens 1.json"
     words = "export", "--checkpoint", place / "Stück 1", "--to", place / "modéll 1", *text
     assert swarm.main([*map(str, words)]) == 0

@@ -5,7 +5,7 @@ Training stops on all ranks before rank 0 fetches the model, so no step is taken
 
 import asyncio
 import shlex
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from apps.common.report import Report
@@ -16,16 +16,19 @@ from apps.gpt2.swarm.report import StepReporter
 from apps.lm.data.ngram import compared
 from apps.lm.export import FinalOutput, Say, say_digest
 from apps.lm.weights import Weights
+from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.errors import UsageError
 from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.swarm.process.observer import SwarmSnapshot
 from pipelined.swarm.process.roles import JoinedTrainer
 from pipelined.swarm.process.session import run_trainer, snapshot
+from pipelined.swarm.records.members import PEERS
 from transports import Message
 
-RETRY_S, ATTEMPTS = 1.0, 300
-"""Seconds between two attempts to save a stage that a peer is saving, and their number."""
+RETRY_S = 1.0
+"""Seconds between two attempts to save a stage that a peer is saving."""
+IsListed = Callable[[str], Awaitable[bool]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,11 @@ class RankZero:
     async def _save(self, stages: SwarmSnapshot) -> None:
         """Save every stage, if there is a --checkpoint directory. Raises UsageError: as `save_stages`."""
         if self.rank.store is not None and self.rank.job.config.checkpoint is not None:
-            await save_stages(self.rank.store, stages)
+            await save_stages(self.rank.store, stages, self._is_listed)
+
+    async def _is_listed(self, peer: str) -> bool:
+        key = PEERS + peer
+        return key in (await self.trainer.observer.directory.read(key)).entries
 
     async def _conclude(self, stages: SwarmSnapshot, loss: float | None, say: Say) -> None:
         """Compare the loss with n-grams, export and sample, as the flags request.
@@ -120,21 +127,25 @@ class RankZero:
         await output.write(weights, text.tokenizer, say)
 
 
-async def save_stages(store: CheckpointStore, stages: SwarmSnapshot) -> None:
+async def save_stages(store: CheckpointStore, stages: SwarmSnapshot, is_listed: IsListed) -> None:
     """Save every stage; a stage that a peer is saving at the same time, after it.
 
+    A suspended peer does not end its save. It is dismissed as soon as the directory does not list it any more.
+
+    Args:
+        is_listed: whether the directory lists a peer of this name.
     Raises:
-        UsageError: the stages cannot be written, or a peer does not end its save.
+        UsageError: the stages cannot be written.
     """
+    gone = ""
     for saved, state in stages:
         try:
-            for _ in range(ATTEMPTS):
-                if await asyncio.to_thread(store.save, saved, state):
-                    break
-                await asyncio.sleep(RETRY_S)
-            else:
-                fact = f"stage {saved.stage} of step {saved.step} was not saved: another process has been saving it"
-                raise UsageError(f"{fact} for {ATTEMPTS * RETRY_S:g} s; end that process, and start again")
+            while writer := await asyncio.to_thread(store.save, saved, state, gone):
+                if writer == gone or await is_listed(writer):
+                    await asyncio.sleep(RETRY_S)
+                else:
+                    warn("saver dismissed", stage=saved.stage, step=saved.step, peer=writer, why="its lease ended")
+                    gone = writer
         except StoreError as error:
             raise UsageError(str(error)) from error
 

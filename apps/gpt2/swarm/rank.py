@@ -28,6 +28,9 @@ from transports import Transport
 STOP, STOPPED, DONE = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
 """Tags: rank 0 requests that training stops; a rank confirms; rank 0 has fetched the model."""
 
+PEER, TRAINER = "rank", "trainer"
+"""What the names of a rank's peer and of its trainer begin with."""
+
 OUT_OF_MEMORY = "make microbatches smaller (`microbatch=`) or stages more (`depth=`)"
 """What to do where a rank has no memory left."""
 
@@ -68,8 +71,8 @@ class Rank:
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def address(self, role: str, url: str) -> SwarmAddress:
-        """Of this rank's peer, "rank", or of its "trainer"."""
-        return SwarmAddress(url, name=f"{role}{self.transport.rank}")
+        """Of this rank's peer, or of its trainer."""
+        return SwarmAddress(url, name=_name(role, self.transport.rank))
 
     @property
     def trains(self) -> bool:
@@ -101,7 +104,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     """
     task, feed = job.prepared(text)
     session = session_of(task)
-    store = _store(job, session)
+    store = _store(job, session, _name(PEER, transport.rank))
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
     executor.remedy = OUT_OF_MEMORY
     return Rank(
@@ -117,7 +120,12 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     )
 
 
-def _store(job: SwarmJob, session: ModelSession) -> CheckpointStore | None:
-    config = job.config
-    disk = DiskStore(config.checkpoint, session.identity, config.keep, session.text) if config.checkpoint else None
+def _name(role: str, rank: int) -> str:
+    return f"{role}{rank}"
+
+
+def _store(job: SwarmJob, session: ModelSession, name: str) -> CheckpointStore | None:
+    config, disk = job.config, None
+    if config.checkpoint is not None:
+        disk = DiskStore(config.checkpoint, session.identity, config.keep, session.text, name=name)
     return disk if config.init is None else WeightsStore(config.init, job.subject.stages, disk)

@@ -12,7 +12,7 @@ from functools import partial
 from apps.common.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import RankZero
-from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, prepare
+from apps.gpt2.swarm.rank import DONE, PEER, STOP, STOPPED, TRAINER, Rank, prepare
 from apps.lm.data.text import Text
 from pipelined.actors.agree import agree, gather
 from pipelined.aio.nursery import Nursery, cancelled
@@ -50,11 +50,11 @@ async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
     """Run this rank's peer and, where it has one, its trainer, until rank 0 ends the training."""
     stop, stays = asyncio.Event(), asyncio.Event()
     async with Nursery() as tasks:
-        address = rank.address("rank", url)
+        address = rank.address(PEER, url)
         serving = tasks.create_task(serve(address, lambda record: rank.session, rank, stop=stays, say=say_nothing))
         stopping = tasks.create_task(request.set(stop))
         if rank.transport.rank == 0:
-            address = rank.address("trainer", url)
+            address = rank.address(TRAINER, url)
             async with joined_trainer(address, rank.trained, stop=stays, say=say_nothing) as joined:
                 await RankZero(rank, joined, url, stop).run()
         else:
@@ -78,7 +78,7 @@ async def _follow(rank: Rank, url: str, stop: asyncio.Event) -> None:
 async def _train(rank: Rank, url: str, stop: asyncio.Event) -> None:
     """Run the trainer of another rank, if it has one; rank 0 reports the steps."""
     if rank.trains:
-        address = rank.address("trainer", url)
+        address = rank.address(TRAINER, url)
         with suppress(Stopped):
             await train(address, rank.trained, _leave, stop=stop, on_step=lambda event: None, say=say_nothing)
 

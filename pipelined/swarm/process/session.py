@@ -87,7 +87,7 @@ class PeerOptions(PeerSettings):
                 claimed = stack.enter_context(await claim_for(node.directory, path))
                 if claimed.warning:
                     say(f"warning: {claimed.warning}")
-                store = DiskStore(path, session.identity, text=session.text)
+                store = DiskStore(path, session.identity, text=session.text, name=node.name)
             executor = TorchExecutor(self.device, node.clock)
             executor.remedy = self.remedy
             stack.callback(executor.close)

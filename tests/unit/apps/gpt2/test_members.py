@@ -10,7 +10,7 @@ from apps.gpt2.job import model_of
 from apps.gpt2.members import check_saved_stages
 from apps.gpt2.swarm.job import resolve_swarm
 from pipelined.errors import UsageError
-from pipelined.state.store import save, saved_stages
+from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.store_checks import other_text
 from pipelined.state.versions import SavedStage
 from tests.launching import ROOT
@@ -22,7 +22,7 @@ def test_a_directory_in_which_a_stage_lacks_every_step_is_refused_with_the_steps
     job.check()
     state = {"weight/value": np.zeros(3, np.float32)}
     for step in (5, 10):
-        save(tmp_path, SavedStage(step, 0, 2, "run"), state, job.model.identity())
+        DiskStore(tmp_path, job.model.identity()).save(SavedStage(step, 0, 2, "run"), state)
     with pytest.raises(UsageError, match=r"no step that all stages saved.*\(steps 5, 10: stage 0; no step: stage 1\)"):
         job.check()
 
@@ -35,7 +35,7 @@ def test_stages_of_a_swarm_and_of_clusters_are_refused_to_one_another(tmp_path, 
     state = {"weight/value": np.zeros(3, np.float32)}
     if other == "ravnest":
         state["weight/updates"] = np.array(5)
-    save(tmp_path, SavedStage(5, 0, 1, "run-1"), state, model.identity())
+    DiskStore(tmp_path, model.identity()).save(SavedStage(5, 0, 1, "run-1"), state)
     told = rf"holds stages of --schedule {other} \(the latest: step 5\); .* go on from it with --schedule {other}"
     with pytest.raises(UsageError, match=told):
         check_saved_stages(config, model)
@@ -45,9 +45,9 @@ def test_clusters_that_lamb_trained_are_no_start_of_a_job_that_trains_by_adamw(t
     config = parse(f"--schedule ravnest --checkpoint {tmp_path} --resume auto".split())
     model = replace(model_of(config), tied=False)
     state = {"weight/value": np.zeros(3, np.float32), "weight/updates": np.array(5)}
-    save(tmp_path, SavedStage(5, 0, 1, "run-1"), state, model.identity())
+    DiskStore(tmp_path, model.identity()).save(SavedStage(5, 0, 1, "run-1"), state)
     check_saved_stages(config, model)
-    save(tmp_path, SavedStage(6, 0, 1, "run-1"), state, model.identity(), optimizer="lamb")
+    DiskStore(tmp_path, model.identity(), optimizer="lamb").save(SavedStage(6, 0, 1, "run-1"), state)
     with pytest.raises(UsageError, match=r"another optimizer trained \(step 6: lamb, here: adamw\); give --checkpoint"):
         check_saved_stages(config, model)
 
@@ -57,9 +57,9 @@ def test_another_text_than_was_saved_is_refused_with_both_digests_unless_it_is_m
     job = resolve_swarm(parse(flags.split()), None)
     digest = job.read_text().digest
     state = {"weight/value": np.zeros(3, np.float32)}
-    save(tmp_path, SavedStage(5, 0, 1, "run"), state, job.model.identity(), text=digest)
+    DiskStore(tmp_path, job.model.identity(), text=digest).save(SavedStage(5, 0, 1, "run"), state)
     job.read_text()
-    save(tmp_path, SavedStage(6, 0, 1, "run"), state, job.model.identity(), text="1234")
+    DiskStore(tmp_path, job.model.identity(), text="1234").save(SavedStage(6, 0, 1, "run"), state)
     told = rf"trained on other data \(step 6; digest: 1234 saved, {digest[:16]} here\); .*--new-data"
     with pytest.raises(UsageError, match=told):
         job.read_text()
@@ -67,5 +67,5 @@ def test_another_text_than_was_saved_is_refused_with_both_digests_unless_it_is_m
 
 
 def test_stages_that_do_not_say_what_they_were_trained_on_are_gone_on_with(tmp_path):
-    save(tmp_path, SavedStage(5, 0, 1, "run"), {"weight/value": np.zeros(3, np.float32)}, {})
+    DiskStore(tmp_path, {}).save(SavedStage(5, 0, 1, "run"), {"weight/value": np.zeros(3, np.float32)})
     assert other_text(tmp_path, saved_stages(tmp_path), "1234") == other_text(tmp_path, [], "1234") == ""

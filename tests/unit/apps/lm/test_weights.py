@@ -15,7 +15,7 @@ from apps.lm.weights import Weights
 from benchmarks._resident import begin_peak, resident
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
-from pipelined.state.store import save
+from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage
 from pipelined.state.whole_model import find_whole
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -79,7 +79,7 @@ def test_an_export_of_saved_stages_needs_memory_for_one_parameter_not_for_the_mo
     for stage, layers in enumerate((range(5), range(5, 10))):
         parameters = model.build(layers, torch.float32, "cpu", 1).named_parameters()
         state = {f"{name}/value": value.detach() for name, value in parameters}
-        save(tmp_path / "saved", SavedStage(1, stage, 2, "a"), state, model.identity())
+        DiskStore(tmp_path / "saved", model.identity()).save(SavedStage(1, stage, 2, "a"), state)
     del parameters, state
     grown = 0
     for _ in range(2):  # the first one fills buffers that stay

@@ -234,7 +234,7 @@ def test_the_nodes_of_local_share_the_free_memory_and_have_the_lines_of_the_link
 
 def test_a_node_saves_beside_stages_of_its_own_run_alone(tmp_path):
     saving = saving_of(tmp_path, 1, TASK, "this")
-    assert saving.store.save(SavedStage(3, 0, 1, "this-7"), {"weight/value": np.zeros(2, np.float32)})
+    assert saving.store.save(SavedStage(3, 0, 1, "this-7"), {"weight/value": np.zeros(2, np.float32)}) == ""
     assert saving_of(tmp_path, 1, TASK, "this") == saving
     with pytest.raises(UsageError, match=r"holds stages of another run \(steps 3: stage 0\)"):
         saving_of(tmp_path, 1, TASK, "other")

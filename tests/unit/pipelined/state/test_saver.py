@@ -7,8 +7,8 @@ import pytest
 
 from pipelined.aio import events
 from pipelined.aio.nursery import Nursery
-from pipelined.state import store
 from pipelined.state.saver import Saver
+from pipelined.state.stage_lock import stage_lock
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage
 
@@ -16,7 +16,7 @@ AT = SavedStage(5, 0, 1, "r-1")
 
 
 async def saved_by(saver):
-    """Save one stage; returns the kinds of the events."""
+    """Save one stage; returns the events."""
 
     async def copy():
         return {"weight/value": np.zeros(3, np.float32)}
@@ -24,16 +24,16 @@ async def saved_by(saver):
     events.forget()
     async with Nursery() as tasks:
         await saver.save(tasks, AT, copy)
-    return [event.kind for event in events.recent()]
+    return [str(event) for event in events.recent()]
 
 
 def test_a_save_that_another_process_is_writing_is_reported_as_skipped(tmp_path):
     disk = DiskStore(tmp_path, {"model": "toy"})
     saver = Saver(disk, 1, False, lambda: None)
-    with store._lock(store._stage_directory(tmp_path, AT.stage)):
-        assert asyncio.run(saved_by(saver)) == ["save skipped"]
+    with stage_lock(tmp_path / "stage-00", "rank1", ""):
+        assert asyncio.run(saved_by(saver)) == ['save skipped: stage=0 step=5 why="rank1 is saving this stage"']
     assert list(disk.saved_stages()) == [] and saver.failed == ""
-    assert asyncio.run(saved_by(saver)) == ["stage saved"]
+    assert asyncio.run(saved_by(saver)) == ["stage saved: stage=0 step=5"]
     assert list(saver.saved_stages) == [AT]
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, specs_of
-from pipelined.state.store import DiskStore, StoreError, load, save, saved_stages
+from pipelined.state.stage_lock import UNNAMED
+from pipelined.state.store import DiskStore, StoreError, load, saved_stages
 from pipelined.state.versions import SavedStage, SavedStages, Version, common_step, saved_steps
 from pipelined.state.whole_model import find_whole
 from transports import Block
@@ -33,7 +34,7 @@ def state(stage: int, seed: int = 0, layers: int = 2) -> dict[str, np.ndarray]:
 
 def save_all(directory: Path, step: int, lineage: str = "a", seed: int = 0, stages: int = 2) -> None:
     for stage in range(stages):
-        save(directory, SavedStage(step, stage, stages, lineage), state(stage, seed), MODEL)
+        DiskStore(directory, MODEL).save(SavedStage(step, stage, stages, lineage), state(stage, seed))
 
 
 def same(mine: dict, theirs: dict) -> bool:
@@ -57,12 +58,12 @@ def test_a_swarm_may_be_cut_into_other_stages_than_the_one_that_saved(tmp_path: 
 
 def test_a_step_that_a_stage_lacks_is_not_gone_back_to(tmp_path: Path):
     save_all(tmp_path, 5)
-    save(tmp_path, SavedStage(6, 1, 2, "a"), state(1), MODEL)
+    DiskStore(tmp_path, MODEL).save(SavedStage(6, 1, 2, "a"), state(1))
     assert common_step(saved_stages(tmp_path)) == SavedStage(5, 0, 2, "a")
 
 
 def test_a_model_that_cannot_be_read_whole_is_refused_with_the_steps_of_each_stage(tmp_path: Path):
-    save(tmp_path, SavedStage(6, 1, 2, "a"), state(1), MODEL)
+    DiskStore(tmp_path, MODEL).save(SavedStage(6, 1, 2, "a"), state(1))
     with pytest.raises(CheckpointError, match="no step: stage 0; steps 6: stage 1"):
         find_whole([tmp_path])
 
@@ -83,9 +84,9 @@ def test_the_saved_steps_of_each_stage_in_words(saved: list, told: str):
 def test_stages_of_two_lineages_are_not_mixed(tmp_path: Path):
     save_all(tmp_path, 5)
     save_all(tmp_path, 6, "a", seed=1)
-    save(tmp_path, SavedStage(6, 1, 2, "b"), state(1, seed=2), MODEL)
+    DiskStore(tmp_path, MODEL).save(SavedStage(6, 1, 2, "b"), state(1, seed=2))
     assert common_step(saved_stages(tmp_path)) == SavedStage(5, 0, 2, "a")
-    save(tmp_path, SavedStage(6, 0, 2, "b"), state(0, seed=2), MODEL)
+    DiskStore(tmp_path, MODEL).save(SavedStage(6, 0, 2, "b"), state(0, seed=2))
     at = common_step(saved_stages(tmp_path))
     assert at == SavedStage(6, 0, 2, "b")
     assert same(load(tmp_path, at, specs_of(state(1)), MODEL), state(1, seed=2))
@@ -93,8 +94,8 @@ def test_stages_of_two_lineages_are_not_mixed(tmp_path: Path):
 
 def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
     for stage, place in enumerate(("one", "other")):
-        save(tmp_path / place, SavedStage(5, stage, 2, "a"), state(stage), MODEL)
-    save(tmp_path / "one", SavedStage(6, 0, 2, "a"), state(0, seed=1), MODEL)
+        DiskStore(tmp_path / place, MODEL).save(SavedStage(5, stage, 2, "a"), state(stage))
+    DiskStore(tmp_path / "one", MODEL).save(SavedStage(6, 0, 2, "a"), state(0, seed=1))
     whole = find_whole([tmp_path / "one", tmp_path / "other"])
     assert (whole.at, whole.identity) == (SavedStage(5, 0, 2, "a"), MODEL)
     expected = {key: value for stage in (0, 1) for key, value in state(stage).items() if key.endswith("/value")}
@@ -102,10 +103,10 @@ def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
 
 
 def test_a_model_that_is_not_whole_anywhere_is_refused(tmp_path: Path):
-    save(tmp_path / "one", SavedStage(5, 0, 2, "a"), state(0), MODEL)
+    DiskStore(tmp_path / "one", MODEL).save(SavedStage(5, 0, 2, "a"), state(0))
     with pytest.raises(CheckpointError, match="name every directory"):
         find_whole([tmp_path / "one"])
-    save(tmp_path / "other", SavedStage(5, 1, 2, "a"), state(1), {**MODEL, "layers": 5})
+    DiskStore(tmp_path / "other", {**MODEL, "layers": 5}).save(SavedStage(5, 1, 2, "a"), state(1))
     with pytest.raises(CheckpointError, match="layers"):
         find_whole([tmp_path / "one", tmp_path / "other"])
 
@@ -123,26 +124,27 @@ def test_the_common_step_is_the_latest_that_is_whole(saved: list[SavedStage]):
 
 def test_only_the_newest_are_kept(tmp_path: Path):
     for step in range(5):
-        save(tmp_path, SavedStage(step, 0, 1, "a"), state(0), MODEL, keep=2)
+        DiskStore(tmp_path, MODEL, keep=2).save(SavedStage(step, 0, 1, "a"), state(0))
     assert [saved.step for saved in saved_stages(tmp_path)] == [3, 4]
 
 
 def test_another_peers_save_of_the_same_state_writes_nothing(tmp_path: Path):
     saved = SavedStage(3, 0, 1, "a")
-    first = save(tmp_path, saved, state(0), MODEL)
+    first = tmp_path / "stage-00" / "step-00000003"
+    DiskStore(tmp_path, MODEL).save(saved, state(0))
     written = (first / "manifest.json").stat().st_mtime_ns
-    assert save(tmp_path, saved, {name: Block.of(value) for name, value in state(0).items()}, MODEL) == first
+    assert DiskStore(tmp_path, MODEL).save(saved, {name: Block.of(value) for name, value in state(0).items()}) == ""
     assert (first / "manifest.json").stat().st_mtime_ns == written
-    save(tmp_path, saved, state(0, seed=1), MODEL)
+    DiskStore(tmp_path, MODEL).save(saved, state(0, seed=1))
     assert same(load(tmp_path, saved, specs_of(state(0)), MODEL), state(0, seed=1))
 
 
 def test_of_two_that_save_one_stage_at_once_one_steps_back(tmp_path: Path):
-    save(tmp_path, SavedStage(3, 0, 1, "a"), state(0), MODEL)
+    DiskStore(tmp_path, MODEL).save(SavedStage(3, 0, 1, "a"), state(0))
     with (tmp_path / "stage-00" / "saving").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL) is None
-    assert save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL) is not None
+        assert DiskStore(tmp_path, MODEL).save(SavedStage(4, 0, 1, "a"), state(0)) == UNNAMED
+    assert DiskStore(tmp_path, MODEL).save(SavedStage(4, 0, 1, "a"), state(0)) == ""
 
 
 def test_a_save_that_is_being_written_stays_when_another_peer_saves_this_stage(tmp_path, monkeypatch):
@@ -152,12 +154,12 @@ def test_a_save_that_is_being_written_stays_when_another_peer_saves_this_stage(t
     def with_another_save(*args, **options):
         monkeypatch.undo()
         record = write_shard(*args, **options)
-        second.append(save(tmp_path, SavedStage(5, 0, 1, "a"), state(0), MODEL))
+        second.append(DiskStore(tmp_path, MODEL).save(SavedStage(5, 0, 1, "a"), state(0)))
         return record
 
     monkeypatch.setattr(checkpoint, "write_shard", with_another_save)
-    assert save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL) is not None
-    assert second == [None]
+    assert DiskStore(tmp_path, MODEL, name="rank0").save(SavedStage(4, 0, 1, "a"), state(0)) == ""
+    assert second == ["rank0"]
     assert [saved.step for saved in saved_stages(tmp_path)] == [4]
 
 
@@ -165,7 +167,7 @@ def test_what_a_dead_save_of_a_stage_left_is_removed_before_the_next_is_written(
     left = tmp_path / "stage-00" / "step-00000003.part"
     left.mkdir(parents=True)
     (left / "shard-00-of-01.safetensors").write_bytes(bytes(100))
-    save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL)
+    DiskStore(tmp_path, MODEL).save(SavedStage(4, 0, 1, "a"), state(0))
     assert not left.exists()
 
 
@@ -174,8 +176,8 @@ def test_a_save_of_a_stage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("pipelined.state.checkpoints.checkpoint.write_manifest", full)
-    with pytest.raises(CheckpointError, match="No space left"):
-        save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL)
+    with pytest.raises(StoreError, match="No space left"):
+        DiskStore(tmp_path, MODEL).save(SavedStage(4, 0, 1, "a"), state(0))
     assert [path.name for path in (tmp_path / "stage-00").iterdir()] == ["saving"]
 
 
@@ -197,7 +199,7 @@ def test_a_damaged_stage_is_passed_over(tmp_path: Path):
 
 
 def test_one_changed_byte_is_found(tmp_path: Path):
-    save(tmp_path, SavedStage(5, 0, 1, "a"), state(0), MODEL)
+    DiskStore(tmp_path, MODEL).save(SavedStage(5, 0, 1, "a"), state(0))
     (shard,) = (tmp_path / "stage-00" / "step-00000005").glob("*.safetensors")
     raw = bytearray(shard.read_bytes())
     raw[-1] ^= 1

@@ -19,7 +19,7 @@ from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.directory.membership.connection import connected
 from pipelined.directory.membership.task_record import publish_task
-from pipelined.state.store import save
+from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
@@ -89,7 +89,9 @@ def test_a_trainer_without_slots_is_refused(capsys):
 
 
 def test_a_peer_refuses_a_checkpoint_directory_with_another_model_s_stages(tmp_path):
-    save(tmp_path, SavedStage(3, 0, 1, "a"), {"0.weight/value": np.zeros(4, np.float32)}, {"model": "another"})
+    DiskStore(tmp_path, {"model": "another"}).save(
+        SavedStage(3, 0, 1, "a"), {"0.weight/value": np.zeros(4, np.float32)}
+    )
     given = UserProgram(LAYERS, COMMON["loss"], partial(UserOptimizer, sgd))
     _, training = SwarmSettings(depth=2).prepare(BATCHES, given)
 

@@ -10,7 +10,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.state.donor import copied
 from pipelined.state.manifest import specs_of
-from pipelined.state.store import load, save
+from pipelined.state.store import DiskStore, load
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.stages.delayed import PENDING, DelayedStage, clear_all
 from pipelined.swarm.stages.stage import Microbatch
@@ -126,7 +126,7 @@ def test_a_gradient_that_waits_is_part_of_the_state_and_is_saved_by_parameter(tm
         stage.apply(step, total(step), SCALE)
     assert sum(name.endswith(f"/{PENDING}") for name in stage.state()) == len(stage.parts(stage.sums))
     saved = SavedStage(3, 0, 1, "run-x")
-    save(tmp_path, saved, copied(stage.state()), {})
+    DiskStore(tmp_path, {}).save(saved, copied(stage.state()))
     halves = [DelayedStage(TorchStage(HALVES, index)) for index in range(2)]
     for half in halves:
         half.load(load(tmp_path, saved, specs_of(half.state()), {}))

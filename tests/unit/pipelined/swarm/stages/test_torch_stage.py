@@ -15,7 +15,7 @@ from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.state.manifest import specs_of
-from pipelined.state.store import load, save, saved_stages
+from pipelined.state.store import DiskStore, load, saved_stages
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
@@ -186,7 +186,7 @@ def test_what_three_stages_saved_two_go_on_with(tmp_path: Path):
     three, two = build(), build(replace(EXACT, cut=(range(0, 3), range(3, 6))))
     step_of([three], 0)
     for stage in three:
-        save(tmp_path, SavedStage(1, stage.index, 3, "a"), stage.state(), MODEL.identity())
+        DiskStore(tmp_path, MODEL.identity()).save(SavedStage(1, stage.index, 3, "a"), stage.state())
     for stage in two:
         stage.load(load(tmp_path, common_step(saved_stages(tmp_path)), specs_of(stage.state()), MODEL.identity()))
     saved = {name: tensor for stage in three for name, tensor in stage.state().items()}

@@ -1,0 +1,42 @@
+"""The lock of a stage's directory: of several peers that may save a stage in it, one writes at a time.
+
+The kernel releases the lock of a process that dies, not that of one that is suspended. So the file has the name of the
+process that locked it, and a process that knows that one to be gone removes the file: the next lock is on another.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FILE = "saving"
+UNNAMED = "a process without a name"
+
+
+@contextmanager
+def stage_lock(place: Path, name: str, gone: str) -> Iterator[str | None]:
+    """Lock a stage's directory. Yields ""; or the process that has the lock; or None: the file system has no locks.
+
+    Args:
+        name: of this process.
+        gone: the name of a process that is gone: the lock is taken from it.
+    Raises:
+        OSError: nothing can be written there.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / FILE
+    if gone and path.exists() and path.read_text(errors="replace") == gone:
+        path.unlink(missing_ok=True)
+    with path.open("a+") as file:  # a holder's name is not to be cut off
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            yield file.read() or UNNAMED
+        except OSError:
+            yield None
+        else:
+            file.truncate(0)
+            file.write(name)
+            file.flush()
+            yield ""
