@@ -8,7 +8,7 @@ Source: Narayanan et al., Efficient large-scale language model training (2021), 
 """
 
 from pipelined.schedules.parts.knobs import CHUNKS
-from pipelined.schedules.parts.shapes import check_direct, check_pipes, check_positive, use_either
+from pipelined.schedules.parts.shapes import check_settings, use_either
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
@@ -21,9 +21,7 @@ def stage_map(shape: Shape) -> StageMap:
     Raises:
         ScheduleError: chunks that do not divide the depth, or workers that do not divide the microbatches.
     """
-    check_positive(shape)
-    check_pipes("interleaved", shape, 1)
-    check_direct("interleaved", shape)
+    check_settings("interleaved", shape)
     chunks = CHUNKS.of(shape)
     workers, left = divmod(shape.depth, chunks)
     if left or not workers:

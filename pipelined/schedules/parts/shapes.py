@@ -17,10 +17,8 @@ def one_pipe(name: str, shape: Shape) -> StageMap:
     Raises:
         ScheduleError: the shape has more pipes or chunks, or a scale.
     """
-    check_positive(shape)
+    check_settings(name, shape)
     check_chunks(name, shape)
-    check_pipes(name, shape, 1)
-    check_direct(name, shape)
     placement = {(0, stage): stage for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth, placement, (tuple(range(shape.microbatches)),))
 
@@ -33,10 +31,8 @@ def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tupl
     Raises:
         ScheduleError: the shape has another number of pipes or chunks, or a scale.
     """
-    check_positive(shape)
+    check_settings(name, shape, pipes=2)
     check_chunks(name, shape)
-    check_pipes(name, shape, 2)
-    check_direct(name, shape)
     down = {(0, stage): stage for stage in range(shape.depth)}
     up = {(1, stage): shape.depth - 1 - stage for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth, down | up, microbatches)
@@ -50,9 +46,7 @@ def folded(name: str, shape: Shape) -> StageMap:
     Raises:
         ScheduleError: an odd depth, or the shape has more pipes, another number of chunks, or a scale.
     """
-    check_positive(shape)
-    check_pipes(name, shape, 1)
-    check_direct(name, shape)
+    check_settings(name, shape)
     if CHUNKS.of(shape) not in (1, 2):
         raise ScheduleError(f"{name} folds two stages onto each worker (chunks: {CHUNKS.of(shape)}); use `chunks=2`")
     check_even(name, shape)
@@ -90,8 +84,10 @@ def check_chunks(name: str, shape: Shape) -> None:
         raise ScheduleError(f"{name} puts one stage of a pipe on a worker (chunks: {chunks}); use `chunks=1`")
 
 
-def check_pipes(name: str, shape: Shape, pipes: int) -> None:
-    """Refuse a number of pipes other than the schedule's."""
+def check_settings(name: str, shape: Shape, pipes: int = 1) -> None:
+    """Refuse a number of pipes other than the schedule's, a scale, and what `check_positive` refuses."""
+    check_positive(shape)
+    check_direct(name, shape)
     if PIPES.of(shape) not in (0, pipes):
         has = "one pipe" if pipes == 1 else f"{pipes} pipes"
         raise ScheduleError(f"{name} has {has} (pipes: {PIPES.of(shape)}); leave `pipes=` out, or use chimera")
