@@ -94,6 +94,12 @@ def require_switch(name: str, value: object, remedy: str = "give one of these") 
         raise UsageError(f"{name} is {value!r:.40}, which is neither True nor False; {remedy}")
 
 
+def in_bytes(number: float) -> str:
+    """Bytes in the largest unit that leaves at least one."""
+    power = min(3, max(0, (int(number).bit_length() - 1) // 10))
+    return f"{number / (1 << 10 * power):,.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
 def ran_out_of_memory(error: BaseException) -> bool:
     """Whether a device or this machine has no memory left: torch has a type for the first and a text for the other.
 

@@ -3,14 +3,16 @@
 import asyncio
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.actors.host_memory import host_memory
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, in_bytes
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.costs import can_split, not_split, sizes_of
+from pipelined.planner.costs import can_split, not_split, sizes_of, split_model
 from pipelined.planner.planned_model import PlannedModel
+from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from transports import Transport
 
@@ -41,11 +43,27 @@ def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, asynchronous: 
     possible = [c for c in _alike(every) if can_split(model, c.plan)]
     if not possible:
         raise not_split(model)
-    fitting = [c.plan for c in possible if least_bytes(c, sizes_of(model, c.plan, Machine())[0]) <= limit]
-    sizes = {max(1, plan.rows // plan.tensor) for plan in fitting}
+    held = [(_least(model, candidate, limit), candidate.plan) for candidate in possible]
+    sizes = {max(1, plan.rows // plan.tensor) for nbytes, plan in held if nbytes <= limit}
     if not sizes:
-        raise UsageError(f"no plan fits the memory (limit: {limit / 2**20:.1f} MiB a rank); raise `memory_limit=`")
+        raise too_little(limit, min(nbytes for nbytes, _ in held))
     return sorted(sizes)
+
+
+def too_little(limit: float, least: float) -> UsageError:
+    """The error where no plan fits the memory: a limit in bytes of a rank, and the least of all plans."""
+    fact = f"no plan fits the memory (limit: {in_bytes(limit)} a rank, the least that one takes: {in_bytes(least)}"
+    return UsageError(f"{fact} or more); raise `memory_limit=`, or use more ranks")
+
+
+def _least(model: PlannedModel, candidate: Candidate, limit: float) -> float:
+    """The least bytes of a rank, of the first state of the candidate's teams that may fit, or else of the lightest."""
+    plan: Plan | None = candidate.plan
+    least = math.inf
+    while plan is not None and least > limit:
+        least = min(least, least_bytes(replace(candidate, plan=plan), sizes_of(model, plan, Machine())[0]))
+        plan = split_model(model).lighter(plan) if plan.tensor > 1 else None
+    return least
 
 
 async def agreed_limit(transport: Transport, limit: float) -> float:

@@ -12,6 +12,7 @@ from pipelined.aio.progress import Say, say_nothing
 from pipelined.errors import UsageError
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
 from pipelined.planner.costs import not_split
+from pipelined.planner.limits import too_little
 from pipelined.planner.queue import Queue
 from pipelined.planner.request import Outcome, SearchRequest
 
@@ -134,7 +135,4 @@ def _best(found: _Found) -> str:
 
 
 def _too_big(request: SearchRequest, least: float) -> UsageError:
-    if least == float("inf"):
-        return not_split(request.model)
-    fact = f"no plan fits the memory (limit: {request.memory_limit / 2**20:.1f} MiB a rank, the least that one takes: "
-    return UsageError(f"{fact}{least / 2**20:.1f} MiB or more); raise `memory_limit=`, or use more ranks")
+    return not_split(request.model) if least == float("inf") else too_little(request.memory_limit, least)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelined.api.laboratory.described import PerStage, machine_of, plan_of, workload_of
 from pipelined.api.laboratory.proof import Proof, prove
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, in_bytes
 from pipelined.schedules.own.load import SomeSchedule
 from pipelined.schedules.parts.knobs import Value
 from pipelined.simulation.job import with_costs
@@ -170,17 +170,12 @@ def _ranks(simulated: Simulation) -> Iterator[str]:
             yield f"… and {plan.world_size - MAX_SHOWN} more ranks; as JSON they are all there"
             break
         stages, idle = ",".join(map(str, plan.stages_of(rank))), 1 - busy / simulated.step_seconds
-        yield f"{rank:>6}{stages:>12}{idle:>8.1%}{live:>6g}{_bytes(memory.state):>12}{_bytes(memory.activations):>13}"
+        state, activations = in_bytes(memory.state), in_bytes(memory.activations)
+        yield f"{rank:>6}{stages:>12}{idle:>8.1%}{live:>6g}{state:>12}{activations:>13}"
 
 
 def _links(simulated: Simulation) -> Iterator[str]:
     busiest = sorted(simulated.traffic.items(), key=lambda link: (-link[1], link[0]))
-    yield f"links: {len(busiest)}, {_bytes(sum(simulated.traffic.values()))} in all; the busiest"
+    yield f"links: {len(busiest)}, {in_bytes(sum(simulated.traffic.values()))} in all; the busiest"
     for (source, target), nbytes in busiest[:MAX_SHOWN]:
-        yield f"{source:>6} -> {target:<6}{_bytes(nbytes):>12}"
-
-
-def _bytes(number: float) -> str:
-    """In the largest unit that leaves at least one."""
-    power = min(3, max(0, (int(number).bit_length() - 1) // 10))
-    return f"{number / (1 << 10 * power):,.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+        yield f"{source:>6} -> {target:<6}{in_bytes(nbytes):>12}"

@@ -18,6 +18,7 @@ from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.costs import Stated, priced
+from pipelined.planner.limits import sizes_that_fit
 from pipelined.planner.queue import Queue, held_by_layouts
 from pipelined.planner.search import SearchRequest, search
 from pipelined.programs.plan import Plan
@@ -69,6 +70,18 @@ def test_a_plan_with_states_is_tried_with_divided_updates():
     model, plans = request().model, [Plan("gpipe", 1, 1, 2, 2, tensor=2, layout=split_text(name, 2)) for name in NAMES]
     assert [model.divides(plan) for plan in plans] == [False, True, True]
     assert [model.build_split(plan).shards_weights for plan in plans] == [False, False, True]
+
+
+def test_what_is_measured_fits_where_a_lighter_state_of_teams_does():
+    """A measurement was refused at a limit for which the search finds a plan: its sizes were those without a state."""
+    config = GPT2Flags(tensor=2, schedule="gpipe", depth=1)
+    model = PlannedGPT2(config, ModelConfig(1, 16, 4, 32, 8, 0.0), sequence=8, batch=8)
+    asked = SearchRequest(model, Stated(model.layer_costs, 8, flops=1e9), Machine(Links(1e-5, 1e-8)), 4)
+    limit = 0.45 * search(asked).chosen.memory
+    assert "+zero1" in search(replace(asked, memory_limit=limit)).chosen.candidate.plan.layout
+    assert sizes_that_fit(model, 4, limit) == [1]
+    with pytest.raises(UsageError, match=r"\(limit: 20 KiB a rank, the least that one takes: 34.45 KiB or more\)"):
+        sizes_that_fit(model, 4, 20 << 10)
 
 
 def test_sums_that_cannot_be_scattered_leave_weights_whole():

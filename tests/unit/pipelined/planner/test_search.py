@@ -109,7 +109,7 @@ def test_recomputation_is_chosen_where_nothing_else_fits():
 
 
 def test_too_little_memory_for_anything_is_refused_with_what_it_takes():
-    with pytest.raises(UsageError, match=r"no plan fits the memory \(limit: 0.0 MiB a rank, the least"):
+    with pytest.raises(UsageError, match=r"no plan fits the memory \(limit: 100 B a rank, the least"):
         search(request(Toy(), 4, limit=100))
 
 
