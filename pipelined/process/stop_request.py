@@ -1,4 +1,4 @@
-"""Stop requests: after a SIGTERM or SIGUSR1 the run stops at the end of the step; a second SIGTERM ends it at once.
+"""Stop requests: after a SIGTERM or SIGUSR1 the run stops at the end of the step; a later SIGTERM ends it at once.
 
 Under openmpi's mpirun SIGTERM ends the job within half a second, so send SIGUSR1 there. A terminal that closes (SIGHUP)
 requests a stop, too, unless the process ignores SIGHUP, as under nohup.
@@ -8,9 +8,9 @@ import asyncio
 import os
 import signal
 import stat
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 from pipelined.process.launch import AGENT
@@ -19,7 +19,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 POLL_S = 0.1
 """Seconds between two checks for a stop request."""
 AGAIN_S = 1.0
-"""Seconds after a stop request in which a SIGTERM does not end a loop: `timeout` sends two, one to the whole group."""
+"""Seconds after a stop request in which a SIGTERM ends nothing: `timeout` sends two, one to the whole group."""
+COUNTS_ONCE = f"two stop requests within {AGAIN_S:g} s count once; a later SIGTERM ends this process without a save\n"
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -54,13 +55,18 @@ async def until_stop_request(work: Coroutine[Any, Any, Any]) -> None:
 
 
 def on_stop_request(act: Callable[[], Any]) -> None:
-    """Call this in the running loop at each stop request from now on, instead of the function that was given before.
+    """Call this in the running loop at the next stop request, instead of the function that was given before.
 
     A SIGTERM more than `AGAIN_S` after the first request ends the process.
     """
-    loop, requests = asyncio.get_running_loop(), list[float]()
+    requests = _Requests()
+
+    def receive(number: int) -> None:
+        if requests.receive(number):
+            act()
+
     for number in stop_signals():
-        loop.add_signal_handler(number, partial(_on_signal, number, requests, act))
+        asyncio.get_running_loop().add_signal_handler(number, receive, number)
 
 
 def stop_event() -> asyncio.Event:
@@ -70,14 +76,26 @@ def stop_event() -> asyncio.Event:
     return event
 
 
-def _on_signal(number: signal.Signals, requests: list[float], act: Callable[[], Any]) -> None:
-    """Act on a stop request. requests: the loop's times of this one and earlier ones."""
-    requests.append(asyncio.get_running_loop().time())
-    if number == signal.SIGTERM and requests[-1] - requests[0] > AGAIN_S:
-        os._exit(128 + number)
-    if number == signal.SIGHUP:
-        hang_up()
-    act()
+class _Requests:
+    """The stop requests that this process received."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+
+    def receive(self, number: int) -> bool:
+        """Record a request, or end the process at a later SIGTERM. Returns whether it is the first request."""
+        now = time.monotonic()
+        if number == signal.SIGHUP:
+            hang_up()
+        if self.first is None:
+            self.first = now
+            return True
+        if number == signal.SIGTERM:
+            if now - self.first > AGAIN_S:
+                os._exit(128 + number)
+            with suppress(OSError):  # nothing reads it
+                os.write(2, COUNTS_ONCE.encode())
+        return False
 
 
 class StopRequest:
@@ -88,7 +106,7 @@ class StopRequest:
     """
 
     def __init__(self, parent: int | None = None) -> None:
-        self._parent, self._signalled = parent, False
+        self._parent, self._requests = parent, _Requests()
 
     @classmethod
     def of_rank(cls) -> "StopRequest":
@@ -97,7 +115,7 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        return self._signalled or self._parent not in (None, os.getppid())
+        return self._requests.first is not None or self._parent not in (None, os.getppid())
 
     async def wait(self) -> None:
         """Return after a stop request.
@@ -129,8 +147,4 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def _receive(self, number: int, frame: object) -> None:
-        if self._signalled and number == signal.SIGTERM:
-            os._exit(128 + number)
-        if number == signal.SIGHUP:
-            hang_up()
-        self._signalled = True
+        self._requests.receive(number)
