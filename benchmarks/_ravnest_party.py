@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks._fair_network import FairNetwork
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock, run_virtual
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.directory.membership.node import Node

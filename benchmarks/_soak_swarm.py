@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks._levels import Levels, least, look
 from benchmarks._swarm_devices import Relay
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory

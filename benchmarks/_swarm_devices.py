@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block

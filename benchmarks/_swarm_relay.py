@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks._punctual import PunctualClock
 from benchmarks._swarm_devices import Relay, Work, device_seconds
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node

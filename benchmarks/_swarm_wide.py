@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node

@@ -22,11 +22,11 @@ from benchmarks._planned import Emulated, emulate, train
 from benchmarks._predictions import as_table, plain, row_of, spread_out
 from benchmarks._punctual import PunctualClock
 from benchmarks._results import Reported, tell
+from benchmarks._timed_executor import TimedExecutor
 from collectives import Group, Links, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TorchExecutor
-from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.links import measure_hops, measure_sums
 from pipelined.measurement.measure import measure

@@ -23,9 +23,9 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of
 from benchmarks._results import Reported, tell
+from benchmarks._timed_executor import TimedExecutor
 from collectives import Links
 from collectives.group.signature import FINGERPRINT_BYTES
-from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.measurement.collective_costs import measure_collectives
 from pipelined.sharding.groups import MeshGroups

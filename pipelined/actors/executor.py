@@ -1,7 +1,6 @@
 """Executors: they run the computations of a stage, one at a time, and never block the event loop.
 
-Two executors have the same interface. `TorchExecutor` computes in its own thread. `TimedExecutor`
-(`pipelined.actors.timed_executor`) only waits as long as the work would take.
+`TorchExecutor` computes in its own thread; that of tests and benchmarks only waits as long as the work would take.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.plan import layer_sizes
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
 from pipelined.ravnest.records import CLUSTERS, Clusters

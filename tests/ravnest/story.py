@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import torch
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.directory.membership.node import Node

@@ -12,7 +12,7 @@ from collections import deque
 import numpy as np
 import torch
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.directory.membership.node import Node
 from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.process.session import torch_peer

@@ -16,7 +16,7 @@ import sys
 from contextlib import asynccontextmanager
 from functools import partial
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory, serve_directory
 from pipelined.directory.membership.node import Node

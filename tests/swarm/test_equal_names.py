@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
 from pipelined.swarm.config import PeerConfig

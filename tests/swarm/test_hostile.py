@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, suppress
 import numpy as np
 import pytest
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, suppress
 import msgpack
 import numpy as np
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.directory.membership.node import Node
 from pipelined.swarm.process.observer import SwarmObserver

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.directory.membership.node import Node

@@ -20,7 +20,7 @@ from benchmarks._bound import state_bytes
 from benchmarks._footprint import CountedStage, CountedTeamStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
 from benchmarks._team_replay import recorded
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.laboratory.planned_team import PlannedTeam

@@ -7,8 +7,8 @@ import torch
 
 from apps.lm.sharded.layouts import factors_of
 from benchmarks._blocks import SplitBlocks, Whole, Work, apart
+from benchmarks._timed_executor import TimedExecutor
 from benchmarks.shard_dtensor import Options
-from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.sharding import MeshGroups

@@ -8,7 +8,7 @@ import pytest
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.flags import Serve
 from apps.ravnest.offer import NOT_MEASURED, offer
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node

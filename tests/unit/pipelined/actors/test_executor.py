@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.executor import TorchExecutor
-from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory

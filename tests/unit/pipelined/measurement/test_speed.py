@@ -8,8 +8,8 @@ import torch
 from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.models.gpt2_presets import PRESETS
 from apps.ravnest.config import RavnestConfig
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.executor import TorchExecutor
-from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, VirtualClock
 from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.speed import SpeedProbe, speed

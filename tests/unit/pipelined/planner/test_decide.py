@@ -9,8 +9,8 @@ import torch
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import planned_model_of
 from apps.gpt2.team import split_text
+from benchmarks._timed_executor import TimedExecutor
 from collectives import Links
-from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import BRIEF, Effort
 from pipelined.planner import SearchRequest, SearchResult, Stated, search

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipelined.actors.timed_executor import TimedExecutor
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.state.donor import MAX_TOTALS, Donor
 from pipelined.state.manifest import TransferError

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.actor import Actor
 from pipelined.actors.messages import Gradient
-from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError

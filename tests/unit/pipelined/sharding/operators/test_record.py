@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import torch
 
+from benchmarks._timed_executor import TimedExecutor
 from collectives import Links
-from pipelined.actors.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply
