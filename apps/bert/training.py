@@ -39,7 +39,6 @@ class BertTraining(TextTraining):
         return pp.Sequential(builders(self._model), initial="keyed")
 
     def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
-        """Tensors of a BERT."""
         return each_bert_tensor(directory, names)
 
     def write(self, directory: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:

@@ -40,7 +40,6 @@ class DirectoryAddress:
 
     @property
     def url(self) -> str:
-        """The URL of the directory."""
         return self.directory or self.coordinator
 
     def check(self) -> None:

@@ -66,7 +66,6 @@ def text_of(layout: TeamLayout, states: Mapping[str, str]) -> str:
 
 
 def layout_of(factors: Mapping[str, Factors]) -> TeamLayout:
-    """A layout from the factors of each operator."""
     return tuple(OperatorFactors(*factors[name]) for name in OPERATORS)
 
 
@@ -89,7 +88,6 @@ def sizes(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT,
 
 
 def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) -> list[StageMoves]:
-    """The moves of each stage."""
     found = []
     for kinds in _kinds(config, plan, sequence):
         each = [(costs[kind], number) for kind, number in kinds.items()]

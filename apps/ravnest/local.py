@@ -138,7 +138,6 @@ def _profile(flags: Local) -> LinkProfile:
 
 
 def _training(flags: Local, nodes: int) -> list[str]:
-    """The flags of `train`."""
     shared = [flags.text, flags.forming, flags.later, flags.subject, flags.final]
     words = ["--nodes", str(nodes), *(word for each in shared for word in arguments_of(each))]
     words += ["--resume", f"--checkpoint={flags.checkpoint}"] if flags.resume else []

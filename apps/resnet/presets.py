@@ -65,7 +65,6 @@ class ResNetConfig:
 
     @property
     def rows(self) -> list[Block]:
-        """The blocks in order."""
         return list(self._rows())
 
     def _rows(self) -> Iterator[Block]:

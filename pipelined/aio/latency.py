@@ -36,7 +36,6 @@ class Average:
         self._smoothing, self._sum, self._weight = smoothing, 0.0, 0.0
 
     def add(self, value: float) -> None:
-        """Add the newest value."""
         keep = 1 - self._smoothing
         self._sum = keep * self._sum + self._smoothing * value
         self._weight = keep * self._weight + self._smoothing

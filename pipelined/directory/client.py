@@ -163,11 +163,9 @@ class EmbeddedDirectory(Directory):
         return self._caller.retry.round_trip
 
     async def renew(self, lease: int) -> None:
-        """Renew a lease of this client."""
         await self._request(partial(Renew, lease=lease, grace=self.grace))
 
     async def revoke(self, lease: int) -> None:
-        """End a lease."""
         await self._request(partial(Revoke, lease=lease))
 
     async def _request_once(self, build: Callable[..., NumberedRequest]) -> dict[str, Any]:

@@ -112,7 +112,6 @@ class Journal:
             self._progress.notify_all()
 
     async def close(self) -> None:
-        """Close the disk."""
         await self._disk.close()
 
     async def _append(self) -> None:

@@ -32,7 +32,6 @@ ERRORS: dict[str, type[Exception]] = {
 
 
 def rejection_of(error: Exception) -> Rejected:
-    """The rejection for an error."""
     reason = next(reason for reason, kind in ERRORS.items() if isinstance(error, kind))
     return Rejected(reason, why=str(error))
 
@@ -49,7 +48,6 @@ def most_bytes(limits: DirectoryLimits) -> int:
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """A message as bytes."""
     return msgpack.packb(message)
 
 

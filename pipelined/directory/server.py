@@ -217,7 +217,6 @@ class _Server:
             self._held.setdefault(holder, {})[lease] = grace
 
     def _remove_holder(self, lease: int) -> None:
-        """Remove the holder of a lease."""
         holder = self._holders.pop(lease, None)
         if holder is not None:
             del self._held[holder][lease]

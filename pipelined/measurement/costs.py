@@ -23,7 +23,6 @@ SecondsByKind = Mapping[Kind | None, float]
 
 
 def kinds_of(layer_costs: list[float]) -> list[Kind]:
-    """The kind of each layer."""
     last = len(layer_costs) - 1
     names = {0: "first", last: "last"}
     return [(names.get(number, "inner"), cost) for number, cost in enumerate(layer_costs)]

@@ -67,7 +67,6 @@ class SaveSettings:
             yield fitting(await self.read(version, name), part, version)
 
     def saver(self) -> Saver:
-        """A saver of one stage."""
         return Saver(self.store, 1, True, lambda: None)
 
 

@@ -52,7 +52,6 @@ class ClusterTraining:
     begin: int = 0
 
     def job(self, clusters: Clusters, number: int) -> JobDescription:
-        """The pipeline of one cluster."""
         row = clusters.rows[number]
         ahead = {"ahead": ",".join(str(place.alive) for place in row)}
         return JobDescription(

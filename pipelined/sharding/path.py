@@ -48,7 +48,6 @@ class Path:
         return "\n".join(map(str, self.steps)) or f"nothing: {self.source.layout}"
 
     def elements(self, rank: int) -> int:
-        """The elements that the rank sends."""
         return sum(move.elements(rank) for move in self.steps)
 
     def seconds(self, links: Links, itemsize: int = 4, node: int = 0) -> float:

@@ -59,7 +59,6 @@ class VirtualSums:
         self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
 
     def ranks(self, what: Hashable) -> tuple[int, ...]:
-        """The ranks of a sum."""
         return self._pending[what].ranks
 
     async def join(self, what: Hashable) -> None:

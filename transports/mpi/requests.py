@@ -55,7 +55,6 @@ def outcomes_now(requests: list[MPI.Request]) -> list[tuple[int, Any]]:
 
 
 def translated(error: MPI.Exception) -> TransportError:
-    """An MPI exception as a TransportError."""
     kind = Truncated if error.Get_error_class() == MPI.ERR_TRUNCATE else TransportError
     mine = kind(f"MPI failed: {error.Get_error_string()}")
     mine.__cause__ = error

@@ -60,7 +60,6 @@ class Stream:
             raise NoReply(f"the stream broke ({type(error).__name__} {error})") from error
 
     async def close(self) -> None:
-        """Close the HTTP response."""
         await self._response.aclose()
 
 
@@ -97,7 +96,6 @@ class Gateway:
         self._turn += 1
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._http.aclose()
 
     async def _once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,6 @@ class Keys:
         return {"key": text(first), "range_end": text(end)}
 
     def entries(self, reply: Mapping[str, Any]) -> dict[str, Entry]:
-        """The entries in a reply, by key."""
         return {self._key(found): entry_of(found) for found in reply.get("kvs", ())}
 
     def changes(self, reply: Mapping[str, Any]) -> list[Change]:
@@ -75,5 +74,4 @@ def text(data: bytes) -> str:
 
 
 def revision_of(reply: Mapping[str, Any]) -> int:
-    """The revision of a reply."""
     return int(reply["header"]["revision"])

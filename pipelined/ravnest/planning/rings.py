@@ -84,7 +84,6 @@ def rings_between(rows: Sequence[Sequence[LayerSpan]], layers: Sequence[LayerSiz
 
 
 def number_bytes(layers: Sequence[LayerSize]) -> int:
-    """Bytes of a parameter."""
     return max((layer.number_bytes for layer in layers), default=NUMBER_BYTES)
 
 

@@ -58,7 +58,6 @@ class _Table:
         return found
 
     def memory_bytes(self, first: Strategy) -> Numbers:
-        """Bytes held."""
         return self._held + sum(float(self._problem.choices[i].memory_bytes[option]) for i, option in enumerate(first))
 
     def _spread(self, numbers: Numbers, *axes: int) -> Numbers:

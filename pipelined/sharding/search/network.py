@@ -40,7 +40,6 @@ class Network:
         return ring_pass_seconds(*group, length * self.itemsize, self.links, sums=sums)
 
     def passes(self, group: GroupShape, ring: RingPasses) -> float:
-        """Seconds of all passes of a ring."""
         if memory := self._memory(group):
             nbytes, both = ring.length * self.itemsize, ring.all_reduces
             numbers = {

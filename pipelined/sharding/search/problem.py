@@ -89,7 +89,6 @@ class Problem:
         return alone + sum(float(matrix[strategy[i], strategy[j]]) for (i, j), matrix in self.pairs.items())
 
     def memory_bytes(self, strategy: Strategy) -> float:
-        """Bytes held."""
         return self.fixed + sum(float(self.choices[i].memory_bytes[option]) for i, option in enumerate(strategy))
 
     def costs_of_choice(self, strategy: Strategy, choice: int) -> Numbers:

@@ -25,5 +25,4 @@ class Search(Protocol):
 
 
 def find(name: str) -> Search:
-    """The module of a search, by its name."""
     return import_module(SEARCHES[name])

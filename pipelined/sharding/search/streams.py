@@ -102,5 +102,4 @@ def _autoddl_rule(before: Factors, after: Factors, through_attention: bool) -> t
 
 
 def cuts(levels: tuple[int, ...]) -> list[Stream]:
-    """All cuts of a stream."""
     return list(product(*map(divisors, levels)))

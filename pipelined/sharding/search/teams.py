@@ -71,7 +71,6 @@ class TeamChain:
         return f.rows <= min(rows, default=f.rows) and all(f.columns * f.contraction <= number for number in heads)
 
     def costs(self, layout: TeamLayout) -> dict[str, LayerCosts]:
-        """The costs of each kind of layer in a layout."""
         total, cuts = np.zeros(len(self._columns)), dict[str, int]()
         for place, (op, f) in enumerate(zip(self.chain.operators, layout, strict=True)):
             cuts = self._cuts_after(op, f, cuts)

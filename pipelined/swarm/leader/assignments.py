@@ -157,7 +157,6 @@ class Assignments:
         return len(self._open) > 1
 
     def close(self) -> None:
-        """Close all queues."""
         self._open = []
         self._changed.notify_all()
 

@@ -105,7 +105,6 @@ class MemberRequest(Generic[Reply]):
     @classmethod
     @cache
     def reply(cls) -> type[Reply]:
-        """The class of its reply."""
         return next(get_args(base)[0] for base in cls.__orig_bases__)  # type: ignore[attr-defined]
 
 

@@ -188,7 +188,6 @@ class Replica:
 
     @property
     def version(self) -> Version:
-        """The version of its parameters."""
         return self._state.version
 
     @property

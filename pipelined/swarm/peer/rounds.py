@@ -126,7 +126,6 @@ class RoundService:
         return self._summed[1] if self._summed is not None and str(self._summed[0]) == round_name else None
 
     def release_total(self) -> None:
-        """Free the total."""
         self._summed = None
 
     def abort(self, why: str) -> None:

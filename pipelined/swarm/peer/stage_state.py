@@ -111,7 +111,6 @@ class StageState:
 
     @property
     def version(self) -> Version:
-        """The version of its parameters."""
         return Version(self.step, self.lineage)
 
     async def reached(self, step: int) -> None:

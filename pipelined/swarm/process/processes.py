@@ -43,7 +43,6 @@ class PeerProcess:
 
     @property
     def address(self) -> str:
-        """The address of its endpoint."""
         return self._endpoint.address
 
     async def run(self) -> None:

@@ -89,7 +89,6 @@ class Prepare(RoundRequest[Counts]):
 
     @property
     def version(self) -> Version:
-        """The version of the parameters."""
         return Version(self.step, self.lineage)
 
 

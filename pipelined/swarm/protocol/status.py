@@ -167,7 +167,6 @@ class Status(MemberRequest[StatusReply]):
 
     @property
     def recent_events(self) -> tuple[Event, ...]:
-        """The events of the reply."""
         return tuple(recent(MAX_EVENTS)) if self.events else ()
 
 

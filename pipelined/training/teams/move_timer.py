@@ -30,7 +30,6 @@ class MoveTimer:
         self._passes = defaultdict[str, deque[float]](partial(deque, maxlen=PASSES))
 
     def begin(self, phase: str) -> None:
-        """Begin a pass of a phase."""
         self._phase = phase
         self._passes[phase].append(0.0)
 
