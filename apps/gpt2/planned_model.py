@@ -90,10 +90,6 @@ class PlannedGPT2:
     def layer_costs(self) -> list[float]:
         return layer_costs(self.model, self.sequence)
 
-    @property
-    def _itemsize(self) -> int:
-        return self.config.itemsize
-
     def workload(self, plan: Plan) -> Workload:
         return workload(self.model, plan, self.sequence, **self.config.held)
 
@@ -138,7 +134,7 @@ class PlannedGPT2:
                 plan.rows,
                 self.sequence,
                 machine,
-                itemsize=self._itemsize,
+                itemsize=self.config.itemsize,
                 states=states,
                 product=self.config.product_itemsize,
             )
@@ -146,7 +142,7 @@ class PlannedGPT2:
 
     def chain(self, microbatches: int) -> Chain:
         """The model's multiplications, for the search over ways to split them; see `apps.gpt2.operators`."""
-        return chain(self.model, self.batch, self.sequence, microbatches, itemsize=self._itemsize)
+        return chain(self.model, self.batch, self.sequence, microbatches, itemsize=self.config.itemsize)
 
     def build(self) -> Any:
         from apps.lm.models.gpt2 import GPT2

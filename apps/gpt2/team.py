@@ -10,18 +10,13 @@ from apps.lm.sharded.layouts import LAYOUT, OPERATORS, Factors, factors_of, requ
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
-ALONE: dict[str, Any] = {
-    "exact_sums": False,
-}
-"""Flags that only a worker of one rank has yet, with the values that leave them out."""
-ALONE_VALUES = {"all_reduce": "measured"}
-"""Values of other flags that only a worker of one rank has yet."""
+ALONE: dict[str, Any] = {"exact_sums": True, "all_reduce": "measured"}
+"""Flags that, with these values, only a worker of one rank has yet."""
 
 
 def alone(config: GPT2Flags) -> list[str]:
     """The flags given that only a worker of one rank has yet."""
-    given = [name for name, absent in ALONE.items() if getattr(config, name) != absent]
-    return given + [name for name, value in ALONE_VALUES.items() if getattr(config, name) == value]
+    return [name for name, value in ALONE.items() if getattr(config, name) == value]
 
 
 def names_layout(config: GPT2Flags) -> bool:

@@ -76,8 +76,8 @@ class PlanFile:
             UsageError: the message names the difference and the remedy.
         """
         for name in sorted({*self.model, *model}):
-            if self.model.get(name) != model.get(name):
-                fact = f"{path} is a plan for another model ({name}: {self.model.get(name)}, here: {model.get(name)})"
+            if (planned := self.model.get(name)) != (here := model.get(name)):
+                fact = f"{path} is a plan for another model ({_difference(name, planned, here)})"
                 raise UsageError(f"{fact}; plan again with `python -m pipelined plan`, or leave `plan=` out")
         if ranks not in (None, self.plan.world_size):
             fact = f"{path} is a plan for another number of ranks (planned: {self.plan.world_size}, ranks: {ranks})"
@@ -152,6 +152,16 @@ def _read(path: Path) -> Any:
             raise
         fact = f"{path} is no plan (not JSON: {error})"
         raise UsageError(f"{fact}; make one with `python -m pipelined plan`") from error
+
+
+def _difference(name: str, planned: Any, here: Any) -> str:
+    """Two values that differ; of two lists their lengths, or else the first entries that differ."""
+    if isinstance(planned, list) and isinstance(here, list):
+        if len(planned) != len(here):
+            return f"{name}: {len(planned)}, here: {len(here)}"
+        at = next(at for at, both in enumerate(zip(planned, here, strict=True)) if both[0] != both[1])
+        name, planned, here = f"{name}, number {at}", planned[at], here[at]
+    return f"{name}: {planned}, here: {here}"
 
 
 def _value(document: Mapping[str, Any], name: str, kind: type) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -97,7 +98,7 @@ def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def optimizer_bytes(part: nn.Module, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> dict[str, int]:
+def optimizer_bytes(part: nn.Module, build: Callable[[dict[str, nn.Parameter]], Optimizer]) -> dict[str, int]:
     """Bytes that an optimizer keeps for each trained parameter after its first update, by name.
 
     Args:
@@ -106,7 +107,7 @@ def optimizer_bytes(part: nn.Module, make: Callable[[list[nn.Parameter]], torch.
     trained = {name: parameter for name, parameter in part.named_parameters() if parameter.requires_grad}
     if not trained:
         return {}
-    optimizer = make(list(trained.values()))
+    optimizer = build(trained)
     for parameter in trained.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

@@ -12,14 +12,14 @@ LINK = ("alpha", "beta", "gamma")
 """Seconds of a message, of a byte in it, and of a byte that is added up."""
 
 
-def require_mapping(what: str, given: object) -> None:
+def require_mapping(what: str, given: object, example: str = "{'forward': 1.5}") -> None:
     """Refuse what has no names and numbers.
 
     Args:
         what: the argument, for the message.
     """
     if not isinstance(given, Mapping):
-        raise UsageError(f"`{what}=` is {given!r}, without names; give numbers by name, such as {{'forward': 1.5}}")
+        raise UsageError(f"`{what}=` is {given!r}, without names; give numbers by name, such as {example}")
 
 
 def require_names(what: str, given: Iterable[str], known: Sequence[str], example: str = "1.5") -> None:

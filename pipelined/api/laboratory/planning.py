@@ -8,9 +8,9 @@ from typing import Any
 
 from pipelined.actors.agree import AgreedError, broadcast
 from pipelined.aio.progress import Say, say_nothing
-from pipelined.api.laboratory.names import require_names
+from pipelined.api.laboratory.names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, refuse_below, require_switch, require_whole
 from pipelined.measurement.codec import CodecCosts, ratio_of
 from pipelined.planner import PlanFile, PlannedModel, SearchRequest, SearchResult, Stated, search, write_plan
 from pipelined.planner.decide import TRIES
@@ -54,11 +54,13 @@ class PlanRequest:
     tries: int | None = None
 
     def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise UsageError(f"ranks must be at least 1 (it is {self.ranks})")
+        require_whole("ranks", self.ranks, 1)
         refuse_above(MAX_COUNT, "ranks", self.ranks)
-        if self.tries is not None and self.tries < 0:
-            raise UsageError(f"tries must be at least 0 (it is {self.tries}); 0 tries none")
+        require_switch("stale", self.stale)
+        if self.tries is not None:
+            require_whole("tries", self.tries, 0)
+        if self.memory_limit is not None:
+            refuse_below(1, "memory_limit", self.memory_limit)
 
     def tries_on(self, launch: Launch) -> int:
         """The number of plans to try.
@@ -154,12 +156,12 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
         sequence: tokens in a sequence.
         compress: the codec of messages.
     """
-    require_names("costs", given, SPEED)
-    if not 0 < given.get("flops", 0.0) < float("inf"):
+    require_mapping("costs", given, "{'flops': 1e10}")
+    require_names("costs", given, SPEED, "1e10")
+    for name, number in given.items():
+        refuse_below(0, f"`costs=`: {name}", number)
+    if not given.get("flops"):
         raise UsageError(f"`costs=` needs a speed (flops={given.get('flops', 0):g}); write it as flops=1e10")
-    for name in SPEED[1:]:
-        if not 0 <= given.get(name, 0.0) < float("inf"):
-            raise UsageError(f"`costs=`: {name}={given[name]:g} is no duration; give seconds from 0 up")
     coding = CodecCosts(ratio_of(compress), per_byte=given.get("coding", 0.0))
     return Stated(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
 

@@ -137,6 +137,14 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path):
         write_plan(tmp_path / "none" / "plan.json", PLANNED)
 
 
+def test_of_lists_the_first_difference_is_named(path):
+    """A model of a hundred layers filled two screens."""
+    planned = replace(read_plan(path), model={"layers": ["a", "b", "c"]})
+    for layers, message in ((["a", "x", "y"], r"layers, number 1: b, here: x\)"), (["a"], r"layers: 3, here: 1\)")):
+        with pytest.raises(UsageError, match=message):
+            planned.require(path, {"layers": layers}, 8)
+
+
 @pytest.mark.parametrize(
     ("model", "ranks", "message"),
     [

@@ -213,6 +213,18 @@ def test_it_plans_inside_a_running_loop_too():
         ),
         ({"ranks": 5}, "no schedule with a flush uses all ranks"),
         ({"ranks": 2, "memory_limit": 10.0, "costs": None}, "no plan fits the memory"),
+        ({"ranks": 2.0}, "ranks is 2.0, which is no whole number"),
+        ({"ranks": 2, "tries": "2"}, "tries is '2', which is no whole number"),
+        ({"ranks": 2, "stale": "yes"}, "stale is 'yes', which is neither True nor False"),
+        ({"ranks": 2, "memory_limit": "16G"}, "memory_limit is '16G', which is no number"),
+        ({"ranks": 2, "memory_limit": float("nan")}, "memory_limit must be at least 1 .it is nan"),
+        ({"ranks": 2, "costs": {"flops": "fast"}}, "`costs=`: flops is 'fast', which is no number"),
+        ({"ranks": 2, "costs": 1e9}, r"`costs=` is 1000000000.0, without names; .* such as {'flops': 1e10}"),
+        (
+            {"ranks": 2, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)},
+            "`optimizer` is a SGD, and every rank needs one of its own parameters; give a function",
+        ),
+        ({"ranks": 2, "optimizer": lambda parameters: parameters[7]}, "`optimizer` for .* IndexError.*; correct it"),
     ],
 )
 def test_a_mistake_is_one_exception_with_a_remedy(settings, message):
