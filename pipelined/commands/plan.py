@@ -8,12 +8,12 @@ import argparse
 import importlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from pipelined.commands.flags import add_machine, machine
@@ -172,23 +172,18 @@ def _silent_unless(prints: bool) -> Iterator[None]:
 
 @contextmanager
 def _progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """Report progress on stderr: on a terminal one changing line, elsewhere the first line of each kind."""
+    """Report progress on stderr: on a terminal one changing line, elsewhere one every few seconds."""
     if not shown:
         yield lambda line: None
         return
     from rich.console import Console
 
+    from pipelined.aio.progress import Progress
+    from pipelined.process.exit import print_to_stderr
+
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        printed: set[str] = set()
-
-        def report(line: str) -> None:
-            kind = line.partition(" ")[0] + line.partition(" ")[2].partition(" ")[0].rstrip("0123456789")
-            if kind not in printed:
-                printed.add(kind)
-                print(line, file=sys.stderr, flush=True)
-
-        yield report
+        yield Progress(monotonic, print_to_stderr).show
         return
     with console.status("planning") as status:
         yield status.update

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ from pipelined.training.teams.model import TeamModel
 
 SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
+LONG_S, LONG_ROUND_S = 60.0, 5.0
+"""Seconds of a stage at one size, above which no larger size is timed; of a round, above which two rounds suffice."""
 SWEPT = 64 << 20
 """Bytes that are written before an update, to evict the caches as a step's activations do."""
 
@@ -65,7 +68,7 @@ async def measure_stages(
 
     Args:
         layer_costs: floating-point operations of each layer; they determine the kinds of layers.
-        sizes: microbatch sizes, in sequences.
+        sizes: microbatch sizes, in sequences, ascending; those that would take too long in a stage are left out.
     Returns: on rank 0 the costs, their fits by (op, microbatch size), and the kinds of layers in the order of each
         fit's numbers from the second on; None on the others.
     """
@@ -77,22 +80,26 @@ async def measure_stages(
     for number, layers in enumerate(ranges):
         probe = _Probe(rank, layers, swept) if rank.measuring else None
         regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
-        for size in sizes:
-            progress(
-                f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers), {size} sequences a microbatch"
-            )
+        for size, larger in zip_longest(sizes, sizes[1:]):
+            stage = f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers)"
+            progress(f"{stage}, {size} sequences a microbatch (sizes: {len(sizes)})")
+            began = rank.executor.clock.now()
             taken = await _on_all_ranks(rank, partial(probe.passes, size) if probe else None, f"{number} {size}")
             for op, seconds in taken.items():
                 if alone and 0 in layers and op == "W":
                     continue  # it is the whole backward, which B has timed
                 name = FIRST_INPUT if alone and 0 in layers and op == "I" else op
                 samples[name, size].append(Sample(regressors, tuple(seconds)))
+            is_long = larger and (rank.executor.clock.now() - began) * larger / size > LONG_S
+            if await broadcast(rank.actor.transport, f"long {number} {size}", bool(is_long)):
+                sizes = [each for each in sizes if each <= size]
+                break
         taken = await _on_all_ranks(rank, probe.ending if probe else None, f"{number} ending")
         for op, seconds in taken.items():
             samples[op, 0].append(Sample(regressors, tuple(seconds)))
     if rank.actor.rank:
         return None
-    fits = {key: fit(found) for key, found in samples.items()}
+    fits = {key: fit(found) for key, found in samples.items() if key[1] in (0, *sizes)}
     return Measured(layer_costs, found_by(fits, order)), fits, order
 
 
@@ -112,15 +119,15 @@ async def _on_all_ranks(
     transport, effort = rank.actor.transport, rank.effort
     for _ in range(1 + rank.numerics.compile):
         first = await timed() if timed else {}
-    rounds = min(
-        effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, sum(map(sum, first.values())))))
-    )
-    rounds = await broadcast(transport, f"rounds {name}", rounds)
+    spent = sum(map(sum, first.values()))
+    rounds = min(effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, spent))))
+    counts = [0, 2] if spent > LONG_ROUND_S else [effort.warmup_rounds, rounds]
+    warmup, rounds = await broadcast(transport, f"rounds {name}", counts)
     taken: SecondsByOp = defaultdict(list)
     if timed:
-        for number in range(effort.warmup_rounds + rounds):
+        for number in range(warmup + rounds):
             for op, seconds in (await timed()).items():
-                taken[op] += seconds if number >= effort.warmup_rounds else []
+                taken[op] += seconds if number >= warmup else []
     everyone = [of_rank for of_rank in await gather(transport, f"taken {name}", dict(taken)) if of_rank]
     ops = everyone[0] if everyone else ()
     return {op: max((of_rank[op] for of_rank in everyone), key=statistics.median) for op in ops}

@@ -13,11 +13,7 @@ LINK = ("alpha", "beta", "gamma")
 
 
 def require_mapping(what: str, given: object, example: str = "{'forward': 1.5}") -> None:
-    """Refuse what has no names and numbers.
-
-    Args:
-        what: the argument, for the message.
-    """
+    """Refuse what has no names and numbers, as the argument `what`."""
     if not isinstance(given, Mapping):
         raise UsageError(f"`{what}=` is {given!r}, without names; give numbers by name, such as {example}")
 

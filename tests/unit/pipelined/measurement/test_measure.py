@@ -1,6 +1,8 @@
 """Measuring on ranks of this process: what comes out is of the right shape, and every kind of stage is priced."""
 
 import asyncio
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from collectives import Links
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.aio.progress import say_nothing
+from pipelined.measurement import stages
 from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.effort import BRIEF, THOROUGH
 from pipelined.measurement.links import LinkFit, measure_hops, measure_sums
@@ -112,6 +116,33 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     result = search(SearchRequest(model, found.costs, found.machine, 2))
     assert result.chosen.step_s <= result.baseline.step_s
     assert found.costs.of_member is found.costs, "no plan has teams"
+
+
+@pytest.mark.parametrize(("long", "kept", "rounds"), [(0.0, {1}, 3), (math.inf, {1, 2, 4}, BRIEF.rounds)])
+def test_sizes_and_rounds_that_take_long_are_left_out_on_all_ranks_alike(monkeypatch, long, kept, rounds):
+    """A GPT-2 XL's head on two cores: hours for 32 sequences, which cost as many times one."""
+    monkeypatch.setattr(stages, "LONG_S", long)
+    monkeypatch.setattr(stages, "LONG_ROUND_S", long)
+    model, timed, passes = (
+        planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4)),
+        [],
+        stages._Probe.passes,
+    )
+    monkeypatch.setattr(stages._Probe, "passes", lambda self, size: timed.append(size) or passes(self, size))
+    effort = replace(BRIEF, max_rounds=BRIEF.min_rounds)
+
+    async def ranks():
+        settings = {"sizes": [1, 2, 4], "stated": Machine(), "ranks": 2, "progress": say_nothing, "effort": effort}
+        return await asyncio.gather(*(measure(end, model, ALONE, **settings) for end in world(2)))
+
+    threads = torch.get_num_threads()
+    try:
+        found, _ = asyncio.run(ranks())
+    finally:
+        torch.set_num_threads(threads)
+    assert {size for op, size in found.costs.found if op not in "UD"} == kept
+    assert set(timed) == kept and timed.count(1) % rounds == 0
+    assert found.costs.seconds("F", range(0, 2), 8) > found.costs.seconds("F", range(0, 2), 1)
 
 
 def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
