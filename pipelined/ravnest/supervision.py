@@ -180,7 +180,7 @@ class Supervision:
             self._say(f"{fact}, steps to train again: {len(next_.going.steps_to_repeat)}")
         undone = next(f"{number}" for number in range(len(clusters.rows)) if number not in view.digests(clusters))
         expected = {CLUSTERS: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
-        if await view.write_unless_changed(expected, {CLUSTERS: next_.pack()}):
+        if await view.write_unless_changed(expected, {CLUSTERS: next_.pack()}) is None:
             await view.wait_for(lambda: view.clusters_revision != revision)
 
     async def _note_waiting(self) -> None:

@@ -1,12 +1,10 @@
 """Nodes, clusters, progress and rounds, as this process last read them from the directory."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.events import warn
-from pipelined.directory import Conflict, CutOff, Directory
-from pipelined.directory.membership.view import RETRY_S, MembershipView, Single, Table
+from pipelined.directory import Directory
+from pipelined.directory.membership.view import MembershipView, Single, Table
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records import (
@@ -61,21 +59,6 @@ class RavnestView(MembershipView):
             },
             members={NodeRecord: self.nodes},
         )
-
-    async def write_unless_changed(self, expect: Mapping[str, int], entries: Mapping[str, bytes]) -> bool:
-        """Write entries while these keys are at these revisions; retries while the directory is cut off.
-
-        Returns: whether this attempt wrote them; False: a key has changed, maybe by an earlier one without a reply.
-        """
-        while True:
-            try:
-                await self.directory.transact(expect, entries)
-                return True
-            except Conflict:
-                return False
-            except CutOff as error:
-                warn("directory cut off", why=error)
-                await self._clock.sleep(RETRY_S)
 
     @property
     def clusters(self) -> Clusters | None:

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Notifier
-from pipelined.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
+from pipelined.directory import Change, Conflict, CutOff, Directory, Entry, FellBehind, Prefixes, View
 from pipelined.directory.record import Record
 
 R = TypeVar("R", bound=Record)
@@ -151,6 +151,21 @@ class MembershipView:
             self._recheck()
             async for changes in self.directory.watch(prefixes, self.revision):
                 self.apply_changes(changes)
+
+    async def write_unless_changed(self, expect: Mapping[str, int], entries: Mapping[str, bytes]) -> Conflict | None:
+        """Write entries while these keys are at these revisions; retries while the directory is cut off.
+
+        Returns: None: this attempt wrote them; else what has changed, maybe by an earlier one without a reply.
+        """
+        while True:
+            try:
+                await self.directory.transact(expect, entries)
+                return None
+            except Conflict as conflict:
+                return conflict
+            except CutOff as error:
+                warn("directory cut off", why=error)
+                await self._clock.sleep(RETRY_S)
 
     def follow_only(self, prefixes: Prefixes) -> None:
         """Follow the keys with these prefixes from now on; `follows` shows when their records are here."""

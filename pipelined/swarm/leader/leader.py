@@ -61,7 +61,7 @@ class Leader:
         clock, client = node.clock, MemberClient(node.endpoint, view)
         self._me = LeaderRecord(node.name, node.endpoint.address)
         self._view, self._rules, self._clock = view, rules, clock
-        self._term, self._rollback, self._changed = Term(view, clock), rollback, Notifier()
+        self._term, self._rollback, self._changed = Term(view), rollback, Notifier()
         self._reassignment = EmergencyReassignment(view, rules, clock)
         self._assigner = StageAssigner(view, rules.stages)
         self._queues = QueueFactory(view, rules, clock, steps)

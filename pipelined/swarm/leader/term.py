@@ -8,9 +8,8 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from pipelined.aio.clock import Clock
 from pipelined.directory import Conflict, CutOff
-from pipelined.directory.membership.view import RETRY_S, NoLongerValid
+from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.record import Record
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.members import LEADER
@@ -30,8 +29,8 @@ class Term:
         number: of the term; 0 before the first.
     """
 
-    def __init__(self, view: SwarmView, clock: Clock):
-        self._view, self._clock = view, clock
+    def __init__(self, view: SwarmView):
+        self._view = view
         self.number, self._rounds = 0, 0
 
     def next_round(self) -> RoundName:
@@ -63,17 +62,11 @@ class Term:
         Raises:
             LeadershipLost: another leader wrote the key, or another trainer leads.
         """
-        while True:
-            try:
-                await self._view.directory.transact({key: revision, LEADER: self.number}, entries)
-                return
-            except Conflict as error:
-                found = error.found.get(key)
-                if found is None or found.value != entries[key]:
-                    raise LeadershipLost(f"another leader wrote {key!r}, or leads") from error
-                return  # the first attempt had succeeded before the directory was cut off
-            except CutOff:
-                await self._clock.sleep(RETRY_S)
+        conflict = await self._view.write_unless_changed({key: revision, LEADER: self.number}, entries)
+        if conflict is not None:
+            found = conflict.found.get(key)
+            if found is None or found.value != entries[key]:  # else an attempt without a reply had succeeded
+                raise LeadershipLost(f"another leader wrote {key!r}, or leads") from conflict
 
 
 async def resign(view: SwarmView, term: int) -> None:
