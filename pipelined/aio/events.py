@@ -21,7 +21,7 @@ from pipelined.errors import UsageError
 KEPT = 300
 """The most events that a process keeps; older ones are dropped."""
 MAX_TEXT = 200
-"""The most characters of one fact; the rest is cut off."""
+"""The most characters of one fact; see `shortened`."""
 LAST = 20
 """Events at the end of a crash report."""
 LATEST = 1e11
@@ -154,13 +154,18 @@ def printable(text: str, but: str = "\n\t") -> str:
     return "".join(each if each.isprintable() or each in but else "\ufffd" for each in text)
 
 
+def shortened(text: str) -> str:
+    """The text, cut to `MAX_TEXT` in its middle: a reason begins with the fact and ends with the remedy."""
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - half - 1]}…{text[-half:]}"
+
+
 def _plain(value: object) -> Fact:
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int) and abs(value) < 1 << 63:
         return int(value)
-    text = str(value)
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+    return shortened(str(value))
 
 
 def _rendered(value: Fact) -> str:
@@ -168,7 +173,7 @@ def _rendered(value: Fact) -> str:
     if not isinstance(value, str):
         return f"{value:.6g}" if isinstance(value, float) else str(value)
     plain = value.isascii() and value.isprintable() and value and not set(value) & set(' "=')
-    return value if plain else json.dumps(value)
+    return value if plain else json.dumps(value, ensure_ascii=not value.isprintable())
 
 
 def _clock_time(at: float) -> str:

@@ -12,7 +12,7 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
-from pipelined.aio.events import emit, warn
+from pipelined.aio.events import emit, shortened, warn
 from pipelined.aio.nursery import Notifier, Nursery, first_of
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.node import Node
@@ -30,7 +30,7 @@ from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.messaging.fields import Malformed
 from pipelined.swarm.messaging.reasons import Reason
-from pipelined.swarm.protocol.status import LeaderReport, shortened
+from pipelined.swarm.protocol.status import LeaderReport
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records.members import LEADER, LeaderRecord
 from pipelined.swarm.records.steps import HEAD, LOST, Commit, LostStages

@@ -8,7 +8,7 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 
 from pipelined.actors.executor import Executor
-from pipelined.aio.events import warn
+from pipelined.aio.events import shortened, warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.membership.node import Node
@@ -21,7 +21,7 @@ from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_join import Build, StageJoin
-from pipelined.swarm.protocol.status import PeerReport, Status, shortened
+from pipelined.swarm.protocol.status import PeerReport, Status
 from pipelined.swarm.records.members import PEERS, Phase, choose_saver
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView

@@ -173,8 +173,3 @@ class Status(MemberRequest[StatusReply]):
 def largest(numbers: Mapping[str, T]) -> dict[str, T]:
     """The entries with the largest numbers, as many as a report of peers holds."""
     return dict(sorted(numbers.items(), key=itemgetter(1), reverse=True)[:MAX_PEERS])
-
-
-def shortened(why: str) -> str:
-    """A text as long as a message holds."""
-    return why[:MAX_TEXT]

@@ -75,6 +75,13 @@ def test_text_off_the_network_cannot_steer_a_terminal_or_forge_a_line():
     assert str(events.recent()[-1]) == r'refused record: key="peers/\u001b[2J\nlevel=error forged"'
 
 
+def test_a_long_fact_is_cut_in_its_middle_because_its_remedy_stands_at_the_end(log):
+    events.log_to_stderr("warning")
+    events.warn("save failed", why=f"cannot write {'/x' * 200} (disk full); choose another place für é")
+    line = log()
+    assert "cannot write /x/x" in line and "/x…/x" in line and line.endswith('choose another place für é"\n')
+
+
 def test_long_facts_are_cut_and_strange_ones_become_text():
     events.emit("odd", text="x" * 10_000, huge=1 << 80, error=ValueError("no"), none=None)
     facts = events.recent()[-1].facts
