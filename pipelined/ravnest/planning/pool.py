@@ -18,7 +18,7 @@ from typing import Literal
 from pipelined.errors import UsageError
 
 BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-RATES = {"": 1.0, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
+RATES = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 SPEEDS = {"": 1.0, "G": 1e9, "T": 1e12}
 SECONDS = {"ms": 1e-3, "s": 1.0, "us": 1e-6}
 NEEDED, OPEN = ("name", "ram", "bandwidth"), ("flops", "reliability")

@@ -39,7 +39,7 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("serve", "say where the directory is"),
         ("serve --coordinator tcp://127.0.0.1:1 --ram 4X", "--ram '4X' is no quantity"),
         ("serve --coordinator tcp://127.0.0.1:1 --ram 0", "--ram must be at least 1 byte (it is 0); give"),
-        ("serve --coordinator tcp://127.0.0.1:1 --bandwidth 0", "--bandwidth must be at least 1 byte"),
+        ("serve --coordinator tcp://127.0.0.1:1 --bandwidth 200", "--bandwidth '200' is no quantity"),
         ("train --coordinator tcp://127.0.0.1:1 --nodes 0", "--nodes must be at least 1"),
         ("train --coordinator tcp://127.0.0.1:1 --batch 6", "let --microbatch divide --batch"),
         ("train --coordinator tcp://127.0.0.1:1 --preset none", "no preset is called 'none'"),

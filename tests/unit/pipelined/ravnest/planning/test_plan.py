@@ -141,6 +141,7 @@ def test_a_pool_of_a_spreadsheet_is_read(tmp_path):
         ("name,ram,bandwidth\na,4G,1mbit,7\n", "no more values than columns"),
         ("name,ram,bandwidth\na,4X,1mbit\n", "line 2: ram '4X' is no quantity"),
         ("name,ram,bandwidth\na,4G,fast\n", "line 2: bandwidth 'fast' is no quantity"),
+        ("name,ram,bandwidth\na,4G,100\n", "line 2: bandwidth '100' is no quantity; .* kbit, mbit, gbit"),
         ("name,ram,bandwidth,flops\na,4G,1mbit,0\n", "a speed of 0 flops"),
         ("name,ram,bandwidth,reliability\na,4G,1mbit,2\n", "reliability is at most 1"),
         ("name,ram,bandwidth\n", "no nodes"),
