@@ -104,8 +104,9 @@ class RavnestNode:
             except (TransportError, NoLongerValid) as error:
                 if isinstance(error, TransportError):
                     await self._until_missing(clusters, (cluster, stage))
-                missing = ", ".join(self.view.missing(clusters))
-                self._say(f"{name}: its cluster ended ({str(error) or f'{missing} left'})")
+                missing = self.view.missing(clusters)
+                facts = filter(None, [missing and f"{', '.join(missing)} left", str(error)])
+                self._say(f"{name}: its cluster ended ({': '.join(facts)})")
                 clear_frames(error.__traceback__)  # a world keeps its error, and with the frames the stage
                 return
         if before is not None and before.state is not None:

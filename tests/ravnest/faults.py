@@ -79,6 +79,16 @@ class Befallen:
     async def _kill(self, names, seconds):
         await self._again(names[0], seconds)
 
+    async def stop(self, name, seconds):
+        """End a node in training as SIGTERM does: it tells the others that it leaves. Start it again later."""
+        await self._training()
+        task = self.tasks.pop(name)
+        task.cancel()
+        await asyncio.wait([task])
+        self.network.kill(name)
+        await virtual_seconds(seconds)
+        self._start(name)
+
     async def _kill_all(self, names, seconds):
         async with asyncio.TaskGroup() as tasks:
             for name in self.names:

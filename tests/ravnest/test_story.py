@@ -38,6 +38,13 @@ def test_when_a_node_dies_the_other_cluster_trains_on(fault, phase):
     assert len(story.ends) == 1
 
 
+def test_of_a_node_that_is_stopped_the_others_say_that_it_left():
+    story = Story()
+    run_virtual(story.run(story.stop("n0", 0.2)))
+    ends = [each for each in story.told if "its cluster ended" in each]
+    assert ends and all("(n0 left: it was stopped)" in each for each in ends), ends
+
+
 def test_nodes_of_a_lost_cluster_form_a_late_one_and_all_steps_count_once():
     story = Story(4, steps=40)
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=0.2, names=["n0", "n1"])))

@@ -68,8 +68,7 @@ class Worlds(WorldOwner):
         try:
             await world.open()
         except BaseException as error:
-            reason = str(error) or type(error).__name__
-            await world.abort(f"{self.endpoint.address} could not open the world ({reason})")
+            await world.abort(f"{self.endpoint.address} could not open the world ({reason_of(error)})")
             raise
         return RpcTransport(world)
 
@@ -128,3 +127,9 @@ class Worlds(WorldOwner):
     def _on_lost(self, party: Party) -> None:
         for world in list(self._worlds.values()):
             world.on_lost(party)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a party aborts a world, in words."""
+    stopped = isinstance(error, asyncio.CancelledError)
+    return "it was stopped" if stopped else str(error) or type(error).__name__

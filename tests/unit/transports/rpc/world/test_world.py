@@ -122,7 +122,7 @@ async def test_a_failed_open_aborts_the_world_for_the_parties_that_have_opened_i
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
-        with pytest.raises(PeerAborted, match="virtual://other could not open the world"):
+        with pytest.raises(PeerAborted, match=r"other could not open the world \(it was stopped\)$"):
             await (await first).receive(1, ("never",))
         with pytest.raises(PeerAborted, match="could not open the world"):
             await worlds["other"].open("world", addresses)
