@@ -23,9 +23,9 @@ from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce
 from pipelined.actors.agree import agree
 from pipelined.programs.step_totals import StepTotals
+from tests.conformance.worlds import tcp_world
 from transports import Transport
 from transports.local import world
-from transports.testing import tcp_world
 
 NAMES = [f"parameter-{number}" for number in range(148)]
 """As many as GPT-2 small has."""

@@ -186,7 +186,7 @@ class Transport(ABC):
         """Hint that the local device is busy (poll rarely) or idle (poll often)."""
 
     def _die(self, reason: str) -> None:
-        """For tests alone, which call it by `transports.testing.kill`: end as a rank does when its process is killed.
+        """For tests alone: end as a rank does when its process is killed; see `tests.conformance.worlds.kill`.
 
         Raises:
             TypeError: each rank has a process of its own.

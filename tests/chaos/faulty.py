@@ -20,10 +20,10 @@ from pipelined.process.launch import detect
 from pipelined.process.run import run
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage
+from tests.conformance.worlds import kill
 from tests.numerics.plain import Case
 from tests.numerics.trained import opened
 from transports import Closed, Transport
-from transports.testing import kill
 
 CASE = Case("chimera", depth=4, width=1, microbatches=4)
 

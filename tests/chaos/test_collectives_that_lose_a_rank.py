@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from collectives import Group, Mismatch, all_reduce
+from tests.conformance.worlds import kill, local_world, tcp_world
 from tests.unit.collectives.owned import owned
 from transports import Closed, PeerAborted, PeerLost, new_event_loop
-from transports.testing import kill, local_world, tcp_world
 
 ALGORITHMS = ("hierarchical", "multi_ring", "rabenseifner", "recursive_doubling", "ring")
 WORLDS = {"local": local_world, "tcp": tcp_world}

@@ -6,11 +6,11 @@ docstring or name is the promise. So the same clause serves ranks that share a l
     await hold(ends, clause)        # all ends of a world on this loop (local, tcp, virtual)
     await hold([end], clause)       # this process's end; the other ranks do the same (mpi)
 
-To put a new transport under the suite, write a function or coroutine in `transports/testing/worlds.py` that returns
+To put a new transport under the suite, write a function or coroutine in `tests/conformance/worlds.py` that returns
 the ends of all ranks on the running loop, and name it in `tests/unit/test_every_transport.py`. A transport with ranks
 that must be processes has a test of its own like `tests/mpi/test_mpi_transport.py`.
 
-`EVERYWHERE` holds for all; `WHERE_RANKS_DIE` for transports of which one end can be killed (`transports.testing.kill`).
+`EVERYWHERE` holds for all; `WHERE_RANKS_DIE` for transports of which one end can be killed (`worlds.kill`).
 Clauses work at any world size from 2 up.
 """
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tests.conformance.neighbours import LARGE, SMALL, all_raise, filled, meet_and_leave, outcomes, same, sending
+from tests.conformance.worlds import kill
 from transports import PeerLost, TransportError
-from transports.testing import kill
 
 
 def _victim(end):

@@ -11,10 +11,10 @@ from pipelined.programs.overlap import with_sums
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find, known
 from pipelined.schedules.own.table import write_table
+from tests.conformance.worlds import tcp_world
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain
 from transports import local, new_event_loop
-from transports.testing import tcp_world
 
 
 def together(case, world=local.world):

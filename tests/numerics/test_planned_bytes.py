@@ -18,13 +18,13 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange import compression
 from pipelined.training.job import JobDescription, Numerics
+from tests.conformance.worlds import local_world
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
 from tests.numerics.teams import EACH, TeamCase
 from tests.numerics.test_split_rows import LOSSES, adam, batches, images, words
 from tests.numerics.test_split_transformers import encoders
 from tests.numerics.trained import on_every_rank, on_ranks
 from transports import pack
-from transports.testing.worlds import local_world
 
 CASES = [
     (Case("chimera", 4, 2, 4), "ring", {}),

@@ -10,10 +10,10 @@ from apps.lm.models.gpt2 import GPT2
 from pipelined.errors import UsageError
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.model import KeyValueCache
+from tests.conformance.worlds import local_world
 from tests.numerics.plain import SEQUENCE, Case, Feed, pipelined, plain
 from tests.numerics.teams import EACH, TeamCase, on_every_rank, parametrised, whole_of
 from tests.numerics.trained import on_ranks
-from transports.testing import local_world
 
 PROMPTS = [[3, 1], [5], [2, 7, 1, 4, 4, 0, 9]]
 

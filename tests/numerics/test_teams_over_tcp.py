@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from tests.conformance.worlds import tcp_world
 from tests.numerics.plain import plain
 from tests.numerics.teams import TeamCase, assert_pieces, team_trained
 from transports import new_event_loop
-from transports.testing import tcp_world
 
 
 async def every_rank(case, all_reduce):

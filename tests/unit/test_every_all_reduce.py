@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from collectives import BrokenGroup, Group, Links, ProblemSize, all_reduce
 from collectives.algorithms import ALL_REDUCE, AUTO
+from tests.conformance.worlds import kill, local_world, tcp_world
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, PeerLost
-from transports.testing import kill, local_world, tcp_world
 
 EVERY = [AUTO, *(name for name in ALL_REDUCE.names if name != "native")]  # needs a transport that has one: tests/mpi
 SIZES = {"local": range(1, 10), "tcp": (2, 3, 5)}

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from collectives import Group, Links, Mismatch, ProblemSize, all_gather, all_to_all, reduce_scatter, segments
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, TABLES
+from tests.conformance.worlds import local_world, tcp_world
 from tests.unit.collectives.owned import owned
 from tests.unit.collectives.rounds import Rounds
-from transports.testing import local_world, tcp_world
 
 
 def on_all(ends, call):

@@ -6,8 +6,8 @@ import inspect
 import pytest
 
 from tests.conformance.clauses import EVERYWHERE, WHERE_RANKS_DIE, hold
+from tests.conformance.worlds import endpoint_world, local_world, tcp_world
 from transports import new_event_loop, schemes
-from transports.testing import endpoint_world, local_world, tcp_world
 
 WORLDS = {"local": local_world, "tcp": tcp_world, "endpoints": endpoint_world}
 

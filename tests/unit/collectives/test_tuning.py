@@ -8,7 +8,7 @@ import pytest
 from collectives import Group, MeasuredTimes, ProblemSize, all_reduce, measure
 from collectives.algorithms import ALL_REDUCE
 from collectives.tuning import _close, rounds_at
-from transports.testing import local_world
+from tests.conformance.worlds import local_world
 
 TIMES = MeasuredTimes(
     {"ring": ((100, 1.0), (200, 2.0), (400, 3.0)), "rabenseifner": ((100, 0.5), (200, 2.5), (400, 6.0))}

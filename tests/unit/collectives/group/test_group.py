@@ -7,9 +7,9 @@ import pytest
 
 from collectives import BrokenGroup, Group, Signature, all_reduce, barrier
 from collectives.arrays import Vector
+from tests.conformance.worlds import kill, local_world
 from transports import Closed, TransportError
 from transports.local import world
-from transports.testing import kill, local_world
 
 
 def test_ranks_are_numbered_by_their_place_in_the_group():

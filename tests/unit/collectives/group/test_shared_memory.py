@@ -9,7 +9,7 @@ import pytest
 from collectives import BrokenGroup
 from collectives.group.ranks import GroupRanks
 from collectives.group.shared_memory import SharedMemory
-from transports.testing import local_world
+from tests.conformance.worlds import local_world
 
 
 def memories():

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from collectives import BrokenGroup, Group, Mismatch, Signature, all_reduce, barrier, broadcast
+from tests.conformance.worlds import local_world
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted
-from transports.testing import local_world
 
 PATIENCE = 0.02
 ALGORITHMS = ("auto", "multi_ring", "rabenseifner", "recursive_doubling", "ring")

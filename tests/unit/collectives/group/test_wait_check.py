@@ -11,9 +11,9 @@ import pytest
 from collectives import Group, Mismatch, Signature, all_reduce
 from collectives.group.wait_check import STALL_S
 from pipelined.aio.clock import VirtualClock, run_virtual
+from tests.conformance.worlds import local_world, tcp_world
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, new_event_loop
-from transports.testing import local_world, tcp_world
 
 TURNS = 20  # of the loop: enough for a rank that waits to send its call
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collectives import BrokenGroup, Group, Mismatch, all_to_all, allocate
+from tests.conformance.worlds import local_world, tcp_world
 from transports.local import world
-from transports.testing import local_world, tcp_world
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from collectives import Group, MeasuredTimes, Mismatch, all_reduce, allocate
 from collectives.algorithms.parts.windows import IN_PLACE_BYTES
-from transports.testing import local_world
+from tests.conformance.worlds import local_world
 
 LENGTH = IN_PLACE_BYTES // 4 + 1001
 

@@ -9,8 +9,8 @@ import torch
 
 from collectives import BrokenGroup, Group, Mismatch, Unsupported, all_reduce, publish, start_publishing
 from collectives.group.workspace import RECENT, Workspace
+from tests.conformance.worlds import local_world
 from tests.unit.collectives.owned import owned
-from transports.testing import local_world
 
 SHAPES = [(2, 3), (0, 3), (4,)]
 

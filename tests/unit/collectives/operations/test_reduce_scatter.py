@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from collectives import Group, all_gather, all_reduce, allocate, reduce_scatter
+from tests.conformance.worlds import local_world
 from tests.unit.test_every_collective import on_all
 from transports.local import world
-from transports.testing import local_world
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

@@ -7,7 +7,7 @@ import torch
 
 from pipelined.actors.device import check_device, device_of_rank
 from pipelined.errors import UsageError, as_flags
-from transports.testing import local_world
+from tests.conformance.worlds import local_world
 
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver."
 

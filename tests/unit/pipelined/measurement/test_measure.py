@@ -28,8 +28,8 @@ from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.simulation.machine import Machine
+from tests.conformance.worlds import local_world
 from transports.local import world
-from transports.testing.worlds import local_world
 
 
 def alike(layers):

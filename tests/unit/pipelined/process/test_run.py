@@ -13,7 +13,7 @@ from pipelined.process import refusal
 from pipelined.process.launch import ALONE, Launch
 from pipelined.process.refusal import refuse
 from pipelined.process.run import outside_of_a_loop, run
-from transports.testing import kill
+from tests.conformance.worlds import kill
 
 RANKS = 3
 

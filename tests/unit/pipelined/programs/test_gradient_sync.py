@@ -8,7 +8,7 @@ import pytest
 from pipelined.actors.actor import Actor
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction, gradient_sum
-from transports.testing import local_world
+from tests.conformance.worlds import local_world
 
 BACK0, BACK3 = Instruction("B", 0, 0, 0), Instruction("B", 1, 3, 1)
 INPUT3, WEIGHT3, LATER3 = (Instruction(op, 1, 3, number) for op, number in (("I", 1), ("W", 1), ("W", 2)))

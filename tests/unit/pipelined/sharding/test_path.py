@@ -14,10 +14,10 @@ from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.sharding import Mesh, MeshGroups, Shards, path, path_between
 from pipelined.sharding.path import lower_bound_elements
+from tests.conformance.worlds import local_world, tcp_world
 from tests.launching import launched
 from tests.unit.pipelined.sharding.worlds import layouts, meshes, pieces_of, run_on_all, shapes, share, whole
 from transports.local import world
-from transports.testing import local_world, tcp_world
 
 N, P = 64 * 96, 4
 TABLE = [

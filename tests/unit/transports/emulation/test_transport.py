@@ -5,12 +5,12 @@ import asyncio
 import numpy as np
 import pytest
 
+from tests.conformance.worlds import kill
 from tests.virtual_time import virtual_seconds
 from transports import Closed, PeerLost, open_local, open_transport
 from transports.emulation.options import LinkProfile
 from transports.emulation.transport import AHEAD_BYTES, SEND_BUFFER_BYTES, SlowTransport
 from transports.local import world
-from transports.testing import kill
 
 pytestmark = pytest.mark.virtual
 

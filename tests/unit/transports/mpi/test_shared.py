@@ -5,10 +5,10 @@ import os
 
 import pytest
 
+from tests.conformance.worlds import kill
 from transports import PeerLost
 from transports.local import world
 from transports.mpi.shared import map_windows
-from transports.testing import kill
 
 FILES = "/proc/self/fd"
 pytestmark = pytest.mark.skipif(not os.path.isdir(FILES), reason="no memory without a name here; Linux has it")

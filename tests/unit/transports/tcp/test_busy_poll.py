@@ -5,9 +5,9 @@ import selectors
 
 import pytest
 
+from tests.conformance.worlds import tcp_world
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
 from transports.tcp.transport import BUSY_LOOP_S, BusyPoll
-from transports.testing import tcp_world
 
 YIELD_AFTER_S = BUSY_LOOP_S / 20
 

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
+from tests.conformance.worlds import kill, tcp_world
 from tests.launching import ROOT
 from transports import Block, Closed, PeerLost, TransportError
 from transports.stream.incoming import header_memory
 from transports.tcp.flow_control import Credit, Offer, OfferTable
 from transports.tcp.peer import TcpKind as Kind
-from transports.testing import kill, tcp_world
 from transports.wire.frames import encode_bare, encode_head
 
 LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, suppress
 import numpy as np
 import pytest
 
+from tests.conformance.worlds import kill, tcp_world
 from transports import Closed, PeerAborted, PeerLost, RendezvousError, new_event_loop
 from transports.stream.sockets import make_nonblocking
 from transports.tcp import transport as tcp
-from transports.testing import kill, tcp_world
 
 LARGE = 32 << 20
 SOON = 5.0  # it takes milliseconds on an idle machine; nothing in here waits for a probe of 15 s

@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.conformance.worlds import kill
 from transports import Transport
 from transports.rpc.base import Endpoint
-from transports.testing import kill
 
 
 @pytest.mark.parametrize("contract", [Transport, Endpoint])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conformance.worlds import kill
 from transports import PeerLost, RendezvousError, TransportError, WireError
 from transports.stream.handshake import PROOF_BYTES, VERDICT, Role, Verdict
 from transports.stream.incoming import IncomingMessage
@@ -23,7 +24,6 @@ from transports.tcp.join.rendezvous import connect, gather
 from transports.tcp.peer import KINDS
 from transports.tcp.peer import TcpKind as Kind
 from transports.tcp.transport import TcpTransport
-from transports.testing import kill
 from transports.wire.frames import LIMITS, Block, encode, encode_bare
 
 

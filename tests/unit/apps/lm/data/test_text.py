@@ -11,7 +11,7 @@ from apps.lm.data.text import read_text, share_text
 from pipelined.api.data.tokens.mapped import MappedTokens
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer, find_tokenizer
 from pipelined.errors import UsageError
-from transports.testing import local_world
+from tests.conformance.worlds import local_world
 
 WORDS = "the quick brown fox jumps over the lazy dog. " * 40
 IDS = np.frombuffer(WORDS.encode(), np.uint8).astype(np.uint16)

@@ -7,8 +7,8 @@ import pytest
 
 from collectives import Group, Links, ProblemSize, all_reduce
 from collectives.algorithms import ALL_REDUCE
+from tests.conformance.worlds import local_world
 from tests.unit.collectives.rounds import Rounds
-from transports.testing import local_world
 
 NODES = {
     "3+2+1": (0, 0, 0, 3, 3, 5),

@@ -9,7 +9,7 @@ from collectives import Group, Mismatch, all_reduce
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
 from collectives.group.signature import FINGERPRINT_BYTES
-from transports.testing import local_world
+from tests.conformance.worlds import local_world
 
 
 def run(arrays, ends=None, window=2 << 20, algorithm="shared", op="sum"):

@@ -10,9 +10,9 @@ import torch
 from collectives import Group, Mismatch, ProblemSize, all_reduce
 from collectives.algorithms import ALL_REDUCE
 from collectives.arrays import pieces
+from tests.conformance.worlds import local_world
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted
-from transports.testing import local_world
 
 EVERY = [name for name in ALL_REDUCE.names if name != "native"]  # needs a transport that has one: tests/mpi
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -13,8 +13,8 @@ from collectives import ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.ravnest.averaging.rings import Rings
 from pipelined.ravnest.planning.rings import Ring, Share, rings_of
+from tests.conformance.worlds import endpoint_world
 from transports.local import world
-from transports.testing import endpoint_world
 
 FIGURE = [[Share(0, 0, 60), Share(1, 60, 120)], [Share(2, 0, 30), Share(3, 30, 90), Share(4, 90, 120)]]
 

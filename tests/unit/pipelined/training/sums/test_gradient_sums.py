@@ -11,7 +11,7 @@ from collectives.arrays import Vector
 from pipelined.programs.plan import Plan
 from pipelined.training.sums.bucket import fill_bucket
 from pipelined.training.sums.gradient_sums import GradientSums
-from transports.testing import local_world
+from tests.conformance.worlds import local_world
 
 
 @pytest.mark.parametrize(("algorithm", "placed"), [("auto", True), ("ring:1024,shared", True), ("ring", False)])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
+from tests.conformance.worlds import kill, tcp_world
 from transports import PeerLost, RendezvousError, WireError
 from transports.shm.cores import MASK_BYTES
 from transports.stream.sockets import make_nonblocking, readable
@@ -23,7 +24,6 @@ from transports.tcp.join.same_host import (
     upgrade_local_peers,
     upgrade_to_unix,
 )
-from transports.testing import kill, tcp_world
 
 UNIX, INET = socket.AF_UNIX, socket.AF_INET
 

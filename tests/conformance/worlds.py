@@ -1,10 +1,8 @@
-"""For tests and benchmarks: worlds of ranks in one process, with chosen nodes. `kill` ends one of them.
-
-Programs do not import this; they open the ranks of one process with `transports.open_local`.
-"""
+"""Worlds of ranks in one process, on chosen nodes, for tests and benchmarks. `kill` ends one of them."""
 
 from collections.abc import Sequence
 
+from tests.conformance.nodes import LocalRankOnNode
 from transports.aio.nursery import Nursery
 from transports.base import Transport
 from transports.local import LocalTransport, world
@@ -14,7 +12,6 @@ from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig, this_machine
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.transport import TcpTransport, connect_ranks
-from transports.testing.shared_memory import LocalRankOnNode
 
 
 def local_world(world_size: int, nodes: Sequence[int] = (), shared_memory: bool = False) -> Sequence[LocalTransport]:
