@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks._fair_network import FairNetwork
+from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock, run_virtual
-from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
+from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import ClusterFormer

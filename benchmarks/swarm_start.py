@@ -15,9 +15,9 @@ from typing import Any
 
 import tyro
 
+from benchmarks._memory_disk import MemoryDisk
 from benchmarks._swarm_devices import Relay
 from pipelined.aio.clock import run_virtual
-from pipelined.directory import MemoryDisk
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.stage import Microbatch

@@ -15,7 +15,7 @@ from pipelined.directory.api import (
     WrongKey,
 )
 from pipelined.directory.client import EmbeddedDirectory
-from pipelined.directory.disk import JournalError, MemoryDisk
+from pipelined.directory.disk import JournalError
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.registry import open_directory
 from pipelined.directory.server import serve_directory
@@ -33,7 +33,6 @@ __all__ = [
     "JournalError",
     "Lease",
     "LeaseLost",
-    "MemoryDisk",
     "Prefixes",
     "View",
     "WrongKey",

@@ -18,9 +18,10 @@ from dataclasses import replace
 
 import torch
 
+from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
-from pipelined.directory import CutOff, EmbeddedDirectory, MemoryDisk, serve_directory
+from pipelined.directory import CutOff, EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode

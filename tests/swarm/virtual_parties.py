@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
-from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
+from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import PeerConfig, Rules

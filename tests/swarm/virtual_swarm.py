@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from pipelined.directory import MemoryDisk
+from benchmarks._memory_disk import MemoryDisk
 from pipelined.state.manifest import specs_of
 from pipelined.state.store import StoreError
 from pipelined.swarm.config import Rules

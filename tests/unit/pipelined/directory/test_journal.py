@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks._memory_disk import MemoryDisk
 from pipelined.aio import events
-from pipelined.directory import JournalError, MemoryDisk, journal
+from pipelined.directory import JournalError, journal
 from pipelined.directory.disk import FileDisk
 from pipelined.directory.journal import MAGIC, Journal
 from pipelined.directory.sessions import DirectoryRequest
