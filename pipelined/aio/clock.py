@@ -21,11 +21,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds; only differences mean anything."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait this long; 0 lets every other ready task run once."""
-        ...
 
 
 class RealClock:

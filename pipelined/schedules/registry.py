@@ -56,11 +56,9 @@ class Schedule(Protocol):
 
     def stage_map(self, shape: Shape) -> StageMap:
         """Which worker holds which stage of which pipe; raises ScheduleError for a shape the schedule cannot take."""
-        ...
 
     async def schedule(self, worker: Worker) -> None:
         """Run one step on one worker."""
-        ...
 
 
 def known() -> list[str]:

@@ -37,7 +37,6 @@ class Part(Protocol):
 
         The first part takes the inputs of the feed; the last returns what the loss takes.
         """
-        ...
 
 
 class Model(Protocol):
@@ -50,11 +49,9 @@ class Model(Protocol):
     @property
     def layers(self) -> int:
         """The number of layers to distribute (GPT-2: its blocks, the embedding, and the head)."""
-        ...
 
     def costs(self, sequence: int) -> list[float]:
         """Relative cost of a forward through each layer (floating-point operations per token)."""
-        ...
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """Build a `Part`. Initial values depend on (seed, parameter name) alone; seed None leaves them unset.
@@ -62,15 +59,12 @@ class Model(Protocol):
         Names: `{name: parameter}` of the module's `named_parameters()` are the global names. On the meta device the
             module has the same tensors as elsewhere, frozen and not.
         """
-        ...
 
     def loss(self, output: Tree, targets: Tree) -> Any:
         """Loss of one microbatch: its mean, a scalar; or (sum, count), where the microbatches' counts differ."""
-        ...
 
     def identity(self) -> Mapping[str, Any]:
         """The fields that must be equal for a checkpoint to fit this model."""
-        ...
 
 
 @runtime_checkable
@@ -83,7 +77,6 @@ class LanguageModel(Model, Protocol):
 
     def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
         """Shape of the input of this layer; beyond the last one, of the logits."""
-        ...
 
 
 @runtime_checkable
@@ -95,7 +88,6 @@ class HandsOn(Model, Protocol):
 
         Returns: by the place of a tensor among those that the layers take, its place among those that they give.
         """
-        ...
 
 
 @dataclass(frozen=True)

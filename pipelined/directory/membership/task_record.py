@@ -22,16 +22,13 @@ class TaskRecord(Protocol):
 
     def pack(self) -> bytes:
         """The directory's record."""
-        ...
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         """Read the directory's record. Raises UsageError: another release wrote it."""
-        ...
 
     def differences(self, other: Self) -> str:
         """What differs in another task, in words."""
-        ...
 
 
 async def publish_task(directory: Directory, task: TaskRecord, run: str = "", settings: str = "flags") -> None:

@@ -22,15 +22,12 @@ class Platform(Protocol):
 
     async def compute(self, worker: int, seconds: float) -> None:
         """Compute work that takes `seconds` on a core of its own; it may take longer here."""
-        ...
 
     def travel(self, token: Token, source: int, target: int) -> float:
         """Seconds of a message over a free link; infinite if that cannot be known in advance."""
-        ...
 
     def send(self, token: Token, source: int, target: int) -> float:
         """Send a token from one worker to another, or to itself; returns the time of its arrival."""
-        ...
 
 
 class Demand(NamedTuple):

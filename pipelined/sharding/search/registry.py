@@ -21,7 +21,6 @@ class Search(Protocol):
 
     def search(self, problem: Problem, limit: float = inf, *, evaluations: int = ..., seed: int = 0) -> SearchOutcome:
         """The best strategy that it sees among those that hold at most `limit` bytes."""
-        ...
 
 
 def find(name: str) -> Search:

@@ -53,11 +53,9 @@ class PeerSource(Protocol):
     @property
     def device(self) -> str:
         """Where it computes: "cpu", "cuda:0", ..."""
-        ...
 
     def opened(self, node: Node, session: Session, say: Say) -> AbstractAsyncContextManager[PeerProcess]:
         """A block with a peer, which does not run yet."""
-        ...
 
 
 async def serve(

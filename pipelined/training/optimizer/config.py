@@ -29,15 +29,12 @@ class OptimizerSettings(Protocol):
     @property
     def clip(self) -> float:
         """Largest global gradient norm; 0 disables clipping."""
-        ...
 
     def build(self, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
         """An optimizer of those of these parameters that are not frozen."""
-        ...
 
     def rate(self, step: int) -> float | None:
         """The learning rate of a step, counted from 0; None: the optimizer has its own."""
-        ...
 
 
 class FusedAdamW(torch.optim.AdamW):

@@ -25,19 +25,15 @@ class TeamModel(Model, Protocol):
 
     def of_member(self, member: int) -> Model:
         """The model of which `build` gives a member's pieces: blocks of the parameters, as `parameters` has them."""
-        ...
 
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, also as a tensor of more dimensions, some of which are one of the parameter."""
-        ...
 
     def ids(self, lead: tuple[int, ...]) -> Shards:
         """How inputs and targets lie; lead: their shape."""
-        ...
 
     def between(self, lengths: tuple[int, ...]) -> Shards:
         """How a tensor of this shape lies on its way from one stage to the next: split over all ranks."""
-        ...
 
     def part(
         self,
@@ -55,11 +51,9 @@ class TeamModel(Model, Protocol):
                 buffers.
             random: of the microbatch's dropout, None: nothing is dropped.
         """
-        ...
 
     def score(self, run: Reader, output: Value, targets: Value) -> Coroutine[Any, Any, Value]:
         """The mean loss, as a sum over some axes; of its gradient every member has the whole."""
-        ...
 
 
 def split_model(model: Model) -> TeamModel:
