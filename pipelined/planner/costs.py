@@ -28,12 +28,10 @@ class ModelCosts(Protocol):
     @property
     def coding(self) -> CodecCosts:
         """The effect of the codec on messages: their size on the wire, and the seconds of coding."""
-        ...
 
     @property
     def of_member(self) -> "ModelCosts":
         """Of a member of a team, with as many rows as its share of a microbatch has."""
-        ...
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds of one operation (F, B, I, W, A, or the updates U and D) with `rows` sequences.
@@ -42,7 +40,6 @@ class ModelCosts(Protocol):
 
         A member of a team has a share of each sequence, so that its rows need be no whole number.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -19,26 +19,21 @@ class PlannedModel(MeasuredModel, Protocol):
     @property
     def identity(self) -> Mapping[str, Any]:
         """The model's sizes and the sequence length, as JSON; a plan file is valid only for the same identity."""
-        ...
 
     @property
     def batch(self) -> int:
         """Sequences per step over all groups, B·N·W."""
-        ...
 
     @property
     def fixed(self) -> Mapping[str, Any]:
         """What the user has chosen, and the planner must keep: fields of `Plan`, `recompute` and `compile`."""
-        ...
 
     @property
     def has_masters(self) -> bool:
         """Whether the optimizer updates copies of the parameters, for which a schedule needs a flush."""
-        ...
 
     def workload(self, plan: Plan) -> Workload:
         """The model cut by the plan: exact sizes; seconds at one floating-point operation per second."""
-        ...
 
 
 class StageMoves(NamedTuple):
@@ -82,7 +77,6 @@ class SizedLayouts(Protocol):
         Args:
             groups: the stages of each entry of a workload's parameters.
         """
-        ...
 
 
 @runtime_checkable
@@ -91,33 +85,27 @@ class SplitModel(Protocol):
 
     def divides(self, plan: Plan) -> bool:
         """Whether the ranks that hold one parameter divide its update, as the plan's layout says."""
-        ...
 
     def build_split(self, plan: Plan) -> Any:
         """Build the `pipelined.training.teams.model.TeamModel` that the plan's teams train; this may import torch."""
-        ...
 
     def splits(self, plan: Plan) -> bool:
         """Whether the plan's teams can split the model by their layout or, where that is open, by any."""
-        ...
 
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
         """The layouts among which the best is for every plan with these teams and microbatches.
 
         Returns: each as `Plan.layout`; and its moves in seconds, [layout, stage, (of a microbatch, of a step)].
         """
-        ...
 
     def lighter(self, plan: Plan) -> Plan | None:
         """The same teams with an open layout, of which members hold less and move as much or more.
 
         The planner takes it where the plan, or one of its layouts, does not fit the memory. None: no state holds less.
         """
-        ...
 
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         """A member's workload, at one floating-point operation a second, and the moves of each stage.
 
         Where the plan's layout is open, sizes are even shares and moves are free, which no layout has for less.
         """
-        ...

@@ -25,15 +25,12 @@ class UserModel(Model, Protocol):
 
     def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state as the user's own module names it, from every tensor by name."""
-        ...
 
     def check_inputs(self, inputs: Any) -> None:
         """Refuse inputs that the model cannot take; raises ModelError. A row of layers takes any."""
-        ...
 
     def release(self) -> None:
         """Free the layers of other ranks, once this rank's own are built."""
-        ...
 
 
 @dataclass(frozen=True)
