@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
-from typing import Protocol
 
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
+from apps.ravnest.config import RavnestConfig
 from apps.ravnest.digits import DigitsConfig
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.flags import Plan
@@ -15,7 +15,7 @@ from pipelined.measurement.codec import ratio_of
 from pipelined.ravnest.planning.backups import STEPS_APART, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import read_pool
-from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules, Weights
+from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
 
 TOKEN_BYTES = 8
 BYTES = {"float32": (4, 4), "bfloat16": (4, 2), "float64": (8, 8)}
@@ -26,31 +26,6 @@ and its output, which the last block of a stage keeps. Of products: both norms' 
 (3), the attention's result (1), the wide half's product before and after GELU (8)."""
 NORM_NUMBERS = 2
 """Mean and deviation of a token."""
-
-
-class Trained(Protocol):
-    """The settings of a training that its plan depends on; see `RavnestConfig`."""
-
-    @property
-    def microbatch(self) -> int: ...
-
-    @property
-    def batch(self) -> int: ...
-
-    @property
-    def seq(self) -> int: ...
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def weights(self) -> Weights: ...
-
-    @property
-    def average(self) -> str: ...
-
-    @property
-    def compress(self) -> str: ...
 
 
 def plan(flags: Plan, say: Callable[[str], None]) -> None:
@@ -75,7 +50,11 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
 
 
 def pool_request(
-    trained: Trained, model: ModelConfig | DigitsConfig | None, forming: FormingFlags, *, saves: bool = False
+    trained: Plan | RavnestConfig,
+    model: ModelConfig | DigitsConfig | None,
+    forming: FormingFlags,
+    *,
+    saves: bool = False,
 ) -> PoolRequest:
     """What to plan for this training, without the pool.
 
