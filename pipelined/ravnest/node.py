@@ -105,8 +105,8 @@ class RavnestNode:
                 if isinstance(error, TransportError):
                     await self._until_missing(clusters, (cluster, stage))
                 missing = self.view.missing(clusters)
-                facts = filter(None, [missing and f"{', '.join(missing)} left", str(error)])
-                self._say(f"{name}: its cluster ended ({': '.join(facts)})")
+                left = f"{', '.join(missing)} left: " if missing else ""
+                self._say(f"{name}: its cluster ended ({left}{error})")
                 clear_frames(error.__traceback__)  # a world keeps its error, and with the frames the stage
                 return
         if before is not None and before.state is not None:
