@@ -20,17 +20,20 @@ from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, read_exactly,
 MAX_PENDING = 256
 
 
-async def run_handshake(sock: socket.socket, handshake: Handshake[H], on_read: Callable[[], None] = lambda: None) -> H:
+async def run_handshake(
+    sock: socket.socket, handshake: Handshake[H], on_read: Callable[[], None] = lambda: None, *, limited: bool = True
+) -> H:
     """Run a handshake on a socket, within `HANDSHAKE_TIMEOUT_S` seconds. Returns the hello of the other end.
 
     Args:
         on_read: called after each read.
+        limited: False: without that limit, as the caller has one of its own.
     Raises:
         TimeoutError: the other side did not send in time. ConnectionError: it closed the connection. Else as the
             handshake.
     """
     try:
-        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S if limited else None):
             return await _steps(sock, handshake, on_read)
     except TimeoutError as error:
         raise TimeoutError(f"silent for {HANDSHAKE_TIMEOUT_S:g} s") from error

@@ -15,7 +15,7 @@ from transports.errors import RendezvousError, TransportError, WireError
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, UnprovenKey
-from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, SocketAddress, is_loopback, readable
+from transports.stream.sockets import SocketAddress, is_loopback, readable
 from transports.tcp.join.control import read_control, refuse, send_control
 from transports.tcp.join.identity import RankHello, RankIdentity
 
@@ -88,8 +88,7 @@ class Coordinator(AcceptorOwner[RankHello]):
                 return await refuse(sock, RendezvousError(twice))
         rank = self._joined[hello.rank] = JoinedRank(sock, hello.incarnation, hello.machine)
         try:
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                rank.address = parse_listen_address(await read_control(sock, "listening"))
+            rank.address = parse_listen_address(await read_control(sock, "listening"))
             self._check_complete()
             await readable(sock)  # an admitted rank sends nothing before the table: this rank has left
         except (TransportError, OSError, TimeoutError):

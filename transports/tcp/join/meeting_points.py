@@ -47,7 +47,11 @@ class MeetingPoint(ABC):
 
     @abstractmethod
     async def find(self) -> list[SocketAddress]:
-        """The numeric addresses to try now, best first; empty while rank 0 has published none."""
+        """The numeric addresses to try now, best first; empty while rank 0 has published none.
+
+        Raises:
+            OSError: they cannot be found now; a later call may find them.
+        """
 
     def close(self) -> None:  # noqa: B027 (most have nothing to close)
         """Called by rank 0 after the rendezvous. Most meeting points do nothing: they may stay until the job ends."""
@@ -63,16 +67,15 @@ class MasterPort(MeetingPoint):
     """Rank 0 itself listens at MASTER_ADDR:MASTER_PORT."""
 
     def __init__(self, config: TcpConfig):
-        self._config = config
+        self._config, self._host = config, LOOPBACK if config.one_machine else config.host
 
     async def open(self) -> socket.socket:
-        address = (await self._resolve())[0]
         try:
-            return listen(address_to_bind(address))
+            return listen(address_to_bind((await self._resolve())[0]))
         except OSError as error:
             taken = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({system_text(error)})"
             raise RendezvousError(
-                f"the port where rank 0 should listen {taken} (host: {address[0]}, port: {address[1]}); "
+                f"the port where rank 0 should listen {taken} (host: {self._host}, port: {self._config.port}); "
                 "choose another MASTER_PORT, or end the program that holds it"
             ) from error
 
@@ -80,11 +83,12 @@ class MasterPort(MeetingPoint):
         return await self._resolve()
 
     async def _resolve(self) -> list[SocketAddress]:
-        host = LOOPBACK if self._config.one_machine else self._config.host
         try:
-            found = await lookup(host, self._config.port)
+            found = await lookup(self._host, self._config.port)
         except OSError as error:
-            raise RendezvousError(f"no address for the host {host!r} ({error}); check MASTER_ADDR") from error
+            if error.errno == socket.EAI_AGAIN:  # the name server does not reply now
+                raise
+            raise RendezvousError(f"no address for the host {self._host!r} ({error}); check MASTER_ADDR") from error
         return [check_key_required(address, self._config) for address in found]
 
 

@@ -106,16 +106,29 @@ def with_key(me: RankIdentity, point: MeetingPoint) -> RankIdentity:
 async def connect_to_rank_0(
     config: TcpConfig, point: MeetingPoint, me: RankIdentity
 ) -> tuple[socket.socket, RankHello]:
-    """Connect to rank 0 at the meeting point; retry until rank 0 listens or `config.wait` is over."""
+    """Connect to rank 0 at the meeting point; retry until rank 0 admits this rank or `config.wait` is over."""
     seen = "nothing was published there"
+
+    async def attempt(address: SocketAddress) -> tuple[socket.socket, RankHello] | None:
+        nonlocal seen
+        at = f"{address[0]}:{address[1]}"
+        try:
+            sock = await connect_to(address)
+            seen = f"what listens at {at} does not reply: rank 0 is busy, or the port belongs to another program"
+            return sock, await greet(sock, address, with_key(me, point), 0)
+        except OSError as error:
+            seen = f"{at}: {system_text(error)}"
+            return None
+
     try:
         async with asyncio.timeout(config.wait):
             while True:
-                for address in await point.find():
-                    try:
-                        return await connect(address, with_key(me, point), 0)
-                    except OSError as error:
-                        seen = f"{address[0]}:{address[1]}: {system_text(error)}"
+                try:
+                    for address in await point.find():
+                        if found := await attempt(address):
+                            return found
+                except OSError as error:
+                    seen = f"{config.host}: {system_text(error)}"
                 await asyncio.sleep(RETRY_S)
     except TimeoutError as error:
         raise RendezvousError(
@@ -124,25 +137,26 @@ async def connect_to_rank_0(
         ) from error
 
 
-async def connect(address: SocketAddress, me: RankIdentity, peer: int) -> tuple[socket.socket, RankHello]:
-    """Connect to a rank and complete the handshake; the caller owns the socket.
+async def greet(sock: socket.socket, address: SocketAddress, me: RankIdentity, peer: int) -> RankHello:
+    """Complete the handshake with a rank on a connection to it; the socket is closed if that fails.
+
+    It waits as long as its caller does: a rank that imports or compiles may not reply for a while.
 
     Raises:
-        OSError: no process listens there. AuthenticationError, RendezvousError: refused, or no rank answers there.
+        OSError: the other end closed the connection, as one that was busy during the handshake does.
+        AuthenticationError, RendezvousError: refused, or no rank answers there.
     """
-    sock = await connect_to(address)
     try:
         set_options(sock)
-        return sock, await run_handshake(sock, connecting(me, peer))
-    except (OSError, TimeoutError, WireError) as error:
+        return await run_handshake(sock, connecting(me, peer), limited=False)
+    except BaseException as error:
         sock.close()
+        if not isinstance(error, WireError):
+            raise
         raise RendezvousError(
             f"what listens at {address[0]}:{address[1]} does not answer as rank {peer} ({error}); "
             "the port may belong to another program: choose another MASTER_PORT"
         ) from error
-    except BaseException:
-        sock.close()
-        raise
 
 
 async def join(
@@ -219,14 +233,20 @@ class PeerConnector(AcceptorOwner[RankHello]):
 
     async def _connect(self, rank: int) -> None:
         entry = self._table[rank]
-        try:
-            sock, hello = await connect(entry.address, self._me, rank)
-        except OSError as error:
-            host, port = entry.address
-            raise RendezvousError(
-                f"rank {self._me.rank} cannot reach rank {rank} ({host}:{port}: {system_text(error)}); "
-                "let the ranks' machines connect to one another on every port"
-            ) from error
+        hello = None
+        while hello is None:
+            try:
+                sock = await connect_to(entry.address)
+            except OSError as error:
+                host, port = entry.address
+                raise RendezvousError(
+                    f"rank {self._me.rank} cannot reach rank {rank} ({host}:{port}: {system_text(error)}); "
+                    "let the ranks' machines connect to one another on every port"
+                ) from error
+            try:
+                hello = await greet(sock, entry.address, self._me, rank)
+            except OSError:  # it was too busy for this handshake
+                await asyncio.sleep(RETRY_S)
         self._keep(hello, sock)
         if hello.incarnation != entry.incarnation:
             raise RendezvousError(f"rank {rank} is another process than the one that joined; start the job again")

@@ -7,15 +7,17 @@ from contextlib import ExitStack
 import pytest
 
 from tests.unit.transports.tcp.idle import limits_when_idle
+from tests.unit.transports.tcp.join.calling import connect
 from transports import AuthenticationError, RendezvousError, WireError
-from transports.stream.handshake import Verdict, connecting
-from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, KEEPALIVE, accept, connect_to, listen, read_exactly
+from transports.stream.acceptor import run_handshake
+from transports.stream.handshake import Verdict, accepting, connecting
+from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, KEEPALIVE, accept, connect_to, listen, read_exactly, readable
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import LENGTH, SHORT, read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, check_reach
 from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess, MasterPort, check_key_required
-from transports.tcp.join.rendezvous import connect, gather, read_table
+from transports.tcp.join.rendezvous import gather, read_table
 
 KEY = b"secret"
 
@@ -173,12 +175,121 @@ def test_a_used_port_is_an_immediate_error_on_all_ranks():
     assert "choose another MASTER_PORT" in str(rank_1)
 
 
-def test_a_silent_program_on_the_port_is_distinguished_from_rank_0(monkeypatch):
-    monkeypatch.setattr("transports.stream.acceptor.HANDSHAKE_TIMEOUT_S", 0.2)
-    with socket.create_server((LOOPBACK, 0)) as silent:
-        at = config(1, 2, port=silent.getsockname()[1])
-        (end,) = asyncio.run(gathered(at, point=MasterPort(at)))
-    assert isinstance(end, RendezvousError) and "silent for 0.2 s" in str(end)
+def pass_time(seconds):
+    """Let the clock of the running loop be later by this."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    loop.time = lambda: before() + seconds
+
+
+async def turns(count=50):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_a_silent_program_on_the_port_is_distinguished_from_a_rank_0_that_is_missing():
+    async def scenario():
+        with listen((LOOPBACK, 0)) as silent:
+            at = config(1, 2, port=silent.getsockname()[1])
+            joining = asyncio.create_task(gathered(at, point=MasterPort(at)))
+            await readable(silent)
+            await turns()
+            pass_time(at.wait)
+            return await joining
+
+    (end,) = asyncio.run(scenario())
+    assert isinstance(end, RendezvousError) and "(waited: 20 s; what listens at 127.0.0.1:" in str(end)
+    assert "does not reply: rank 0 is busy, or the port belongs to another program)" in str(end)
+
+
+def test_a_rank_0_that_is_busy_for_longer_than_a_handshake_takes_is_waited_for(monkeypatch):
+    """It had connected, as the kernel does that for rank 0, and gave up after 4 s in spite of `?wait=60`.
+
+    It stays on its first connection: rank 0 could admit it there, and the second would be another process's to it.
+    """
+    calls = []
+
+    async def connect_once(address):
+        calls.append(address)
+        return await connect_to(address)
+
+    monkeypatch.setattr("transports.tcp.join.rendezvous.connect_to", connect_once)
+
+    async def scenario():
+        point = InProcess()
+        with await point.open() as listener:
+            joining = asyncio.create_task(gathered(config(1, 2, wait=60.0), point=point))
+            await readable(listener)
+            await turns()
+            pass_time(10 * HANDSHAKE_TIMEOUT_S)
+            await turns()
+            assert not joining.done()
+            zero = await Coordinator(identity(0, 2), 20.0).gather(listener)
+        (one,) = await joining
+        for sock, _ in zero.values():
+            sock.close()
+        return zero, one
+
+    zero, one = asyncio.run(asyncio.wait_for(scenario(), 90))
+    assert set(zero) == {1} and set(one) == {0} and len(calls) == 1
+
+
+async def test_a_rank_0_that_drops_a_handshake_is_called_again():
+    """A rank 0 that was busy during a handshake drops it, as it drops the oldest of more than 256."""
+    point = InProcess()
+    listener = await point.open()
+    joining = asyncio.create_task(gathered(config(1, 2), point=point))
+    (await accept(listener)).close()
+    zero = await Coordinator(identity(0, 2), 20.0).gather(listener)
+    (one,) = await joining
+    for sock, _ in zero.values():
+        sock.close()
+    assert set(zero) == {1} and set(one) == {0}
+
+
+async def test_a_rank_that_drops_a_handshake_is_called_again():
+    with listen((LOOPBACK, 0)) as busy:
+        async with Joining(3) as joining:
+            one, two = await joining.seat(1, busy.getsockname()), joining.join(2)
+            await read_control(one, "table")
+            (await accept(busy)).close()
+            with await accept(busy) as sock:
+                hello = await run_handshake(sock, accepting(identity(1, 3), lambda hello: Verdict.ACCEPTED))
+                await send_control(one, "meshed")
+                await read_control(one, "go")
+            ((end,),) = await asyncio.gather(two)
+            one.close()
+    assert hello.rank == 2 and set(end) == {0, 1}
+
+
+async def test_a_rank_that_is_busy_after_its_handshake_is_waited_for():
+    async with Joining(2) as joining:
+        sock, _ = await connect(joining.address, identity(1, 2), 0)
+        await turns()
+        pass_time(2 * HANDSHAKE_TIMEOUT_S)
+        await turns()
+        await send_control(sock, "listening", [LOOPBACK, 1])
+        await read_control(sock, "table")
+        await send_control(sock, "meshed")
+        await read_control(sock, "go")
+        sock.close()
+    assert set(joining.end) == {1}
+
+
+async def test_a_name_server_that_does_not_reply_now_is_asked_again(monkeypatch):
+    seen = []
+
+    async def lookup(host, port):
+        if not seen:
+            seen.append(host)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [(LOOPBACK, port)]
+
+    monkeypatch.setattr("transports.tcp.join.meeting_points.lookup", lookup)
+    async with Joining(2) as joining:
+        at = config(1, 2, host="node0", port=joining.address[1])
+        (end,) = await gathered(at, point=MasterPort(at))
+    assert set(end) == {0} and seen == ["node0"]
 
 
 async def test_a_second_process_with_one_rank_is_refused_and_the_job_starts():
