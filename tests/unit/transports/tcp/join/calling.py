@@ -1,0 +1,10 @@
+"""A caller at the port of a rank."""
+
+from transports.stream.sockets import connect_to
+from transports.tcp.join.rendezvous import greet
+
+
+async def connect(address, me, peer):
+    """Connect to a rank and complete the handshake; returns the socket and the rank's hello."""
+    sock = await connect_to(address)
+    return sock, await greet(sock, address, me, peer)
