@@ -106,6 +106,14 @@ class Transport(ABC):
         return tuple(rank for rank, node in enumerate(self.nodes) if node == self.nodes[self.rank])
 
     @property
+    def progress(self) -> int:
+        """A number that changes while bytes of messages reach this rank, or pass an emulated link from it.
+
+        It counts a message that is not whole yet where the transport knows of one.
+        """
+        return self.traffic.bytes_received
+
+    @property
     def aborts_as_one(self) -> bool:
         """Whether all ranks must be ended together: after `abort` no rank can exit alone, so call `abort_job`."""
         return False

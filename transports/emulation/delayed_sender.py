@@ -90,6 +90,11 @@ class DelayedSender:
             if leaving is not None:
                 leaving.cancel()
 
+    @property
+    def carries(self) -> bool:
+        """Whether a message is in flight."""
+        return bool(self._in_flight)
+
     async def drained(self) -> None:
         """Wait until no message is in flight: all have been passed to the inner transport."""
         await self._drained.wait()

@@ -88,6 +88,11 @@ class SlowTransport(Transport):
         self.traffic.count_received(flat_bytes(buffer).nbytes, uncounted)
 
     @property
+    def progress(self) -> int:
+        moves = any(sender.carries for sender in self._senders.values())
+        return self._inner.progress + (int(asyncio.get_running_loop().time()) if moves else 0)
+
+    @property
     def aborts_as_one(self) -> bool:
         return self._inner.aborts_as_one
 

@@ -109,6 +109,11 @@ class FrameConnection:
         self._progress += count
         return count
 
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to come of the body that is being read."""
+        return self._reader.missing if self._reader else 0
+
     def withdraw(self, frame: Outgoing) -> bool:
         """The frame's sender was cancelled. Returns True if no byte of the frame will be sent."""
         return self._queue.withdraw(frame)

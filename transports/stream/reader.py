@@ -108,6 +108,11 @@ class FrameReader(Generic[K]):
         """Whether a frame has begun and is incomplete."""
         return self._staged > 0 or self._want != PREAMBLE_BYTES
 
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to come of the body that is being read."""
+        return 0 if isinstance(self._want, int) else self._want.remaining
+
     def fail(self, error: Exception) -> None:
         """The stream has ended: fail the incomplete message."""
         if not isinstance(self._want, int):

@@ -240,6 +240,11 @@ class TcpPeers:
     def __getitem__(self, rank: int) -> TcpPeer:
         return self._peers[rank]
 
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to come of the bodies that are being read."""
+        return sum(peer.connection.missing for peer in self._peers.values())
+
     def on_abort(self, rank: int, reason: str) -> None:
         self.end(Ending.STOP_RECEIVING, PeerAborted(rank, reason))
         self.on_lost(PeerLost(rank, "it aborted"))

@@ -105,6 +105,10 @@ class TcpTransport(Transport):
     def nodes(self) -> tuple[int, ...]:
         return self._nodes
 
+    @property
+    def progress(self) -> int:
+        return self.traffic.bytes_received - self._peers.missing
+
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
 

@@ -14,6 +14,8 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from tests.conformance.worlds import local_world, tcp_world
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, new_event_loop
+from transports.emulation.options import LinkProfile
+from transports.emulation.transport import SlowTransport
 
 TURNS = 20  # of the loop: enough for a rank that waits to send its call
 
@@ -91,9 +93,9 @@ async def never(ends, rank):
     await ends[rank].receive(None, ("what no rank sends",))
 
 
-async def in_calls(numbers, late=0.0, ready=never):
+async def in_calls(numbers, late=0.0, ready=never, slow=lambda end: end):
     """Ranks that wait in calls of these numbers, rank 0 for so many seconds more; what each call ended with."""
-    ends = local_world(len(numbers))
+    ends = [slow(end) for end in local_world(len(numbers))]
     groups = [Group(end, range(len(numbers)), 1) for end in ends]
 
     async def rank(group, number):
@@ -132,6 +134,41 @@ def test_ranks_in_calls_of_different_numbers_go_on_while_one_receives():
             await ends[0].receive_buffer(1, 5, memoryview(bytearray(5)))
 
     assert run_virtual(in_calls((1, 2), ready=receives)) == [None, None]
+
+
+def test_ranks_in_calls_of_different_numbers_go_on_while_a_long_message_is_on_a_slow_link():
+    """Rank 1 takes one message of 4 MiB over 0.1 Mbit/s, for six minutes; the others are in the next call already."""
+
+    async def receives(ends, rank):
+        if rank == 2:
+            await ends[2].send(1, ("long",), np.zeros(4 << 20, np.uint8))
+        if rank != 1:
+            await ends[rank].receive(1, ("answer",))
+        else:
+            await ends[1].receive(2, ("long",))
+            await ends[1].send(0, ("answer",))
+            await ends[1].send(2, ("answer",))
+
+    slow = LinkProfile(rate=0.1e6 / 8)
+    ended = run_virtual(in_calls((2, 1, 2), ready=receives, slow=lambda end: SlowTransport(end, slow)))
+    assert ended == [None, None, None]
+
+
+def test_over_tcp_a_message_that_is_not_whole_yet_is_progress():
+    async def main():
+        one, two = await tcp_world(2)
+        receiving = asyncio.ensure_future(two.receive(0, ("long",)))
+        sending = asyncio.ensure_future(one.send(1, ("long",), np.zeros(64 << 20, np.uint8)))
+        seen = set()
+        while not receiving.done():
+            await asyncio.sleep(0)
+            seen.add(two.progress)
+        await asyncio.gather(sending, receiving)
+        assert len(seen) > 3 and two.progress == 64 << 20
+        for end in (one, two):
+            await end.close()
+
+    run(main)
 
 
 @pytest.mark.parametrize("third", [(), (300,)], ids=["has called nothing", "has ended the call of which it sent word"])
