@@ -10,7 +10,7 @@ from pipelined.api.laboratory.planning import Planned
 from pipelined.errors import UsageError, require_whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.schedules import default_depth, require_knobs, workers_of
+from pipelined.schedules import Shape, default_depth, find, require_knobs, workers_of
 from pipelined.schedules.own.load import SomeSchedule, name_of
 from pipelined.schedules.parts.knobs import SCALE, Value
 from pipelined.training.job import Numerics
@@ -102,6 +102,7 @@ class Arrangement:
         if depth is None:
             depth, knobs = default_depth(name, max(1, workers // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
+        find(name).stage_map(Shape(depth, microbatches, knobs))  # what it refuses no batch could mend
         rows = feed.rows_each(microbatches * width)
         plan = Plan(name, depth, width, rows, microbatches, knobs=knobs, tensor=self.team)
         return feed.with_batch_size(plan)

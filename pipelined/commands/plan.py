@@ -121,7 +121,7 @@ def memory_limit(text: str | None) -> float | None:
     """Bytes from a text such as 512M.
 
     Raises:
-        UsageError: it is no size, or leaves nothing.
+        UsageError: it is no size.
     """
     if text is None:
         return None
@@ -130,8 +130,6 @@ def memory_limit(text: str | None) -> float | None:
         limit = float(text.removesuffix(unit)) * UNITS[unit]
     except ValueError as error:
         raise UsageError(f"--memory-limit {text} is no size; write it as 512M or 4G") from error
-    if not limit > 0:
-        raise UsageError(f"--memory-limit {text} leaves nothing; give more than 0")
     return limit
 
 

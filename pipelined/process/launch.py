@@ -91,7 +91,7 @@ def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
         UsageError: an unknown transport, or one that needs a launcher that did not start this process.
     """
     if transport != "auto":
-        _check(transport)
+        _check(str(transport))
     here = _from_torchrun(environ) or _from_mpi(environ) or _from_slurm(environ) or ALONE
     scheme = transport.partition(":")[0]
     if transport == "auto":

@@ -112,8 +112,6 @@ def require_knobs(name: str | None, given: Mapping[str, Any], keywords: Iterable
 def require_declared(name: str | None, knobs: Mapping[str, Any]) -> None:
     """Refuse knobs that a schedule of the user's own does not declare; the project's own say which values they take.
 
-    Args:
-        knobs: their values by name; a default is that of no setting.
     Raises:
         ScheduleError: the message names the schedule and the knobs that it has.
     """

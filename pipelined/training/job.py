@@ -90,9 +90,9 @@ class Numerics:
                 raise UsageError(f"{name} is {dtype!r}, which is no dtype of torch; give one, such as torch.float32")
         if not differentiable(torch.empty(0, dtype=arguments["dtype"])):
             raise UsageError(f"dtype={arguments['dtype']} has no gradients; give a floating-point dtype")
-        check_codec(arguments["compress"], "compress")
+        check_codec(str(arguments["compress"]), "compress")
         try:
-            parse_choice(arguments["all_reduce"])
+            parse_choice(str(arguments["all_reduce"]))
         except ValueError as error:
             raise UsageError(f"all_reduce: {error}") from error
         names = {each.name: each.default for each in fields(cls) if each.name not in OTHERWISE}

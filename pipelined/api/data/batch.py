@@ -43,7 +43,7 @@ def rows_of_batch(batch: object, name: str) -> int:
 def rows_of(tree: Tree, name: str) -> int:
     """The rows that every tensor of a tree has."""
     leaves = tree_leaves(tree)
-    if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.dim() for leaf in leaves):
+    if not all(isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) for leaf in leaves or [None]):
         raise BatchError(f"{name}: {_described(tree)} is not made of tensors with rows; give such tensors")
     rows = {len(leaf) for leaf in leaves}
     if len(rows) > 1:

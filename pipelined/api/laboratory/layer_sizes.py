@@ -99,11 +99,7 @@ def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def optimizer_bytes(part: nn.Module, build: Callable[[dict[str, nn.Parameter]], Optimizer]) -> dict[str, int]:
-    """Bytes that an optimizer keeps for each trained parameter after its first update, by name.
-
-    Args:
-        part: its parameters are changed.
-    """
+    """Bytes that an optimizer keeps for each trained parameter after its first update, by name. It changes these."""
     trained = {name: parameter for name, parameter in part.named_parameters() if parameter.requires_grad}
     if not trained:
         return {}

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from pipelined.random.keyed_random import seed_of
 from pipelined.training.check_model import ModelError
@@ -105,6 +106,10 @@ def build_layer(number: int, builder: LayerBuilder) -> nn.Module:
     if not isinstance(layer, nn.Module):
         fact = f"layer {number} was built as a {type(layer).__name__}"
         raise ModelError(f"{fact}; let its callable return an nn.Module")
+    for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+        if is_lazy(tensor):
+            fact = f"{name} of layer {number} ({type(layer).__name__}) has no shape before the layer has run"
+            raise ModelError(f"{fact}; build it with its sizes, as torch.nn.Linear(64, 64) in place of LazyLinear(64)")
     return layer
 
 

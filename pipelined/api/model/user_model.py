@@ -80,6 +80,8 @@ def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: Team |
         UsageError: the team cannot split it.
     """
     require_whole("seed", seed)
+    if not -(1 << 63) <= seed < 1 << 64:
+        raise UsageError(f"seed is {seed}, which torch's generators do not take; give one of 64 bits")
     if isinstance(loss, type):
         raise ModelError(f"the loss is the class {loss.__name__}, not a function; give {loss.__name__}()")
     if not callable(loss):

@@ -79,7 +79,7 @@ def split_row(
     embedded = {weights[name] for name, module in every if name in weights and isinstance(module, nn.Embedding)}
     firsts = {next(iter(each)) for each in found if len(each) > 1}
     embeds = {name: weight in embedded for name, weight in weights.items()}
-    split = _factors(embeds, firsts, ranks, layout or LAYOUT)
+    split = _factors(embeds, firsts, ranks, str(layout or LAYOUT))
     return [split_layer(name, module, ranks, split) for name, module in every]
 
 

@@ -105,6 +105,23 @@ REFUSED = {
     "fewer layers than stages": ([linear()], {}, r"4.*1|1.*4"),
     "targets with other rows": (four, {"given": batches(targets=3)}, "16 rows of inputs and 3 of targets"),
     "a batch that does not divide": (four, {"given": batches(18, 18)}, "a batch of 18 rows cannot be cut into 4"),
+    "an all-reduce that is no text": (four, {"all_reduce": None}, "unknown all-reduce algorithm 'None'; known: auto"),
+    "a codec that is no text": (four, {"compress": 3}, "compress: unknown codec '3'; known: "),
+    "a transport that is no text": (four, {"transport": None}, "unknown transport 'None'; known: auto, local"),
+    "a layout that is no text": (four, {"tensor": 2, "layout": 3}, "no layout: '3' .*; write data or megatron"),
+    "a seed of more than 64 bits": (four, {"seed": 1 << 64}, "which torch's generators do not take; give one of 64"),
+    "a depth that no schedule has": (four, {"depth": 10**9, "microbatches": None}, "depth is .* can be 65536 at most"),
+    "a depth that this schedule has not": (
+        four,
+        {"schedule": "chimera", "depth": 3, "microbatches": None},
+        r"chimera needs an even depth \(depth: 3\)",
+    ),
+    "a layer without a size": (
+        [lambda: nn.LazyLinear(WIDTH), *four],
+        {},
+        r"weight of layer 0 \(LazyLinear\) has no shape before the layer has run; build it with its sizes",
+    ),
+    "a batch without rows": (four, {"given": batches(0, 0)}, "inputs of .* is not made of tensors with rows"),
     "a batch that is no pair": (four, {"given": [torch.ones(16, 8)]}, "not a pair .inputs, targets."),
     "no number of steps": (four, {"given": iter(batches())}, "so the number of steps is unknown; give steps="),
     "an optimizer of other parameters": (

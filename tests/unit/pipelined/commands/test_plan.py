@@ -75,7 +75,7 @@ def test_less_memory_makes_another_plan(capsys):
         (["--costs", "flops=1e9,overhead=-1"], "overhead must be at least 0 (it is -1"),
         (["--costs", "speed=1"], "--costs knows no 'speed'"),
         (["--memory-limit", "much"], "--memory-limit much is no size"),
-        (["--memory-limit", "0"], "leaves nothing"),
+        (["--memory-limit", "0"], "memory_limit must be at least 1 (it is 0"),
         (["--memory-limit", "1M"], "no plan fits the memory"),
         (["--costs", "flops=1e9,coding=-1"], "coding must be at least 0 (it is -1"),
         (["--compress", "nonsense"], "--compress: unknown codec 'nonsense'"),
