@@ -1,6 +1,7 @@
 """A skip over two stages in a pipeline of ranks: the bits of one that is passed along, for fewer bytes."""
 
 from collections import Counter
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -51,28 +52,51 @@ def batches():
     return [tuple(torch.randn(2, ROWS, WIDTH, generator=generator)) for _ in range(STEPS)]
 
 
-@pytest.fixture
-def trained(monkeypatch):
-    def train(layers, skips, **arguments):
-        """The losses, the parameters, and the numbers sent between stages, by whether they went straight."""
-        sent = Counter()
-        with monkeypatch.context() as patch:
-            if not skips:
-                patch.setattr(Skips, "of", classmethod(lambda cls, handed_on: NO_SKIPS))
-            send = Compression.send
+class Run(NamedTuple):
+    """What a training gave, and the numbers that it sent from stage to stage: to the next one, and straight past it."""
 
-            async def counted(self, peer, key, *tensors, note=None):
-                sent[key[0] == STRAIGHT] += sum(tensor.numel() for tensor in tensors)
-                await send(self, peer, key, *tensors, note=note)
-
-            patch.setattr(Compression, "send", counted)
-            model, defaults = pp.Sequential(layers), {"loss": nn.functional.mse_loss, "optimizer": torch.optim.AdamW}
-            done = pp.train(model, batches(), microbatches=MICROBATCHES, seed=1, **defaults, **arguments)
-        return done.losses, done.state_dict(), sent
-
-    return train
+    losses: list[float]
+    state: dict[str, torch.Tensor]
+    sent_on: int
+    sent_straight: int
 
 
+def trained(layers, **arguments):
+    """Train, and count what stages send."""
+    sent, send = Counter(), Compression.send
+
+    async def counted(self, peer, key, *tensors, note=None):
+        sent[key[0] == STRAIGHT] += sum(tensor.numel() for tensor in tensors)
+        await send(self, peer, key, *tensors, note=note)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compression, "send", counted)
+        done = pp.train(
+            pp.Sequential(layers),
+            batches(),
+            loss=nn.functional.mse_loss,
+            optimizer=torch.optim.AdamW,
+            microbatches=MICROBATCHES,
+            seed=1,
+            **arguments,
+        )
+    return Run(done.losses, done.state_dict(), sent_on=sent[False], sent_straight=sent[True])
+
+
+def passed_along(layers, **arguments):
+    """Train with every stage between sending the tensor on, as if no stage handed anything on unread."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Skips, "of", classmethod(lambda cls, handed_on: NO_SKIPS))
+        return trained(layers, **arguments)
+
+
+def same_bits(one, other):
+    equal = [torch.equal(value, other.state[name]) for name, value in one.state.items()]
+    return one.losses == other.losses and all(equal)
+
+
+EACH = STEPS * MICROBATCHES * TENSOR
+"""Numbers that cross one boundary in one direction, in all steps."""
 CASES = [
     ("gpipe", {}),
     ("one_f_one_b", {}),
@@ -89,24 +113,19 @@ CASES = [
 
 @pytest.mark.in_turns(3)
 @pytest.mark.parametrize(("schedule", "more"), CASES)
-def test_it_changes_no_bit_and_sends_the_tensor_once_each_way(trained, schedule, more):
-    losses, state, sent = trained(OVER_TWO, True, schedule=schedule, depth=4, **more)
-    along = trained(OVER_TWO, False, schedule=schedule, depth=4, **more)
-    assert losses == along[0]
-    assert all(torch.equal(value, along[1][name]) for name, value in state.items())
-    each = STEPS * MICROBATCHES * TENSOR
-    assert sent == {False: 2 * 3 * each, True: 2 * each}
-    assert along[2] == {False: 2 * 6 * each}
+def test_it_changes_no_bit_and_sends_the_tensor_once_each_way(schedule, more):
+    straight, along = (train(OVER_TWO, schedule=schedule, depth=4, **more) for train in (trained, passed_along))
+    assert same_bits(straight, along)
+    assert (straight.sent_on, straight.sent_straight) == (2 * 3 * EACH, 2 * EACH)
+    assert (along.sent_on, along.sent_straight) == (2 * 6 * EACH, 0)
 
 
 @pytest.mark.parametrize("schedule", ["one_f_one_b", "zb_v"])
-def test_what_a_stage_reads_and_hands_on_goes_from_reader_to_reader(trained, schedule):
-    losses, state, sent = trained(READ_TWICE, True, schedule=schedule, depth=6)
-    along = trained(READ_TWICE, False, schedule=schedule, depth=6)
-    assert losses == along[0]
-    assert all(torch.equal(value, along[1][name]) for name, value in state.items())
-    each = STEPS * MICROBATCHES * TENSOR
-    assert sent == {False: 2 * 5 * each, True: 2 * (1 + 2) * each}  # to stage 2, and both skips to stage 4
+def test_what_a_stage_reads_and_hands_on_goes_from_reader_to_reader(schedule):
+    straight, along = (train(READ_TWICE, schedule=schedule, depth=6) for train in (trained, passed_along))
+    assert same_bits(straight, along)
+    to_stage_2, both_to_stage_4 = EACH, 2 * EACH
+    assert (straight.sent_on, straight.sent_straight) == (2 * 5 * EACH, 2 * (to_stage_2 + both_to_stage_4))
 
 
 @pytest.mark.parametrize(("schedule", "width"), [("one_f_one_b", 1), ("chimera", 1), ("gpipe", 2)])
@@ -122,7 +141,7 @@ def test_a_step_sends_the_bytes_that_were_planned(schedule, width, layers):
     assert sent == planned
 
 
-def test_a_layer_that_reads_what_it_handed_on_for_the_example_is_refused(trained, capsys):
+def test_a_layer_that_reads_what_it_handed_on_for_the_example_is_refused(capsys):
     class Sometimes(HandOn):
         def forward(self, x):
             if x["h"].is_meta:
@@ -131,6 +150,6 @@ def test_a_layer_that_reads_what_it_handed_on_for_the_example_is_refused(trained
 
     row = [Give, HandOn, Sometimes, End]
     with pytest.raises(SystemExit) as refused:
-        trained(row, True, schedule="gpipe", depth=4)
+        trained(row, schedule="gpipe", depth=4)
     assert refused.value.code == 2
     assert "let it read the tensor for the inputs of every microbatch, or of none" in capsys.readouterr().err
