@@ -13,7 +13,7 @@ from apps.common.config_file import expanded
 from apps.common.groups import parse_command
 from pipelined import __version__
 from pipelined.aio.events import log_to_stderr, recent_text
-from pipelined.directory import CutOff, JournalError, WrongKey
+from pipelined.directory import CutOff, DirectoryRefusal, JournalError
 from pipelined.errors import UsageError
 from pipelined.process.exit import DONE, FAILED, INTERRUPTED, USAGE, print_to_stderr, silence_stdout
 from pipelined.process.refusal import complaint
@@ -64,7 +64,7 @@ class Program(Generic[F]):
             log_to_stderr(getattr(flags, "log", "warning"))
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(work(flags))
-        except (UsageError, WrongKey) as error:
+        except (UsageError, DirectoryRefusal) as error:
             return self._refuse(error, USAGE)
         except ChildFailed as error:
             return USAGE if error.code == USAGE else self._refuse(error, FAILED)  # a refusal is printed by the child

@@ -15,6 +15,7 @@ from apps.ravnest.flag_groups import FinalFlags
 from apps.ravnest.training import training_of
 from pipelined.aio.nursery import beside
 from pipelined.aio.progress import Say
+from pipelined.directory import DirectoryRefusal
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.errors import UsageError
@@ -32,11 +33,11 @@ async def fetched_average(node: Node, task: RavnestTask, data: Text | Digits) ->
     """Get the average from the nodes of clusters that have trained their last step; by name.
 
     Raises:
-        UsageError: no node gives a part of it any more.
+        UsageError: no node gives a part of it any more. DirectoryRefusal: as `ClusterFormer.run`.
     """
     training, view = training_of(task, data), RavnestView(node.directory, node.clock)
     layers = state_by_layer(training.model, training.numerics.dtype)
-    found = await beside(_averages(node, view, layers, task.subject.lease), view.follow())
+    found = await beside(_averages(node, view, layers, task.subject.lease), view.follow((DirectoryRefusal,)))
     return {name: block.torch() for name, block in found.items()}
 
 

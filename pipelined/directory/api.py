@@ -54,7 +54,11 @@ class CutOff(Exception):
     """The directory cannot be reached. The caller must commit nothing until it can be reached again."""
 
 
-class WrongKey(CutOff):
+class DirectoryRefusal(CutOff):
+    """The directory replies, and refuses this process however often it tries: it is another one, or see `WrongKey`."""
+
+
+class WrongKey(DirectoryRefusal):
     """The directory replies, but its cluster key differs from this process's key, or only one of the two has a key."""
 
 

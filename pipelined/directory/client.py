@@ -13,7 +13,18 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.latency import RoundTrip
 from pipelined.aio.nursery import Notifier
 from pipelined.directory import messages
-from pipelined.directory.api import Change, Conflict, CutOff, Directory, Entry, Lease, Prefixes, View, WrongKey
+from pipelined.directory.api import (
+    Change,
+    Conflict,
+    CutOff,
+    Directory,
+    DirectoryRefusal,
+    Entry,
+    Lease,
+    Prefixes,
+    View,
+    WrongKey,
+)
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.messages import (
     Changes,
@@ -56,28 +67,28 @@ class Caller:
         Args:
             wait: see `Retry.run`.
         Raises:
-            CutOff: see `Retry.run`; also if no retry can succeed, as with a `WrongKey`.
-            Exception: the exception that a rejection stands for, see `messages.ERRORS`.
+            CutOff: see `Retry.run`, or DirectoryRefusal. Exception: what a rejection stands for, see `messages.ERRORS`.
         """
         packed = messages.pack(vars(request))
-        return await self.retry.run(lambda: self._once(request.topic, packed), wait)
+        return await self.retry.run(lambda: self._once(request, packed), wait)
 
-    async def _once(self, topic: str, packed: bytes) -> dict[str, Any]:
+    async def _once(self, request: ClientRequest, packed: bytes) -> dict[str, Any]:
         try:
-            return messages.unpack(await self.endpoint.request(self.address, topic, packed))
+            return messages.unpack(await self.endpoint.request(self.address, request.topic, packed))
         except Unreachable as error:
             if error.wrong_key:
                 raise WrongKey(f"the directory at {error}") from error
             raise NoReply(str(error)) from error
         except Rejected as rejection:
-            raise self._meant(rejection) from rejection
+            raise self._meant(rejection, request) from rejection
 
-    def _meant(self, rejection: Rejected) -> Exception:
+    def _meant(self, rejection: Rejected, request: ClientRequest) -> Exception:
         if rejection.reason in RETRYABLE:
             return NoReply(str(rejection))
         if rejection.reason == messages.OTHER_DIRECTORY:
-            fact = f"another directory replies at {self.address}, and has none of the former records"
-            return CutOff(f"{fact}; give the coordinator its journal, or start everything afresh")
+            names = f"its name: {rejection.facts.get('here')}, the former one's: {vars(request).get('name')}"
+            fact = f"another directory replies at {self.address}, and has none of the former records ({names})"
+            return DirectoryRefusal(f"{fact}; give the coordinator its journal, or start everything afresh")
         if rejection.reason == "stale request":
             fact = f"the directory at {self.address} cannot say whether it happened"
             return ClientForgotten(f"{fact} ({rejection.facts.get('why')}); read to find out")

@@ -145,7 +145,7 @@ class _Server:
         try:
             message = kind.parse(request, self._limits)
             if isinstance(message, NamedRequest) and message.name != self._machine.name:
-                return Rejected(messages.OTHER_DIRECTORY)
+                return Rejected(messages.OTHER_DIRECTORY, here=self._machine.name)
             self._catch_up()
             return await operation(message, request.sender)
         except Conflict as conflict:

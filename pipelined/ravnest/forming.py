@@ -13,7 +13,7 @@ from functools import partial
 
 from pipelined.aio.nursery import beside, with_timeout
 from pipelined.aio.progress import Say
-from pipelined.directory import Change
+from pipelined.directory import Change, DirectoryRefusal
 from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
 from pipelined.ravnest.going_on import Joining, rules_of
@@ -58,10 +58,11 @@ class ClusterFormer:
 
         Raises:
             UsageError: the first nodes cannot hold the model, or as `plan_with_backups`. UnequalClusters.
+            DirectoryRefusal: another directory came in the place of this one, or one with another key.
         """
         view = RavnestView(self.node.directory, self.node.clock)
         with view.change_queue(PROGRESS) as changes:
-            await beside(self._run(view, changes), view.follow())
+            await beside(self._run(view, changes), view.follow((DirectoryRefusal,)))
 
     async def _run(self, view: RavnestView, changes: deque[Change]) -> None:
         await view.wait_for(lambda: view.revision > 0)

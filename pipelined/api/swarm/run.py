@@ -22,7 +22,7 @@ from pipelined.api.swarm.parties import SwarmSettings, TrainerOptions, run_user_
 from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained
-from pipelined.directory import CutOff, WrongKey, serve_directory
+from pipelined.directory import CutOff, DirectoryRefusal, serve_directory
 from pipelined.directory.membership.addresses import check_coordinator
 from pipelined.directory.membership.connection import endpoint_at
 from pipelined.errors import Refused, UsageError
@@ -226,7 +226,7 @@ def _refusals() -> Iterator[None]:
     """A block in which an expected error ends in one message and an exit code: 2 if the user can correct it, else 1."""
     try:
         yield
-    except (UsageError, WrongKey) as error:
+    except (UsageError, DirectoryRefusal) as error:
         _end(error, USAGE)
     except (CutOff, DeviceStalled) as error:
         _end(error, FAILED)

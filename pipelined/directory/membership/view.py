@@ -131,13 +131,15 @@ class MembershipView:
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
         self._change_queues = list[tuple[Prefixes, deque[Change]]]()
 
-    async def follow(self) -> None:
-        """Follow the directory until cancelled."""
+    async def follow(self, raised: tuple[type[CutOff], ...] = ()) -> None:
+        """Follow the directory until cancelled. Raises the errors in `raised`; after any other it reads again."""
         while True:
             try:
                 await self._follow(self.prefixes)
             except (FellBehind, NoLongerValid):
                 continue
+            except raised:
+                raise
             except CutOff:
                 self.cut_off = True
                 self._recheck()

@@ -6,9 +6,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.aio.nursery import Nursery, cancelled
-from pipelined.directory import CutOff, EmbeddedDirectory, serve_directory
+from pipelined.aio.nursery import Nursery, cancelled, with_timeout
+from pipelined.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, WrongKey, serve_directory
 from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.task_record import TASK
 from pipelined.directory.registration import registered
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.planning.losses import LossCounts
@@ -116,6 +117,34 @@ async def test_a_train_that_is_cut_off_at_each_write_goes_on(written):
             break
         await cancelled(forming, serving)
         assert sorted(own.cut_off) == [[CLUSTERS], [ENDING], [LOSSES]]
+
+
+class RefusedClient(EmbeddedDirectory):
+    """A client that its directory refuses after the first change."""
+
+    async def watch(self, prefix, after):
+        async for _ in super().watch(prefix, after):
+            raise self.error
+        yield
+
+
+@pytest.mark.parametrize(
+    "error", [DirectoryRefusal("no journal"), WrongKey("another key")], ids=["other directory", "wrong key"]
+)
+async def test_a_train_that_its_directory_refuses_ends(error):
+    """The coordinator was started again without its journal, or with another key: `train` tried again for ever."""
+    async with AsyncExitStack() as stack:
+        network, clock = VirtualNetwork(), VirtualClock()
+        tasks = await stack.enter_async_context(Nursery())
+        serving = tasks.create_task(serve_directory(network.endpoint("directory"), clock))
+        train = network.endpoint("train")
+        own = RefusedClient(train, address_of("directory"), clock)
+        own.error = error
+        await own.transact({}, {TASK: b"what is trained"})
+        with pytest.raises(type(error)):
+            former = ClusterFormer(Node("train", train, own, clock), 1, PoolRequest((), ()), print, print)
+            await with_timeout(clock, 60.0, former.run())
+        await cancelled(serving)
 
 
 async def formed(request, losses=None, **offered):
