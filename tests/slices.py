@@ -45,6 +45,13 @@ class Slice:
         """The slice of `turns`, at most `count`, that this one stands for: as many runs in a row take all of them."""
         return Slice(self.number % turns, turns)
 
+    def beneath(self, turns):
+        """The slice for a run that a case of `every(turns)` begins: all slices with that case take all, as one case.
+
+        Where `turns` does not divide `count`, some take one slice fewer.
+        """
+        return Slice(self.number // turns, -(-self.count // turns))
+
     def __str__(self):
         return f"{self.number}/{self.count}"
 

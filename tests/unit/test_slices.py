@@ -29,6 +29,12 @@ def test_as_many_runs_in_a_row_as_there_are_turns_take_every_case_once(turns):
     assert all(sum(run.takes("tests/unit/test_grid.py::test_a_case", case) for run in runs) == 1 for case in CASES)
 
 
+@pytest.mark.parametrize("turn", range(5))
+def test_the_runs_that_a_case_with_turns_begins_take_every_slice(turn):
+    slices = [Slice(number, 400) for number in range(400)]
+    assert [each.beneath(5) for each in slices if each.every(5).number == turn] == [Slice(n, 80) for n in range(80)]
+
+
 class Case:
     """A case as pytest has it, with one marker or none."""
 
