@@ -8,7 +8,7 @@ from pipelined.swarm.messaging.fields import MAX_ITEMS, MAX_NAME, form_of
 from pipelined.swarm.messaging.messages import VERSION, MemberRequest
 from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.lifecycle import NEXT, PeerEvent, PeerState
-from pipelined.swarm.protocol.requests import REQUESTS
+from tests.docs.swarm_requests import REQUESTS
 from tests.launching import ROOT
 
 FILE = ROOT / "docs" / "swarm-protocol.md"

@@ -24,9 +24,9 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.messaging.messages import VERSION, send
 from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.protocol.requests import REQUESTS
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
+from tests.docs.swarm_requests import REQUESTS
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm

@@ -13,8 +13,8 @@ from pipelined.aio.events import Event
 from pipelined.swarm.messaging import fields
 from pipelined.swarm.messaging.messages import VERSION, MemberRequest, OtherVersion
 from pipelined.swarm.messaging.reasons import Reason
-from pipelined.swarm.protocol.requests import REQUESTS
 from pipelined.swarm.protocol.status import EventForm
+from tests.docs.swarm_requests import REQUESTS
 from tests.launching import ROOT
 from transports import Block
 from transports.rpc import Party, Request

@@ -1,4 +1,4 @@
-"""Every request of a swarm. docs/swarm-protocol.md is written from this table, see `tests/docs/swarm_protocol.py`."""
+"""Every request of a swarm, in the order of docs/swarm-protocol.md; see `tests.docs.swarm_protocol`."""
 
 from typing import Any
 
