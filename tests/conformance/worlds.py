@@ -1,5 +1,6 @@
 """Worlds of ranks in one process, on chosen nodes, for tests and benchmarks. `kill` ends one of them."""
 
+import socket
 from collections.abc import Sequence
 
 from tests.conformance.nodes import LocalRankOnNode
@@ -8,10 +9,26 @@ from transports.base import Transport
 from transports.local import LocalTransport, world
 from transports.rpc.virtual.network import VirtualNetwork
 from transports.rpc.world import RpcTransport, Worlds
+from transports.stream.sockets import SocketAddress, listen
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig, this_machine
-from transports.tcp.join.meeting_points import LOOPBACK, InProcess
+from transports.tcp.join.meeting_points import LOOPBACK, MeetingPoint
 from transports.tcp.transport import TcpTransport, connect_ranks
+
+
+class InProcess(MeetingPoint):
+    """All ranks share this object, and meet at a free port on loopback."""
+
+    def __init__(self) -> None:
+        self._found: list[SocketAddress] = []
+
+    async def open(self) -> socket.socket:
+        listener = listen((LOOPBACK, 0))
+        self._found = [listener.getsockname()]
+        return listener
+
+    async def find(self) -> list[SocketAddress]:
+        return self._found
 
 
 def local_world(world_size: int, nodes: Sequence[int] = (), shared_memory: bool = False) -> Sequence[LocalTransport]:

@@ -150,21 +150,6 @@ class AgentStore(MeetingPoint):
         return self._store
 
 
-class InProcess(MeetingPoint):
-    """All ranks share this object, and meet at a free port on loopback."""
-
-    def __init__(self) -> None:
-        self._found: list[SocketAddress] = []
-
-    async def open(self) -> socket.socket:
-        listener = listen((LOOPBACK, 0))
-        self._found = [listener.getsockname()]
-        return listener
-
-    async def find(self) -> list[SocketAddress]:
-        return self._found
-
-
 def check_key_required(address: SocketAddress, config: TcpConfig) -> SocketAddress:
     if is_loopback(address[0]) or config.key:
         return address

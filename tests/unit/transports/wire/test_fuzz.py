@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.worlds import kill
+from tests.conformance.worlds import InProcess, kill
 from tests.unit.transports.tcp.join.calling import connect
 from transports import PeerLost, RendezvousError, TransportError, WireError
 from transports.stream.handshake import PROOF_BYTES, VERDICT, Role, Verdict
@@ -20,7 +20,7 @@ from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.coordinator import Coordinator
 from transports.tcp.join.identity import HELLO, RankIdentity, digest
-from transports.tcp.join.meeting_points import LOOPBACK, InProcess
+from transports.tcp.join.meeting_points import LOOPBACK
 from transports.tcp.join.rendezvous import gather
 from transports.tcp.peer import KINDS
 from transports.tcp.peer import TcpKind as Kind

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.conformance.worlds import InProcess
 from tests.unit.transports.tcp.idle import limits_when_idle
 from tests.unit.transports.tcp.join.calling import connect
 from transports import AuthenticationError, RendezvousError, WireError
@@ -16,7 +17,7 @@ from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import LENGTH, SHORT, read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, check_reach
 from transports.tcp.join.identity import RankIdentity, digest
-from transports.tcp.join.meeting_points import LOOPBACK, InProcess, MasterPort, check_key_required
+from transports.tcp.join.meeting_points import LOOPBACK, MasterPort, check_key_required
 from transports.tcp.join.rendezvous import gather, read_table
 
 KEY = b"secret"
