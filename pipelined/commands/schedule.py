@@ -8,12 +8,14 @@ from pathlib import Path
 
 from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.commands.flags import add_shape, arrangement
-from pipelined.errors import UsageError, writing
+from pipelined.commands.pairs import pairs, single
+from pipelined.errors import writing
 from pipelined.schedules import Schedule, find
 from pipelined.schedules.own.table import TableSchedule, write_table
 
 TAKES_KNOBS = True
 """The settings of the schedule that is named are flags, too."""
+TIMES = ("forward", "backward", "backward-input", "backward-weight", "p2p")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.name,
         **arrangement(arguments),
         steps=arguments.steps,
-        costs=parse_costs(arguments.costs),
+        costs=single("--costs", pairs("--costs", arguments.costs.replace("_", "-"), TIMES)),
         mailbox=arguments.mailbox,
         blocking_sums=arguments.blocking_sums,
         budget=arguments.budget,
@@ -78,22 +80,6 @@ def run(arguments: argparse.Namespace) -> None:
     _print_skipped(find(arguments.name))
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(json.dumps(proof.to_dict()) if arguments.json else proof.text(columns))
-
-
-def parse_costs(text: str) -> dict[str, float]:
-    """Read `forward=1,backward=2`.
-
-    Raises:
-        UsageError: no number.
-    """
-    given = {}
-    for item in filter(None, text.split(",")):
-        name, _, seconds = item.partition("=")
-        try:
-            given[name] = float(seconds)
-        except ValueError as error:
-            raise UsageError(f"the cost {item!r} is no number; write it as {name}=1.5") from error
-    return given
 
 
 def _write_files(arguments: argparse.Namespace, proof: Proof) -> None:
