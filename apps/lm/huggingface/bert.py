@@ -80,23 +80,12 @@ def read_bert(directory: str | Path) -> BertConfig:
 
 
 def each_bert_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[tuple[str, torch.Tensor]]":
-    """The tensors of these names of ours, one after another.
-
-    Raises:
-        UsageError: one is missing, or a file is broken.
-    """
+    """The tensors of these names of ours, one after another; raises as `read_tensors`."""
     yield from each_stored(directory, _tensors(directory), names)
 
 
 def export_bert(directory: str | Path, tensors: "Tensors", config: BertConfig, tokenizer: Tokenizer | None) -> None:
-    """Write a directory that `transformers.BertForMaskedLM.from_pretrained` reads.
-
-    Args:
-        tensors: every parameter once, by our names.
-    Raises:
-        UsageError: as `check_export`.
-        ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
-    """
+    """Write a directory that `transformers.BertForMaskedLM` reads, as `write.export` does; by our names."""
     check_export(directory, BERT_TYPE)
     wanted = {_theirs(name): shape for name, shape in shapes(config).items()}
     if not config.tied:

@@ -81,23 +81,12 @@ def read_llama(directory: str | Path) -> LlamaConfig:
 
 
 def each_llama_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[tuple[str, torch.Tensor]]":
-    """The tensors of these names of ours, one after another.
-
-    Raises:
-        UsageError: one is missing, or a file is broken.
-    """
+    """The tensors of these names of ours, one after another; raises as `read_tensors`."""
     yield from each_stored(directory, find_tensors(directory, _ours), names)
 
 
 def export_llama(directory: str | Path, tensors: "Tensors", config: LlamaConfig, tokenizer: Tokenizer | None) -> None:
-    """Write a directory that the class of `transformers` of this kind reads.
-
-    Args:
-        tensors: every parameter once, by our names.
-    Raises:
-        UsageError: as `check_export`.
-        ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
-    """
+    """Write a directory that the class of `transformers` of this kind reads, as `write.export` does; by our names."""
     check_export(directory, config.kind)
     wanted = {_theirs(name): shape for name, shape in shapes(config).items()}
     named = map(_named_theirs, each_of(tensors))

@@ -62,14 +62,7 @@ def each_rotary_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator
 
 
 def export_rotary(directory: str | Path, tensors: Tensors, config: RotaryConfig, tokenizer: Tokenizer | None) -> None:
-    """Write SWARM's Transformer: config.json, the tensors as safetensors, and the tokenizer.
-
-    Args:
-        tensors: every parameter once, by name, or by its name in a row of layers.
-    Raises:
-        UsageError: as `check_export`.
-        ValueError: the tensors are not exactly the model's. In either case what was there is as it was.
-    """
+    """Write SWARM's Transformer, as `write.export` does; by names, or names in a row of layers."""
     check_export(directory, ROTARY_TYPE)
     named = map(lambda pair: (_theirs(pair[0]), pair[1]), each_of(tensors))  # keeps no tensor
     write(directory, named, shapes(config), lambda dtype: describe_rotary(config, dtype, tokenizer), tokenizer)
