@@ -5,6 +5,9 @@ right weights available, and admits a step only when it is open.
 
 An update cannot wait for a whole step. The numbers on which all ranks agree, such as the global gradient norm, are
 known only some steps later, so gradients cannot be clipped by it.
+
+All ranks agree on the sums of a step when it is complete. Admission depends only on these sums, which are equal on all
+ranks. So all ranks end at the same step after a stop request, although no rank ever waits for all others.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pipelined.aio.nursery import Notifier
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill
@@ -22,7 +26,6 @@ from pipelined.training.exchange.prefetch import MessageQueues
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order, follow_steps
-from pipelined.training.segments.admission import StepAdmission
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.stage_updates import AfterUpdate, StageUpdates, SummedStep, do_nothing
 from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
@@ -140,3 +143,33 @@ class OverlappingSteps(Worker, Segment):
             ((pipe, stage),) = worker.stage_map.held_by(worker.index)
             each = [Instruction(op, pipe, stage, m) for op in "FB" for m in worker.stage_map.microbatches[pipe]]
             self._messages.expect(origin for at in each for origin in worker.origins(at).values())
+
+
+class StepAdmission:
+    """The steps of one segment, counted from 0.
+
+    Args:
+        steps: the most steps of the segment.
+        ahead: steps that may be under way beyond those that are agreed on.
+
+    Attributes:
+        opened: steps admitted so far.
+    """
+
+    def __init__(self, steps: int, ahead: int):
+        self._steps, self._ahead, self._changed = steps, ahead, Notifier()
+        self.opened, self._over = min(steps, ahead), steps <= ahead
+
+    def record_agreed(self, step: int, stop: bool) -> None:
+        """Record that all ranks have agreed on this step, the next in order; stop: any rank received a stop request."""
+        self._over = self._over or stop
+        if not self._over:
+            self.opened = min(self._steps, step + 1 + self._ahead)
+            self._over = self.opened == self._steps
+        self._changed.notify_all()
+
+    async def admits(self, step: int) -> bool:
+        """Whether a step is admitted; waits until this is decided."""
+        while step >= self.opened and not self._over:
+            await self._changed.wait()
+        return step < self.opened

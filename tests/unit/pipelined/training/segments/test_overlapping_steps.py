@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.training.segments.admission import StepAdmission
+from pipelined.training.segments.overlapping_steps import StepAdmission
 
 
 def entered(admission, step):
