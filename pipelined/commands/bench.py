@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
     """
     found = _found()
     if arguments.name is None:
-        _refuse(arguments.others)
+        if flags := " ".join(arguments.others):
+            raise UsageError(f"flags without a benchmark to take them ({flags}); name one first")
         print(_listed({name: _summary(path) for name, path in found.items()}, arguments.json))
         return
     if arguments.name not in found:
@@ -50,9 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
 def _found() -> dict[str, Path]:
     """The programs' files by name."""
     package = importlib.util.find_spec("benchmarks")
-    folder = (
-        Path(package.origin).parent if package and package.origin else None
-    )  # no origin: a folder of that name that is no package
+    # no origin: a folder of that name that is no package
+    folder = Path(package.origin).parent if package and package.origin else None
     files = sorted(folder.glob("[!_]*.py")) if folder else []
     if not files:
         raise UsageError("no benchmarks are here (they are not installed); run this in a checkout of the project")
@@ -61,11 +61,6 @@ def _found() -> dict[str, Path]:
 
 def _summary(path: Path) -> str:
     return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
-
-
-def _refuse(flags: list[str]) -> None:
-    if flags:
-        raise UsageError(f"flags without a benchmark to take them ({' '.join(flags)}); name one first")
 
 
 def _listed(summaries: dict[str, str], as_json: bool) -> str:

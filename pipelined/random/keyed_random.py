@@ -7,13 +7,16 @@ a forward takes its input alone.
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from pipelined.random.mask import keep_mask
+
+T = TypeVar("T")
 
 
 def keyed_generator(*key: int | str) -> torch.Generator:
@@ -88,13 +91,18 @@ def current_random() -> KeyedRandom | None:
 
 
 @contextmanager
-def drawing_from(random: KeyedRandom | None) -> Iterator[None]:
-    """Inside the `with` block forwards on this thread draw from these random numbers."""
-    before = _CURRENT.set(random)
+def within(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Inside the `with` block the variable has this value on this thread."""
+    before = variable.set(value)
     try:
         yield
     finally:
-        _CURRENT.reset(before)
+        variable.reset(before)
+
+
+def drawing_from(random: KeyedRandom | None) -> AbstractContextManager[None]:
+    """Inside the `with` block forwards on this thread draw from these random numbers."""
+    return within(_CURRENT, random)
 
 
 def drops(p: float) -> bool:

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import torch
 
-from pipelined.random.keyed_random import KeyedRandom, current_random, drawing_from, seed_of
+from pipelined.random.keyed_random import KeyedRandom, current_random, drawing_from, seed_of, within
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class TorchRandom:
                         return result
                 finally:
                     _TURNS.unshare()
-            with _TURNS.alone(), _running(self):
+            with _TURNS.alone(), within(_RUNNING, self):
                 result = self.seeded(forward, place)
                 self._draws = self._draws or False
             return result
@@ -109,15 +109,6 @@ class TorchRandom:
 
 
 _RUNNING: ContextVar[TorchRandom | None] = ContextVar("forward that runs alone", default=None)
-
-
-@contextmanager
-def _running(random: TorchRandom) -> Iterator[None]:
-    before = _RUNNING.set(random)
-    try:
-        yield
-    finally:
-        _RUNNING.reset(before)
 
 
 def run_layer(layer: Callable[[], T], place: str) -> T:

@@ -11,8 +11,8 @@ tickets are those of `torch.utils.checkpoint`, which runs a part again for every
 """
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar, copy_context
 from typing import Any
 
@@ -21,19 +21,15 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from pipelined.random.keyed_random import within
 from pipelined.random.torch_random import drawing_again
 
 _SELECTS_ATTENTION: ContextVar[bool] = ContextVar("whether the cores of attentions run again", default=False)
 
 
-@contextmanager
-def selecting_attention(selected: bool) -> Iterator[None]:
+def selecting_attention(selected: bool) -> AbstractContextManager[None]:
     """Let the cores of attentions in the block be `recomputed`, or not."""
-    token = _SELECTS_ATTENTION.set(selected)
-    try:
-        yield
-    finally:
-        _SELECTS_ATTENTION.reset(token)
+    return within(_SELECTS_ATTENTION, selected)
 
 
 def attention_core(core: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
