@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks._memory_disk import MemoryDisk
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import with_timeout
 from pipelined.directory import (
@@ -19,7 +20,6 @@ from pipelined.directory import (
     Entry,
     Full,
     JournalError,
-    MemoryDisk,
     messages,
     serve_directory,
 )
