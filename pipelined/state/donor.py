@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from pipelined.actors.executor import Device
+from pipelined.directory.messaging.fields import Malformed
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.state.manifest import Manifest, TransferError, chunk_of, describe
 from pipelined.state.messages import FetchChunk, FetchTotals, MissedTotals, StateChunk, StateManifest
 from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep
 from pipelined.state.versions import Version
-from pipelined.swarm.messaging.fields import Malformed
-from pipelined.swarm.messaging.reasons import Reason
 from transports import Block
 from transports.rpc import Party, Rejected
 

@@ -16,13 +16,13 @@ from pipelined.aio.events import warn
 from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.view import Member, NoLongerValid
+from pipelined.directory.messaging.client import Probe
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.state.manifest import Download, TensorSpecs, TransferError, expect, specs_of
 from pipelined.state.messages import FetchChunk, FetchManifest
 from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import Version
-from pipelined.swarm.messaging.client import Probe
-from pipelined.swarm.messaging.reasons import Reason
 from transports import Block
 from transports.rpc import Rejected
 

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import numpy as np
 
+from pipelined.directory.messaging.fields import Arrays, Many, OneArray, number, raw, text, whole
+from pipelined.directory.messaging.messages import MemberReply, MemberRequest, MemberRole
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.state.manifest import DIGEST, MAX_PARTS
 from pipelined.state.versions import Version
-from pipelined.swarm.messaging.fields import Arrays, Many, OneArray, number, raw, text, whole
-from pipelined.swarm.messaging.messages import MemberReply, MemberRequest, MemberRole
-from pipelined.swarm.messaging.reasons import Reason
 from transports import Block
 
 Step = Annotated[int, whole()]

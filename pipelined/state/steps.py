@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelined.directory.membership.view import Member
+from pipelined.directory.messaging.client import MemberClient
 from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchTotals, MissedTotals
 from pipelined.state.versions import Version
-from pipelined.swarm.messaging.client import MemberClient
 from transports import Block
 
 

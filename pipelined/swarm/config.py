@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 
 import msgpack
 
+from pipelined.directory.messaging.reasons import Next, Reason
 from pipelined.errors import UsageError
 from pipelined.state.store import CheckpointStore
-from pipelined.swarm.messaging.reasons import Next, Reason
 from pipelined.swarm.settings import PeerSettings, SharedSettings
 from transports.rpc import Rejected
 

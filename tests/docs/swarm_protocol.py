@@ -4,9 +4,9 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from pipelined.swarm.messaging.fields import MAX_ITEMS, MAX_NAME, form_of
-from pipelined.swarm.messaging.messages import VERSION, MemberRequest
-from pipelined.swarm.messaging.reasons import Reason
+from pipelined.directory.messaging.fields import MAX_ITEMS, MAX_NAME, form_of
+from pipelined.directory.messaging.messages import VERSION, MemberRequest
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.swarm.peer.lifecycle import NEXT, PeerEvent, PeerState
 from tests.docs.swarm_requests import REQUESTS
 from tests.launching import ROOT
@@ -21,7 +21,7 @@ HEAD = f"""# The protocol of a swarm
 
 Version {VERSION}. The requests between trainers, leader and peers are dataclasses in the folder
 [`swarm/protocol`](../pipelined/swarm/protocol); their common part is
-[`swarm/messaging/messages.py`](../pipelined/swarm/messaging/messages.py), those for the state of a stage in
+[`directory/messaging/messages.py`](../pipelined/directory/messaging/messages.py), those for the state of a stage in
 [`state/messages.py`](../pipelined/state/messages.py). The leader is one of the trainers.
 [How a swarm works](swarm-design.md) says what the requests are for; [the directory](directory.md) has its own.
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from pipelined.directory.messaging.messages import MemberRequest, Ping
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
-from pipelined.swarm.messaging.messages import MemberRequest, Ping
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, ReportReach, Resume, SendPart
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, Forward, GetStage, GetWork

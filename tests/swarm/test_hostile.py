@@ -19,10 +19,10 @@ from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
+from pipelined.directory.messaging.messages import VERSION, send
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import registered
 from pipelined.swarm.config import Rules
-from pipelined.swarm.messaging.messages import VERSION, send
-from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord

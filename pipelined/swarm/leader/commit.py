@@ -14,6 +14,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery
+from pipelined.directory.messaging.client import MemberClient
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, PreparedRound, Totals
@@ -22,7 +23,6 @@ from pipelined.swarm.leader.evictions import Failure
 from pipelined.swarm.leader.reassignment import RebalanceTimer
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView

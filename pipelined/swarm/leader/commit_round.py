@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.view import NoLongerValid
+from pipelined.directory.messaging.client import MemberClient
+from pipelined.directory.messaging.reasons import Blame, Reason
 from pipelined.errors import UsageError
 from pipelined.state.versions import Version
 from pipelined.swarm.leader.evictions import FailureLog
-from pipelined.swarm.messaging.client import MemberClient
-from pipelined.swarm.messaging.reasons import Blame, Reason
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName, Summed
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.steps import Members, members_of

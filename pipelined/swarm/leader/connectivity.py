@@ -15,10 +15,10 @@ from pipelined.aio.latency import UNKNOWN, Backoff, TimeoutEstimator
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.view import NoLongerValid
+from pipelined.directory.messaging.client import MemberClient, Probe
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evictions import MAX_DOUBLINGS, Evictor
 from pipelined.swarm.leader.term import resign
-from pipelined.swarm.messaging.client import MemberClient, Probe
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView

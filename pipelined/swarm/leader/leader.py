@@ -17,6 +17,9 @@ from pipelined.aio.nursery import Notifier, Nursery, first_of
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S
+from pipelined.directory.messaging.client import MemberClient
+from pipelined.directory.messaging.fields import Malformed
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import Registration
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import Rules
@@ -27,9 +30,6 @@ from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rebalance
 from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.leader.term import LeadershipLost, Term, resign
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.messaging.client import MemberClient
-from pipelined.swarm.messaging.fields import Malformed
-from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.status import LeaderReport
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records.members import LEADER, LeaderRecord

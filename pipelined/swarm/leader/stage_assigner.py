@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from pipelined.directory.membership.view import RETRY_S
-from pipelined.swarm.messaging.reasons import Reason
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Party, Rejected

@@ -17,8 +17,8 @@ import numpy as np
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
-from pipelined.swarm.messaging.messages import send
-from pipelined.swarm.messaging.reasons import Reason
+from pipelined.directory.messaging.messages import send
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
 from pipelined.swarm.stages.stage import Coded, Coding, add_sums
 from transports import Block, WireError

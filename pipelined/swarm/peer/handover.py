@@ -9,10 +9,10 @@ from contextlib import suppress
 import numpy as np
 
 from pipelined.directory.membership.view import NoLongerValid
-from pipelined.swarm.messaging.client import MemberClient
-from pipelined.swarm.messaging.fields import MAX_INTEGER, Malformed
-from pipelined.swarm.messaging.messages import Done
-from pipelined.swarm.messaging.reasons import Reason
+from pipelined.directory.messaging.client import MemberClient
+from pipelined.directory.messaging.fields import MAX_INTEGER, Malformed
+from pipelined.directory.messaging.messages import Done
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, RoundName
 from pipelined.swarm.records.members import Peer

@@ -20,9 +20,9 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.directory import Conflict
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
+from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.registration import Registration
 from pipelined.state.saver import Saver
-from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records.members import EVICTED, Peer, Phase
 from pipelined.swarm.records.view import SwarmView

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 from pipelined.aio.events import warn
 from pipelined.directory.membership.view import NoLongerValid
+from pipelined.directory.messaging.client import MemberClient
+from pipelined.directory.messaging.fields import MAX_INTEGER, Malformed
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.state.donor import Donor, copied
 from pipelined.state.fetch import by_preference
 from pipelined.state.manifest import TransferError
 from pipelined.state.messages import StateManifest
 from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import SavedStage, Version
-from pipelined.swarm.messaging.client import MemberClient
-from pipelined.swarm.messaging.fields import MAX_INTEGER, Malformed
-from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.handover import Handover
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState

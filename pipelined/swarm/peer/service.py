@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from pipelined.directory.membership.view import RETRY_S
+from pipelined.directory.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
-from pipelined.swarm.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
-from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.all_reduce import IN_FLIGHT
 from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.parts import PeerParts

@@ -10,11 +10,11 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
+from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.registration import Registration
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import Version
 from pipelined.swarm.config import stop_if_refused
-from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState

@@ -12,9 +12,9 @@ import numpy as np
 from pipelined.actors.executor import ClockedDevice
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Notifier
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
-from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.stages.delayed import clear_all
 from pipelined.swarm.stages.stage import SwarmStage

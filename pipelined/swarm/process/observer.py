@@ -13,11 +13,11 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import LeaseLost
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S
+from pipelined.directory.messaging.client import MemberClient, Probe
 from pipelined.directory.registration import registered
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
-from pipelined.swarm.messaging.client import MemberClient, Probe
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.records.members import OBSERVERS, Observer
 from pipelined.swarm.records.view import SwarmView

@@ -6,12 +6,12 @@ from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery, beside
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.presence import under_leases
+from pipelined.directory.messaging.messages import serve
 from pipelined.directory.registration import Registration
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.assignments import due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance
-from pipelined.swarm.messaging.messages import serve
 from pipelined.swarm.peer.peer import StagePeer
 from pipelined.swarm.peer.service import MAX_ROUNDS
 from pipelined.swarm.peer.stage_join import Build

@@ -1,10 +1,10 @@
-"""The types of fields that several messages have, with their limits; see `pipelined.swarm.messaging.fields`."""
+"""The types of fields that several messages have, with their limits; see `pipelined.directory.messaging.fields`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from pipelined.directory.messaging.fields import ANY, Arrays, Many, Plain, number, text, whole
 from pipelined.state.versions import MAX_STAGES
-from pipelined.swarm.messaging.fields import ANY, Arrays, Many, Plain, number, text, whole
 
 Name = Annotated[str, text()]
 Index = Annotated[int, whole()]

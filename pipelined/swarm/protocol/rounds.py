@@ -5,11 +5,11 @@ from typing import Annotated, Generic, NamedTuple
 
 import numpy as np
 
+from pipelined.directory.messaging.fields import MAX_NUMBER, Malformed, Many, OneArray, number, raw, whole
+from pipelined.directory.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.state.messages import Lineage, Step
 from pipelined.state.versions import Version
-from pipelined.swarm.messaging.fields import MAX_NUMBER, Malformed, Many, OneArray, number, raw, whole
-from pipelined.swarm.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
-from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Name, Seconds, Waits
 from transports.rpc import Rejected
 

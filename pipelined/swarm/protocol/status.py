@@ -8,8 +8,8 @@ from reprlib import repr  # of limited depth and length: what is shown came off 
 from typing import Annotated, Any, TypeVar
 
 from pipelined.aio.events import MAX_TEXT, Event, read, recent
-from pipelined.swarm.messaging.fields import Malformed, Many, number, text, whole
-from pipelined.swarm.messaging.messages import MemberReply, MemberRequest, MemberRole
+from pipelined.directory.messaging.fields import Malformed, Many, number, text, whole
+from pipelined.directory.messaging.messages import MemberReply, MemberRequest, MemberRole
 from pipelined.swarm.protocol.field_types import Name, Seconds
 from transports import Block
 from transports.rpc import Endpoint

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from pipelined.directory.messaging.fields import Malformed
 from pipelined.state.stage import StatefulStage
-from pipelined.swarm.messaging.fields import Malformed
 from transports import Block, WireError, pack, unpack
 
 

@@ -13,9 +13,9 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, View
 from pipelined.directory.membership.polls import poll_status
 from pipelined.directory.membership.task_record import TASK
+from pipelined.directory.messaging.messages import send
 from pipelined.errors import UsageError
 from pipelined.state.versions import saved_steps
-from pipelined.swarm.messaging.messages import send
 from pipelined.swarm.protocol.status import Status, StatusReply
 from pipelined.swarm.records.members import WORKING, Peer, Phase, TrainerRecord, choose_saver
 from pipelined.swarm.records.steps import Commit

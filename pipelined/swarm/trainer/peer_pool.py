@@ -17,10 +17,10 @@ from pipelined.aio.latency import Backoff, TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
+from pipelined.directory.messaging.client import MemberClient
+from pipelined.directory.messaging.messages import Reply
+from pipelined.directory.messaging.reasons import Next, Reason
 from pipelined.swarm.config import Rules
-from pipelined.swarm.messaging.client import MemberClient
-from pipelined.swarm.messaging.messages import Reply
-from pipelined.swarm.messaging.reasons import Next, Reason
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, PassRequest
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView

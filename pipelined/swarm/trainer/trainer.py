@@ -17,10 +17,10 @@ from typing import Any
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
+from pipelined.directory.messaging.client import MemberClient
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.errors import UsageError
 from pipelined.swarm.config import Rules, stop_if_refused
-from pipelined.swarm.messaging.client import MemberClient
-from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
 from pipelined.swarm.protocol.work import (
     Backward,

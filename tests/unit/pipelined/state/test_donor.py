@@ -8,12 +8,12 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
+from pipelined.directory.messaging.fields import Malformed
 from pipelined.state.donor import MAX_TOTALS, Donor
 from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchChunk, FetchTotals
 from pipelined.state.steps import fetch_steps
 from pipelined.state.versions import Version
-from pipelined.swarm.messaging.fields import Malformed
 from tests.swarm.exact import ExactStage
 from transports import Block
 from transports.rpc import Party, Rejected

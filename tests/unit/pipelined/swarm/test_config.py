@@ -4,9 +4,9 @@ from dataclasses import fields, replace
 
 import pytest
 
+from pipelined.directory.messaging.reasons import Next, Reason
 from pipelined.errors import UsageError
 from pipelined.swarm.config import Rules, stop_if_refused
-from pipelined.swarm.messaging.reasons import Next, Reason
 from transports.rpc import Rejected
 
 RULES = Rules(model="m", stages=2, batch=8, samples=4.0, clip=1.0)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.aio.clock import run_virtual
+from pipelined.directory.messaging.fields import Malformed
+from pipelined.directory.messaging.reasons import Blame, Reason
 from pipelined.state.versions import Version
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, cover
-from pipelined.swarm.messaging.fields import Malformed
-from pipelined.swarm.messaging.reasons import Blame, Reason
 from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, RoundName, Summed
 from pipelined.swarm.records.members import Peer, Phase
 from tests.virtual_time import virtual_seconds

@@ -14,15 +14,15 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.membership.node import Node
+from pipelined.directory.messaging.client import MemberClient
+from pipelined.directory.messaging.messages import send, serve
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import registered
 from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner, fewest
-from pipelined.swarm.messaging.client import MemberClient
-from pipelined.swarm.messaging.messages import send, serve
-from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.stage_join import StageRequest
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, LeaderRecord, Peer, Phase

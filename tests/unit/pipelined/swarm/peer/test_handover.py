@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
+from pipelined.directory.messaging.messages import Done
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
-from pipelined.swarm.messaging.messages import Done
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember, RoundName

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.aio.events import Event
-from pipelined.swarm.messaging import fields
-from pipelined.swarm.messaging.messages import VERSION, MemberRequest, OtherVersion
-from pipelined.swarm.messaging.reasons import Reason
+from pipelined.directory.messaging import fields
+from pipelined.directory.messaging.messages import VERSION, MemberRequest, OtherVersion
+from pipelined.directory.messaging.reasons import Reason
 from pipelined.swarm.protocol.status import EventForm
 from tests.docs.swarm_requests import REQUESTS
 from tests.launching import ROOT
@@ -164,7 +164,7 @@ def test_all_messages_are_documented():
 
 
 def test_no_other_module_writes_or_reads_a_note_or_names_a_reason_by_its_word():
-    rooms = [ROOT / "pipelined" / room for room in ("swarm", "directory/membership", "state")]
+    rooms = [ROOT / "pipelined" / room for room in ("swarm", "directory/membership", "directory/messaging", "state")]
     ranks_speak = ROOT / "pipelined" / "state" / "checkpoints"
     found = {
         str(path.relative_to(ROOT / "pipelined"))
@@ -173,4 +173,4 @@ def test_no_other_module_writes_or_reads_a_note_or_names_a_reason_by_its_word():
         if ranks_speak not in path.parents
         and re.search(r'\bnote=|\b(?:request|response|reply)\.note\b|Rejected\("', path.read_text())
     }
-    assert found == {"swarm/messaging/messages.py"}
+    assert found == {"directory/messaging/messages.py"}

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory.membership.view import RETRY_S, Member, MembershipView, NoLongerValid
-from pipelined.swarm.messaging.messages import MemberRequest, Ping, Reply, send
+from pipelined.directory.messaging.messages import MemberRequest, Ping, Reply, send
 from transports.rpc import Endpoint, Rejected, Unreachable
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.directory.membership.view import NoLongerValid
-from pipelined.swarm.messaging.client import SILENCE_LEASES, SLICES, MemberClient, Probe
-from pipelined.swarm.messaging.messages import Done, Ping, serve
+from pipelined.directory.messaging.client import SILENCE_LEASES, SLICES, MemberClient, Probe
+from pipelined.directory.messaging.messages import Done, Ping, serve
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 from tests.virtual_time import virtual_seconds
