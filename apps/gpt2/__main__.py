@@ -15,7 +15,7 @@ from apps.common.run.program import run_program
 from apps.common.run.resume import agree_on_flags, parse_resumed
 from apps.gpt2.config import PROGRAM, GPT2Flags, parse
 from apps.gpt2.decide import Seats, decide_job, decide_sums
-from apps.gpt2.job import Job, resolve
+from apps.gpt2.job import GPT2Job, resolve
 from apps.gpt2.plan_file import is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.ravnest import job as ravnest
@@ -104,7 +104,7 @@ def subject(flags: list[str], batch: int | None = None) -> PlannedGPT2:
     return planned_model_of(parse(flags), batch)
 
 
-def _show(job: Job, launch: Launch) -> int:
+def _show(job: GPT2Job, launch: Launch) -> int:
     if is_open(job.config) and job.plan.world_size > 1:
         job = replace(job, reason=f"{job.reason}; a run measures first where that pays, and may choose otherwise")
     if job.config.dry_run and launch.rank == 0:
@@ -116,18 +116,18 @@ def _show(job: Job, launch: Launch) -> int:
     return 0
 
 
-def _moves(job: Job) -> Sequence[PlannedMoves]:
+def _moves(job: GPT2Job) -> Sequence[PlannedMoves]:
     """What the job's teams move."""
     model = replace(planned_model_of(job.config, job.plan.batch), model=job.model, sequence=job.sequence)
     return planned_moves(model, job.plan, Machine())
 
 
-def _announce(job: Job, launch: Launch) -> None:
+def _announce(job: GPT2Job, launch: Launch) -> None:
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
 
 
-async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopRequest, seats: Seats) -> int:
+async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRequest, seats: Seats) -> int:
     """One rank of a job. Job and text are checked first, as that needs no torch."""
     stop.listen()
     from apps.gpt2.checks import check_job
@@ -148,7 +148,7 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
 
 
 async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
-    """One rank of a swarm. Job and text are checked before torch is imported, as above."""
+    """One rank of a swarm. GPT2Job and text are checked before torch is imported, as above."""
     stop.listen()
     from apps.lm.data.text import share_text
 
@@ -160,7 +160,7 @@ async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopR
 
 
 async def _node(transport: Transport, job: RavnestJob, launch: Launch, stop: StopRequest) -> int:
-    """One rank of Ravnest's clusters. Job and text are checked before torch is imported, as above."""
+    """One rank of Ravnest's clusters. GPT2Job and text are checked before torch is imported, as above."""
     stop.listen()
     from apps.lm.data.text import share_text
 

@@ -9,7 +9,7 @@ from apps.common.arguments import check_files
 from apps.common.flags import start_of
 from apps.common.paths import check_export
 from apps.common.run.checks import check_run
-from apps.gpt2.job import Job
+from apps.gpt2.job import GPT2Job
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.replay import check_steps, read_orders
@@ -18,7 +18,7 @@ MEASURED = "measured"
 """Instead of an all-reduce: measure all, and take the fastest."""
 
 
-def check_job(job: Job) -> None:
+def check_job(job: GPT2Job) -> None:
     """Refuse a job that would fail later, or overwrite files of another.
 
     Raises:
@@ -40,7 +40,7 @@ def check_job(job: Job) -> None:
         check_continued(job, config.checkpoint)
 
 
-def check_continued(job: Job, path: Path) -> None:
+def check_continued(job: GPT2Job, path: Path) -> None:
     """Refuse a checkpoint directory that holds another model, or an earlier run that this one does not continue."""
     remedy = "add --resume auto to go on from it, or give --checkpoint another directory"
     checkpoint.require_continued(path, job.model.identity(), start_of(job.config), remedy)

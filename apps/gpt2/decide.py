@@ -12,7 +12,7 @@ from typing import Any
 from apps.common.flags import AUTO, AUTO_PLAN, start_of
 from apps.gpt2.checks import MEASURED
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.job import Job
+from apps.gpt2.job import GPT2Job
 from apps.gpt2.plan_file import arrangement, given, is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.team import names_layout, split_text
@@ -34,7 +34,7 @@ from transports import Transport
 class Seats:
     """The stages of each rank, once the plan is decided."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: GPT2Job):
         self._plan = None if is_open(job.config) else job.plan
 
     def take(self, plan: Plan) -> None:
@@ -46,7 +46,7 @@ class Seats:
         return self._plan.stages_of(rank) if self._plan else []
 
 
-async def decide_job(transport: Transport, job: Job, launch: Launch) -> Job:
+async def decide_job(transport: Transport, job: GPT2Job, launch: Launch) -> GPT2Job:
     """Plan what the flags left open; all ranks call this together, and rank 0 decides.
 
     Returns: the job with its final plan.
@@ -78,7 +78,7 @@ def recorded(config: Mapping[str, Any], schedule: str | None = None) -> Candidat
         return None
 
 
-def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
+def _unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
     """The decision that needs no measurement: the plan of the resumed run, or the rule's; None where measuring pays.
 
     Raises:
@@ -110,13 +110,13 @@ def _heeds(before: Candidate, config: GPT2Flags) -> bool:
     return all(says[name] == value for name, value in wanted.items()) and (plan.tensor > 1 or not names_layout(config))
 
 
-async def _measured(transport: Transport, job: Job, launch: Launch) -> Decision:
+async def _measured(transport: Transport, job: GPT2Job, launch: Launch) -> Decision:
     if job.config.plan == AUTO_PLAN:
         return await decide_among_all(transport, _planned_model(job), launch)
     return await decide(transport, _planned_model(job), launch, job.plan)
 
 
-def _planned_model(job: Job) -> PlannedGPT2:
+def _planned_model(job: GPT2Job) -> PlannedGPT2:
     """What is planned; a run that names no schedule, and fixes T, keeps Chimera where the rule chose it."""
     config = job.config
     if config.plan != AUTO_PLAN and config.tensor != AUTO and job.plan.schedule == "chimera":
@@ -124,7 +124,7 @@ def _planned_model(job: Job) -> PlannedGPT2:
     return replace(planned_model_of(config, job.plan.batch), model=job.model, sequence=job.sequence, runs=True)
 
 
-async def decide_sums(transport: Transport, job: Job) -> Job:
+async def decide_sums(transport: Transport, job: GPT2Job) -> GPT2Job:
     """Choose the all-reduce where the flags ask to measure; all ranks call this together, and rank 0 decides.
 
     The choice replaces `measured` in the configuration and so in every checkpoint; a resumed run takes it from there,
@@ -145,7 +145,7 @@ async def decide_sums(transport: Transport, job: Job) -> Job:
     return replace(job, config=replace(job.config, all_reduce=words))
 
 
-def _sums_before(job: Job) -> str | None:
+def _sums_before(job: GPT2Job) -> str | None:
     """The all-reduce of the run that is resumed, if that run had the same arrangement and chose an algorithm."""
     path = start_of(job.config)
     if path is None:

@@ -32,7 +32,7 @@ SEQUENCE = 64
 
 
 @dataclass(frozen=True)
-class Job:
+class GPT2Job:
     """The job that will be run.
 
     Args:
@@ -112,7 +112,7 @@ class Job:
         return config_json(self.config, self.plain())
 
 
-def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None = None) -> Job:
+def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None = None) -> GPT2Job:
     """Fill in what the user left open.
 
     Args:
@@ -138,8 +138,8 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
     if planned:
         plan = replace(plan, costs=planned.plan.costs)
         why = f"{config.plan}: {planned.why}"
-        return Job(config, model, sequence, plan, why, expected_s=planned.step_s, moves=planned.moves)
-    return Job(config, model, sequence, plan, reason)
+        return GPT2Job(config, model, sequence, plan, why, expected_s=planned.step_s, moves=planned.moves)
+    return GPT2Job(config, model, sequence, plan, reason)
 
 
 def published(config: GPT2Flags, sequence: int) -> str:

@@ -4,7 +4,7 @@ from functools import partial
 
 from apps.common.flags import start_of
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.job import Job
+from apps.gpt2.job import GPT2Job
 from apps.lm.data.batches import Batches, validation_windows
 from apps.lm.data.text import Text, read_text, require_text, share_text
 from apps.lm.models.gpt2_presets import ModelConfig
@@ -12,12 +12,12 @@ from pipelined.api.data.tokens.mapped import Tokens
 from transports import Transport
 
 
-async def prepare_text(transport: Transport, job: Job) -> Text:
+async def prepare_text(transport: Transport, job: GPT2Job) -> Text:
     """Read a job's text on rank 0 and give it to every rank; see `share_text`."""
     return await share_text(transport, partial(_read, job))
 
 
-def _read(job: Job) -> Text:
+def _read(job: GPT2Job) -> Text:
     text = text_of(job.config, job.model)
     text.require_countable(job.plan)
     require_text(start_of(job.config), text.digests, job.config.new_data)
@@ -38,6 +38,6 @@ def text_of(config: GPT2Flags, model: ModelConfig) -> Text:
     return text
 
 
-def batches_of(job: Job, train: Tokens) -> Batches:
+def batches_of(job: GPT2Job, train: Tokens) -> Batches:
     """The training sequences of a job, step by step."""
     return Batches(train, job.sequence, job.plan.rows, job.plan.total_microbatches, job.config.seed)

@@ -15,7 +15,7 @@ from apps.common.numerics import numerics
 from apps.common.report import Report
 from apps.common.run.loop import ReportedLoop
 from apps.common.trackers import Tracker, opened_trackers
-from apps.gpt2.job import Job
+from apps.gpt2.job import GPT2Job
 from apps.gpt2.text import batches_of
 from apps.lm.data.ngram import compared
 from apps.lm.data.text import Text
@@ -56,7 +56,7 @@ from transports import Transport
 class Session:
     """The training of one rank, and what its report needs."""
 
-    job: Job
+    job: GPT2Job
     text: Text
     trainer: RankTrainer
     stop: StopRequest
@@ -105,7 +105,7 @@ class Session:
 
 
 async def train(
-    transport: Transport, job: Job, launch: Launch, text: Text, stop: StopRequest, *, claimed: bool = False
+    transport: Transport, job: GPT2Job, launch: Launch, text: Text, stop: StopRequest, *, claimed: bool = False
 ) -> int:
     """Run one rank of a job to its end; returns its exit code.
 
@@ -131,14 +131,14 @@ async def train(
     return 0
 
 
-def described(job: Job, text: Text, device: str) -> str:
+def described(job: GPT2Job, text: Text, device: str) -> str:
     """The data and the device, in a line."""
     used = f"{device} (threads a rank: {torch.get_num_threads()})" if device == "cpu" else device
     tokens = job.plan.batch * job.sequence * job.config.steps
     return f"{text.describe(tokens, job.config.steps, job.sequence)}; device: {used}"
 
 
-async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
+async def _orders(transport: Transport, job: GPT2Job) -> dict[int, Order]:
     """This rank's order of instructions in each step, where --replay is given; rank 0 reads the file."""
     path, orders = job.config.replay, None
     if path is None:
@@ -151,7 +151,7 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
 
 def _build(
     actor: Actor,
-    job: Job,
+    job: GPT2Job,
     text: Text,
     executor: TorchExecutor,
     *,
@@ -174,7 +174,7 @@ def _build(
     return build_rank(actor, description, executor=executor, tracer=tracer, orders=orders)
 
 
-def optimizer_of(job: Job) -> OptimizerConfig:
+def optimizer_of(job: GPT2Job) -> OptimizerConfig:
     """AdamW and its learning rate, as the flags say."""
     config = job.config
     return OptimizerConfig(

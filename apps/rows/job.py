@@ -12,7 +12,7 @@ from pipelined.programs.plan import Plan
 
 
 @dataclass(frozen=True)
-class Job:
+class RowJob:
     """The job that will be run.
 
     Args:
@@ -54,7 +54,7 @@ class Job:
         )
 
 
-def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None = None) -> Job:
+def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None = None) -> RowJob:
     """Fill in what the user left open.
 
     Args:
@@ -72,7 +72,7 @@ def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None =
     plan, reason = choose_plan(config, ranks, tensor=config.team, layers=task.depth, batch=task.batch)
     if planned is not None:
         plan, reason = replace(plan, layout=planned.plan.layout), f"{config.plan or AUTO_PLAN}: {planned.why}"
-    return Job(config, task, plan, reason, planned)
+    return RowJob(config, task, plan, reason, planned)
 
 
 def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:

@@ -14,7 +14,7 @@ from apps.common.run.checks import check_run
 from apps.common.run.program import run_program
 from apps.common.run.resume import parse_resumed
 from apps.rows.config import RowFlags, parse_planned
-from apps.rows.job import Job, resolve
+from apps.rows.job import RowJob, resolve
 from pipelined import __version__
 from pipelined.process.launch import Launch
 from pipelined.process.run import run
@@ -64,7 +64,7 @@ def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
     return parse_resumed(arguments, parse)
 
 
-def _show(job: Job, launch: Launch) -> int:
+def _show(job: RowJob, launch: Launch) -> int:
     if job.config.is_open and (ranks := launch.world_size or 1) > 1:
         job = replace(job, reason=f"open: a run measures first, and chooses a plan of {ranks} ranks")
     if launch.rank == 0:
@@ -72,7 +72,7 @@ def _show(job: Job, launch: Launch) -> int:
     return 0
 
 
-def _table(job: Job) -> str:
+def _table(job: RowJob) -> str:
     from apps.common.plan_table import plan_table
     from apps.rows.planned import PlannedRow, planned_row
     from apps.rows.train import describe_split, model_of

@@ -15,13 +15,13 @@ from apps.common.report import Report
 from apps.common.run.loop import ReportedLoop
 from apps.common.run.resume import agree_on_flags
 from apps.common.trackers import opened_trackers
-from apps.rows.job import Job
+from apps.rows.job import RowJob
 from apps.rows.training import Training
 from pipelined.actors.agree import agree
 from pipelined.api.data.batch import converted
 from pipelined.api.data.feed import MicrobatchFeed
 from pipelined.api.model.user_model import Team, UserModel, bind
-from pipelined.api.rank import RankSession, TrainingJob
+from pipelined.api.rank import ArrangedJob, RankSession
 from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
@@ -31,7 +31,7 @@ from pipelined.training.optimizer import OptimizerConfig
 from transports import Transport
 
 
-def model_of(job: Job) -> UserModel:
+def model_of(job: RowJob) -> UserModel:
     """The model with its loss.
 
     Raises:
@@ -46,7 +46,7 @@ def model_of(job: Job) -> UserModel:
     return bound
 
 
-def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
+def training_job(job: RowJob, training: Training, model: UserModel) -> ArrangedJob:
     """What a rank trains, and how; the data is read."""
     config = job.config
 
@@ -61,7 +61,7 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
     feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
     feed.configure(job.plan.rows, DTYPES[config.dtype], cached_steps=2)
     notes = {**job.plain(), **training.notes()}
-    return TrainingJob(model, feed, job.plan, optimizers, numerics(config), seed=config.seed, notes=notes)
+    return ArrangedJob(model, feed, job.plan, optimizers, numerics(config), seed=config.seed, notes=notes)
 
 
 def lr_scheduler(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR:
@@ -75,7 +75,7 @@ def describe_split(model: UserModel) -> str | None:
     return model.described() if isinstance(model, SplitRow) else None
 
 
-async def train(transport: Transport, job: Job, launch: Launch, stop: StopRequest, model: UserModel) -> int:
+async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopRequest, model: UserModel) -> int:
     """Run one rank of a job to its end; returns its exit code."""
     config, training = job.config, job.task.training(job.plan)
     await agree(transport, "flags", agree_on_flags(transport, job.plain()))

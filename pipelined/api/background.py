@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import AgreedError
-from pipelined.api.rank import RankSession, TrainingJob
+from pipelined.api.rank import ArrangedJob, RankSession
 from pipelined.errors import UsageError
 from pipelined.process.exit import USAGE
 from pipelined.process.job_end import OPEN
@@ -65,7 +65,7 @@ class BackgroundRanks:
         JobFailed: the job could not start; the reason is printed.
     """
 
-    def __init__(self, launch: Launch, job: TrainingJob):
+    def __init__(self, launch: Launch, job: ArrangedJob):
         self._launch, self._job = launch, job
         self._ranks = 1 if launch.world_size else job.plan.world_size
         self._inboxes: dict[int, asyncio.Queue[_Call[Any] | BaseException | None]] = {}

@@ -44,7 +44,7 @@ EQUALLY = "give every rank equal arguments"
 
 
 @dataclass(frozen=True)
-class TrainingJob:
+class ArrangedJob:
     """A model, its data, and how it is trained; equal on all ranks.
 
     Args:
@@ -87,7 +87,7 @@ class RankSession:
 
     def __init__(
         self,
-        job: TrainingJob,
+        job: ArrangedJob,
         trainer: RankTrainer,
         *,
         optimizer: UserOptimizer,
@@ -110,7 +110,7 @@ class RankSession:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, transport: Transport, launch: Launch, job: TrainingJob) -> "AsyncIterator[RankSession]":
+    async def opened(cls, transport: Transport, launch: Launch, job: ArrangedJob) -> "AsyncIterator[RankSession]":
         """Build this rank's stages; inside the `async with` block it can train.
 
         Raises:
@@ -280,7 +280,7 @@ class RankSession:
         await write_state(self.trainer, write)
 
 
-def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
+def _trainer(actor: Actor, job: ArrangedJob, optimizer: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
     if optimizer.schedule is not None and not job.plan.flushes:
         fact = f"{job.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
         raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")

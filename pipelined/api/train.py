@@ -4,7 +4,7 @@ mpirun -n 4 python mine.py        (or torchrun, srun; plain python runs every ra
 
 The signatures of `train`, `Trainer` and `plan` repeat the keywords that they share, because an editor then completes
 and checks them, and `help` shows their defaults; tests hold them equal. The bodies do not repeat them: `Numerics`,
-`Arrangement`, `UserJob` and `WholeRun` each take their own from the arguments of a call, and say what these mean.
+`Arrangement`, `CallArguments` and `WholeRun` each take their own from the arguments of a call, and say what these mean.
 """
 
 import os
@@ -19,6 +19,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.arrangement import Arrangement, first_batch, require_rows
+from pipelined.api.call_arguments import CallArguments
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.laboratory.plan import plan_to_train
@@ -27,7 +28,6 @@ from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.rank import RankSession
 from pipelined.api.split.model import SplitRow
-from pipelined.api.user_job import UserJob
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import Refused, UsageError, require_whole
@@ -135,7 +135,7 @@ def _prepared(arguments: Mapping[str, Any]) -> tuple[Launch, WholeRun]:
     """The ranks and the job of a call, by the names of its arguments; raises Refused, which is printed."""
     launch = ALONE
     try:
-        user = UserJob.of_call(arguments)
+        user = CallArguments.of_call(arguments)
         launch = replace(detect(os.environ, arguments["transport"]), share_devices=arguments["share_devices"])
         return launch, _work(arguments, user, launch)
     except UsageError as error:
@@ -143,7 +143,7 @@ def _prepared(arguments: Mapping[str, Any]) -> tuple[Launch, WholeRun]:
         raise Refused(str(error)) from error
 
 
-def _work(arguments: Mapping[str, Any], user: UserJob, launch: Launch) -> WholeRun:
+def _work(arguments: Mapping[str, Any], user: CallArguments, launch: Launch) -> WholeRun:
     feed, wanted = job_feed(arguments["batches"]), Arrangement.of_call(arguments)
     arranged = _arranged(arguments, user, feed, wanted, launch)
     planned, plan = (arranged, arranged.plan) if isinstance(arranged, Planned) else (None, arranged)
@@ -158,7 +158,7 @@ def _work(arguments: Mapping[str, Any], user: UserJob, launch: Launch) -> WholeR
 
 
 def _arranged(
-    arguments: Mapping[str, Any], user: UserJob, feed: JobFeed, wanted: Arrangement, launch: Launch
+    arguments: Mapping[str, Any], user: CallArguments, feed: JobFeed, wanted: Arrangement, launch: Launch
 ) -> Plan | Planned:
     """The arrangement of the job: the plan that is given, or found for "auto", or that of the other arguments."""
     if (plan := arguments["plan"]) is not None:

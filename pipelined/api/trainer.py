@@ -21,13 +21,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.arrangement import require_plan
 from pipelined.api.background import BackgroundRanks, RankWork, check_world
+from pipelined.api.call_arguments import CallArguments
 from pipelined.api.data.batch import Batch, BatchError, slice_rows
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers
 from pipelined.api.rank import RankSession
-from pipelined.api.user_job import UserJob
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.errors import UsageError
 from pipelined.process.launch import detect
@@ -90,7 +90,7 @@ class LoopTrainer:
         require_plan(plan, {"recompute": recompute, "layout": layout})
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
         check_world(self._launch, self.plan.world_size)
-        user = UserJob.of_call(locals())
+        user = CallArguments.of_call(locals())
         self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
         self._model = user.bind(example, self.plan)
         if planned is not None:

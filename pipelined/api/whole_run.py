@@ -12,7 +12,7 @@ import torch
 from pipelined.actors.agree import require_equal
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.loop import Between, Loop, Saves
-from pipelined.api.rank import EQUALLY, RankSession, TrainingJob
+from pipelined.api.rank import EQUALLY, ArrangedJob, RankSession
 from pipelined.errors import UsageError, require_switch, require_whole
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.step_report import StepReport
@@ -60,7 +60,7 @@ class WholeRun:
         UsageError: a number is out of range.
     """
 
-    job: TrainingJob
+    job: ArrangedJob
     feed: JobFeed
     steps: int
     checkpoint: Path | None
@@ -83,7 +83,7 @@ class WholeRun:
             raise UsageError(f"{fact}; give a function of a step's report")
 
     @classmethod
-    def of_call(cls, arguments: Mapping[str, Any], *, job: TrainingJob, feed: JobFeed, steps: int) -> "WholeRun":
+    def of_call(cls, arguments: Mapping[str, Any], *, job: ArrangedJob, feed: JobFeed, steps: int) -> "WholeRun":
         """The run of a job that the arguments of a public call describe, by name."""
         same = ("save_every", "async_save", "keep", "report")
         named: dict[str, Any] = {name: arguments[name] for name in same}

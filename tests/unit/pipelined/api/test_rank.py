@@ -9,7 +9,7 @@ from torch import nn
 
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.model.user_model import Team, bind
-from pipelined.api.rank import TrainingJob
+from pipelined.api.rank import ArrangedJob
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
@@ -22,7 +22,7 @@ def settings(plan, layout=None):
     sgd = UserOptimizer(partial(torch.optim.SGD, lr=0.1))
     model = bind(LAYERS, nn.functional.mse_loss, 0, None, Team.of(plan, layout, torch.float32))
     feed = StepFeed(plan.rows, plan.total_microbatches, torch.float32)
-    return TrainingJob(model, feed, plan, lambda: sgd, Numerics(), seed=0).settings(sgd)
+    return ArrangedJob(model, feed, plan, lambda: sgd, Numerics(), seed=0).settings(sgd)
 
 
 def others(first, last):

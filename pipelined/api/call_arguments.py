@@ -1,4 +1,4 @@
-"""The job of a user's call: a model, its loss and its optimizer, which the call's arrangement makes complete."""
+"""The arguments of a call that say what it trains: a model, its loss, its optimizer. A plan makes them a job."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, Team, UserModel, bind
-from pipelined.api.rank import RankFeed, TrainingJob
+from pipelined.api.rank import ArrangedJob, RankFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.stream import Tree
@@ -15,7 +15,7 @@ from pipelined.training.job import Numerics
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserJob:
+class CallArguments:
     """The arguments of a call that say what it trains and how it computes.
 
     Args:
@@ -31,7 +31,7 @@ class UserJob:
     numerics: Numerics
 
     @classmethod
-    def of_call(cls, arguments: Mapping[str, Any]) -> "UserJob":
+    def of_call(cls, arguments: Mapping[str, Any]) -> "CallArguments":
         """Those among the arguments of a public call, by name. Raises: as `Numerics.of_call`."""
         numerics = Numerics.of_call(arguments)
         optimizer = partial(UserOptimizer, *(arguments[name] for name in ("optimizer", "clip", "lr_scheduler")))
@@ -42,7 +42,7 @@ class UserJob:
         """The model for the teams of a plan. Args and Raises: as `user_model.bind`."""
         return bind(self.model, self.loss, self.seed, example, Team.of(plan, self.layout, self.numerics.dtype))
 
-    def arranged(self, model: UserModel, feed: RankFeed, plan: Plan, recompute: bool | None) -> TrainingJob:
+    def arranged(self, model: UserModel, feed: RankFeed, plan: Plan, recompute: bool | None) -> ArrangedJob:
         """The whole job, with a model that was bound for this plan."""
         numerics = replace(self.numerics, recompute=bool(recompute))
-        return TrainingJob(model, feed, plan, self.optimizer, numerics, seed=self.seed)
+        return ArrangedJob(model, feed, plan, self.optimizer, numerics, seed=self.seed)
