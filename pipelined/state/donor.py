@@ -39,7 +39,7 @@ round trip; a larger total comes in parts.
 
 
 @dataclass
-class Snapshot:
+class StateCopy:
     """A copy of the state of one version.
 
     Attributes:
@@ -61,7 +61,7 @@ class Donor:
 
     def __init__(self, stage: StatefulStage, device: Device, in_background: InBackground):
         self._stage, self._device, self._in_background = stage, device, in_background
-        self._copy: Snapshot | None = None
+        self._copy: StateCopy | None = None
         self._applied: deque[AppliedStep] = deque()
         self._steps = 0
         self._last_request = dict[str, int]()  # by address: the step at which a peer last needed totals
@@ -81,9 +81,9 @@ class Donor:
             version: returns the version of the stage; called when the device copies, because a step may come before.
         """
 
-        def copy() -> Snapshot:
+        def copy() -> StateCopy:
             if self._copy is None:
-                self._copy = Snapshot(version(), copied(self._stage.state()))
+                self._copy = StateCopy(version(), copied(self._stage.state()))
             return self._copy
 
         self._record_request(sender)
