@@ -1,6 +1,6 @@
 """Random faults at random moments (`python -m tests.ravnest.story SEED` tells one story).
 
-Every run takes a few seeds; with `--slice`, each of eight runs takes an eighth of the next 500, and one of hundreds
+Every run takes a few seeds; with `--slice`, each of 25 runs takes twenty of the next 500, and one of hundreds
 takes each of the rest.
 """
 
@@ -8,14 +8,14 @@ import pytest
 
 from tests.ravnest.story import tell
 
-SEEDS, GROUP, GROUPS, IN_TURNS = 12, 20, 250, 25
+SEEDS, GROUP, GROUPS, TURNS = 12, 20, 250, 25
 LATE_LEAVE, OPENED_BY_SOME = 1068, 598
 """A node leaves the worlds of clusters only after later ones end; clusters end when some nodes have opened theirs."""
 
 
 def turns_of(group):
     """How often a group of seeds is run; see `tests.slices`."""
-    return pytest.mark.in_turns(8) if group < IN_TURNS else pytest.mark.full
+    return pytest.mark.in_turns(TURNS) if group < TURNS else pytest.mark.full
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), LATE_LEAVE, OPENED_BY_SOME])
