@@ -40,7 +40,7 @@ def told_by_ranks(text):
     return [line for line in text.splitlines() if re.match(r"rank \d+: lost", line)]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     "launcher", ["alone", "mpich", *(pytest.param(name, marks=pytest.mark.full) for name in ("torchrun", "openmpi"))]
 )
@@ -55,7 +55,7 @@ def test_a_rank_that_raises_names_itself_its_stage_and_microbatch_once(launcher,
     assert told_by_ranks(done.stderr) == []
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("launcher", "fault"),
     [
@@ -77,7 +77,7 @@ def test_survivors_name_the_dead_rank_its_stages_and_the_last_microbatch_receive
         )
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("launcher", "fault"),
     [

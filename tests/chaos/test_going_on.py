@@ -83,7 +83,7 @@ def saved(stopped, tmp_path):
     return shutil.copytree(stopped, tmp_path / "stopped")
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_a_stopped_run_resumes_bit_for_bit(uninterrupted, saved):
     arranged = [sys.executable, "-m", "apps.gpt2", "--depth", 2, "--microbatch", 2]  # all else is in the checkpoint
     whole = train(arranged, saved / "metrics", "--checkpoint", saved / "saved", "--resume", "auto", "--sample", 0)
@@ -107,7 +107,7 @@ def test_a_stopped_run_resumes_at_another_shape(shape, uninterrupted, saved):
         assert row == pytest.approx(uninterrupted[number], rel=1e-6)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_a_run_killed_while_it_saves_resumes_from_the_save_before(uninterrupted, tmp_path):
     flags = ["--checkpoint", tmp_path / "saved", "--save-every", 1]
     code, said = struck("SIGKILL", "commit", 10, *flags)

@@ -43,7 +43,7 @@ def left(word, seconds):
     return found
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(("launcher", "code"), [("alone", 130), ("torchrun", 1)])
 def test_ctrl_c_reaches_every_rank_and_leaves_none(launcher, code, tmp_path):
     ended, said = end(launcher, tmp_path, lambda process: os.killpg(process.pid, signal.SIGINT))

@@ -30,7 +30,7 @@ def trained(path, address, befall):
     check(text, orders)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_a_member_of_etcd_that_dies_costs_no_step(tmp_path):
     needs_etcd()
     with EtcdCluster(tmp_path) as cluster:

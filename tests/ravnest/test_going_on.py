@@ -133,7 +133,7 @@ def test_a_run_that_is_to_go_on_from_what_no_node_can_read_is_refused(tmp_path):
         run_virtual(story.run())
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("kind", TRAININGS)
 def test_the_replay_goes_through_the_saves_with_the_same_bits(tmp_path, kind):
     """Updates run beside a round, so what is saved beside its average is of the snapshot, and not of the save."""
@@ -151,7 +151,7 @@ def tell_and_replay(path, seed):
     assert told.ends[-1] == f"average {replayed(OVERLAPPED, read_orders(path / 'orders'))[0]}", told.told
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("seed", range(3))
 def test_after_random_faults_and_saves_the_replay_has_the_same_bits(tmp_path, seed):
     tell_and_replay(tmp_path, seed)

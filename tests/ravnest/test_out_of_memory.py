@@ -94,6 +94,7 @@ def test_a_node_without_the_memory_that_is_planned_ends_with_its_name_the_planne
     assert 0.8 * planned < held <= 1.02 * planned
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_nodes_with_the_memory_that_is_planned_train_to_the_end_and_fill_most_of_it(shape):
     story = LimitedStory(1.02, delay=0.03, **shape)

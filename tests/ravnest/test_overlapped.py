@@ -169,6 +169,7 @@ async def digest_of(training, orders, values):
         return await model_digest(trainer.context.actor.transport, trainer.local)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("kind", ["overlapped", "weighed", "newest", "lamb"])
 def test_overlapped_rounds_have_the_losses_and_the_average_of_a_plain_loop(tmp_path, kind):
     """One microbatch is alive, so that each cluster is a plain loop; two whole rounds of two clusters, and the last."""
@@ -183,7 +184,7 @@ def test_overlapped_rounds_have_the_losses_and_the_average_of_a_plain_loop(tmp_p
     assert late >= {2, 3}, "updates ran beside rounds; one waited, as its next snapshot was due"
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("kind", TRAININGS)
 def test_the_replay_of_recorded_orders_has_the_same_bits(tmp_path, kind):
     training = TRAININGS[kind]
@@ -198,6 +199,7 @@ def tell_and_replay(path, seed):
     assert told.ends[-1] == f"average {replayed(OVERLAPPED, read_orders(path))[0]}", told.told
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_after_random_faults_the_replay_has_the_same_bits(tmp_path, seed):
     tell_and_replay(tmp_path, seed)
@@ -211,6 +213,7 @@ def test_after_more_random_faults_the_replay_has_the_same_bits(tmp_path, first):
         tell_and_replay(tmp_path / str(seed), seed)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("fault, phase", [(Fault.KILL, Phase.ROUND), (Fault.FREEZE, Phase.CONFIRMED)])
 def test_the_replay_has_the_bits_of_the_clusters_that_came_to_the_end(tmp_path, fault, phase):
     told, orders = recorded(tmp_path, OVERLAPPED, (fault, {"phase": phase, "seconds": 0.5}), nodes=4, ahead=2)

@@ -83,6 +83,7 @@ def test_a_resume_without_the_node_that_saved_a_stage_is_refused(tmp_path):
         run_virtual(Story(training=BLOCKING, saving=saving, resume=True).run())
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("seed", range(2))
 def test_after_random_faults_the_replay_has_the_same_bits(tmp_path, seed):
     saving = own(tmp_path, ["n0", "n1", "n2", "n3"], every=1 + seed % 2)

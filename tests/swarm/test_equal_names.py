@@ -78,7 +78,7 @@ async def test_a_draining_peer_that_waits_for_its_name_ends_at_once():
     await swarm.close()
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_of_two_commands_with_one_name_the_later_ends_with_code_2_unless_stopped_before():
     words = [*SWARM, "local", "--peers", "1", *SIZES.split(), "--stages", "1", "--lease", "4"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as swarm:

@@ -68,7 +68,7 @@ class Evaluation(Story):
             auditing.cancel()
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_random_faults_change_no_evaluation(first):
     for seed in range(first, first + 10):

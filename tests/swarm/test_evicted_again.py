@@ -62,7 +62,7 @@ def most_evictions(seconds):
     return 1 + math.floor(math.log2(1 + seconds / LEASE_S))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("culprit", ["a", "b"])
 def test_of_two_members_that_cannot_sum_one_stays_away_and_the_attempts_are_bounded(culprit, monkeypatch):
     async def train():

@@ -200,7 +200,7 @@ async def troubled(seed, codec):
     await swarm.close()
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     "seed, codec", [(0, ""), *(pytest.param(seed, "zstd", marks=pytest.mark.full) for seed in range(1, 6))]
 )

@@ -59,7 +59,7 @@ def shown(page):
     return look, {**look, **{name: float(numbers[f"swarm_{name}"]) for name in ("step", "loss", "norm")}}
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_what_it_shows_agrees_a_killed_peer_is_survived_and_nothing_is_left(tmp_path):
     path, temporary = tmp_path / "metrics", tmp_path / "tmp"
     temporary.mkdir()

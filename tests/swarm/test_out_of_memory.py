@@ -71,6 +71,7 @@ KINDS = {
 """Peers of a stage, and what they train."""
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("peers, settings", KINDS.values(), ids=KINDS)
 def test_a_peer_holds_at_most_a_fiftieth_more_than_planned_and_at_least_six_sevenths_of_it(peers, settings):
     assert all(0.98 <= ratio <= 1.15 for ratio in ratios(peers, **settings))

@@ -102,7 +102,7 @@ MANY = 40
 """Steps that a test with processes trains: they last until a stage has two peers, one of which is killed."""
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.timeout(120)
 def test_a_peer_s_process_is_killed_and_training_goes_on():
     """Three peers for two stages, and the trainer in this process. With exact sums its death changes no bit."""

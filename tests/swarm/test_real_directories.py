@@ -11,7 +11,7 @@ from tests.swarm.real_swarm import check, coordinator, train
 PEERS = ["s0a", "s1a", "s2a", "s2b"]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.timeout(120)
 def test_a_coordinator_that_is_killed_and_started_again_costs_no_step(tmp_path):
     async def struck():
@@ -29,7 +29,7 @@ def test_a_coordinator_that_is_killed_and_started_again_costs_no_step(tmp_path):
     check(*asyncio.run(struck()), {})
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.timeout(120)
 def test_a_member_of_etcd_that_dies_costs_no_step(tmp_path):
     needs_etcd()

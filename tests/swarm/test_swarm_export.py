@@ -28,7 +28,7 @@ def digest_in(told: str) -> str:
     return line.split()[-1]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_what_peers_give_at_the_end_is_what_they_saved_and_samples_alike(tmp_path):
     live, later, saved = (tmp_path / name for name in ("live", "later", "saved"))
     saving = ["--checkpoint", str(saved), "--save-every", "2", "--export", str(live)]

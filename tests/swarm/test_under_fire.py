@@ -31,12 +31,13 @@ def tell(first, last):
             assert (teller.returncode, said) == (0, ""), said
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.timeout(300)
 def test_random_faults_change_nothing():
     tell(0, SEEDS)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("first", CODED)
 @pytest.mark.parametrize("coded", ["codec", "sums_codec"])
 def test_eight_bits_change_the_result_and_peers_still_agree(coded, first):

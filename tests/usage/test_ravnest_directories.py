@@ -32,7 +32,7 @@ def trained(directories, *words):
     return said
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_another_run_goes_on_with_the_nodes_in_other_places(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     said = trained([first, second], "--steps", 3)

@@ -19,7 +19,7 @@ def ravnest(*words):
     return done.stdout
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_two_clusters_train_one_model_that_is_replayed_and_exported(tmp_path):
     metrics, orders, saved = (tmp_path / name for name in ("metrics.jsonl", "orders", "saved"))
     kept = [

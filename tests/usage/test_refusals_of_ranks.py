@@ -33,7 +33,7 @@ def messages(text):
     return [line for line in text.splitlines() if line.startswith("python -m apps.gpt2: error: ")]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("ranks", "flags", "fact"),
     [
@@ -73,7 +73,7 @@ runpy.run_module("apps.gpt2", run_name="__main__")
 """
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("ranks", "compiler", "fact"),
     [
@@ -95,7 +95,7 @@ def test_a_compiler_that_fails_on_some_ranks_is_reported_once_and_ends_all_with_
     assert "; leave compile out" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("flags", ["--depth 3", pytest.param("--data /dev/null", marks=pytest.mark.full)])
 def test_a_launcher_that_ends_all_with_the_first_lets_rank_0_speak(flags, request):
     command, env = mpirun("openmpi", 4, "-m", "apps.gpt2", *flags.split())
@@ -105,7 +105,7 @@ def test_a_launcher_that_ends_all_with_the_first_lets_rank_0_speak(flags, reques
     assert len(messages(done.stderr)) == 1
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("flags", ["--depth 3", pytest.param("--data /dev/null", marks=pytest.mark.full)])
 def test_under_torchrun_one_rank_reports_and_every_rank_exits_with_2(flags, request):
     with in_time(request):
@@ -154,7 +154,7 @@ def by_hand(ranks, port, *program):
     return [process.returncode for process in processes], said
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_rank_0_reports_a_port_in_use_and_all_ranks_exit(request):
     with taken_port() as number, in_time(request):
         codes, said = by_hand(3, number, "-m", "apps.gpt2", "--steps", 1, "--sample", 0)
@@ -179,7 +179,7 @@ def alone(tmp_path):
     return tmp_path / "alone.py"
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("launcher", ["mpich", *(pytest.param(name, marks=pytest.mark.full) for name in SLOW)])
 def test_a_rank_that_alone_refuses_its_flags_reports_and_ends_all(launcher, alone, request):
     command, env = (TORCHRUN, {}) if launcher == "torchrun" else mpirun(launcher, 3)
@@ -190,7 +190,7 @@ def test_a_rank_that_alone_refuses_its_flags_reports_and_ends_all(launcher, alon
     assert "step" not in done.stdout
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_a_rank_that_no_launcher_watches_ends_the_others_over_tcp(alone, request, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with in_time(request):

@@ -23,7 +23,7 @@ train()
 """
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("launcher", "moment"),
     [("mpich", "before"), ("mpich", "between"), pytest.param("openmpi", "between", marks=pytest.mark.full)],

@@ -220,6 +220,7 @@ def test_a_member_of_a_team_keeps_what_the_record_of_its_stage_says(recompute):
 TEAMS = ["data", "megatron", "c_attn=2.2.1,attn.c_proj=1.2.2,c_fc=4.1.1,mlp.c_proj=2.1.2,wte=2.1.2", "zero3", "summa"]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("layout", TEAMS)
 def test_of_a_member_autocast_keeps_the_copies_that_were_planned(layout, again):

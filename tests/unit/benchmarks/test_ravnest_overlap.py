@@ -5,7 +5,7 @@ import pytest
 from benchmarks.ravnest_overlap import Options, late, rounds, table
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_rounds_of_half_the_time_between_them_cost_at_most_a_twentieth(one_thread):
     found = rounds(Options(width=16, rate=0.4e6, steps=16))
     assert min(found["shares"]) >= 0.95
@@ -15,7 +15,7 @@ def test_rounds_of_half_the_time_between_them_cost_at_most_a_twentieth(one_threa
     assert said.count("the others lose 0.10, 0.20 s, at most 20.0% of it") == 2
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.timeout(300)
 def test_a_late_cluster_trains_when_its_bytes_are_there_and_costs_the_others_at_most_a_twentieth(one_thread):
     """What they lose is one drain and refill of the pipe: beside a transfer of 2.7 s."""

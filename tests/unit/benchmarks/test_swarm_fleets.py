@@ -17,7 +17,7 @@ from benchmarks.swarm_fleets import (
 )
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("speeds, trainers", [*((each, 1) for each in SPEEDS), (SPEEDS[-1], 2)])
 def test_shares_are_proportional_to_speeds(speeds, trainers):
     found = shares(speeds, trainers, rounds=30)
@@ -35,7 +35,7 @@ def test_a_mixed_fleet_does_nearly_what_its_parts_do():
     assert rate(slow + fast) >= 0.9 * (rate(slow) + rate(fast))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_a_sum_beside_the_next_step_costs_no_time():
     at_once = fleet_actors([[1.0] * 2] * 3, 6, 8e8, batch=24)
     late = replace(at_once, delayed=True)

@@ -15,7 +15,7 @@ def sizes():
     return [measure(members, WIDTH, TRAINERS) for members in (FEW, MANY)]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("event", ["join", "death"])
 @pytest.mark.parametrize("unit", ["messages", "bytes"])
 def test_a_member_that_joins_or_dies_costs_the_same_however_many_there_are_elsewhere(sizes, event, unit):

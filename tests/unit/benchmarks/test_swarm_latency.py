@@ -59,7 +59,7 @@ def test_a_flush_of_gpipe_waits_for_each_hop_there_and_back():
     assert flush_seconds(2, 4, work, LinkProfile(rate=1.0), tensor=10) == pytest.approx(4 * 10 + 1 + 1 + 4 * 10 + 2 + 2)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_latency_costs_the_swarm_little_where_gpipe_loses_much():
     row = cost("GPT-3", batch=240, queue=6, devices=(Work(0.105, 0.209), 886e3))
     assert row.kept and row.step < 2 * row.swarm + 12, row.line()

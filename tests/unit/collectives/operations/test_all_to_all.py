@@ -73,7 +73,7 @@ async def test_a_mebibyte_passes_through_windows_at_one_barrier(size):
     assert [group.shared.memory.epoch for group in groups] == [1] * size
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("who", "barriers"), [(range(4), 2), ([1], 15), ([], 14)])
 async def test_long_arrays_that_were_allocated_are_read_where_they_lie_and_others_not(who, barriers):
     """Some ranks send from memory of `allocate`; a part for this rank itself, and short ones, are never read so.

@@ -69,7 +69,7 @@ def test_a_wrong_key_ends_every_process_with_the_remedy(port):
     assert all("PIPELINED_KEY_FILE" in err for _, _, err in outcome)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_four_ranks_under_torchrun_connect():
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", RING, "tcp://"]
     done = launched(command, 100, env=SURROUNDINGS)
