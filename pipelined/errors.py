@@ -3,6 +3,7 @@
 import difflib
 import errno
 import math
+import os
 import re
 import sys
 import traceback
@@ -72,6 +73,13 @@ def guess(name: str, known: Iterable[str]) -> str:
     """A part of a remedy: `did you mean NAME? `, with the nearest of the known names; "" where none is near."""
     near = difflib.get_close_matches(name.lower(), sorted(known), 1)
     return f"did you mean {near[0]}? " if near else ""
+
+
+def path_of(given: str | os.PathLike[str]) -> Path:
+    """The path that a user gives; raises UsageError: it is none."""
+    if not isinstance(given, str | os.PathLike):
+        raise UsageError(f"{given!r} is no path of a file or directory; give a str or a pathlib.Path")
+    return Path(given)
 
 
 def require_number(name: str, value: object) -> None:

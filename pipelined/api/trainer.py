@@ -29,7 +29,7 @@ from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers
 from pipelined.api.rank import RankSession
 from pipelined.api.user_optimizer import OptimizerBuilder
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, path_of
 from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.checkpoint import require_kept
@@ -153,24 +153,24 @@ class LoopTrainer:
     def _state_dict(self) -> Future[State | None]:
         return self._call("state_dict", lambda rank: rank.state_dict())
 
-    def _save(self, directory: FilePath, keep: int) -> Future[Path]:
+    def _save(self, directory: Path, keep: int) -> Future[Path]:
         require_kept(keep)
 
         async def work(rank: RankSession) -> Path:
-            await rank.claim(Path(directory), rank.loaded)
-            return await rank.save(Path(directory), rank.done, keep)
+            await rank.claim(directory, rank.loaded)
+            return await rank.save(directory, rank.done, keep)
 
         return self._call("save", work)
 
-    def _load(self, path: FilePath) -> Future[int]:
+    def _load(self, path: Path) -> Future[int]:
         async def work(rank: RankSession) -> int:
-            self._done = await rank.load(Path(path))
+            self._done = await rank.load(path)
             return self._done
 
         return self._call("load", work)
 
-    def _export(self, path: FilePath) -> Future[None]:
-        return self._call("export", lambda rank: rank.export(Path(path)))
+    def _export(self, path: Path) -> Future[None]:
+        return self._call("export", lambda rank: rank.export(path))
 
 
 class Trainer(LoopTrainer):
@@ -230,21 +230,21 @@ class Trainer(LoopTrainer):
         Raises:
             UsageError: another run saves there, or its checkpoints are of a run that was not loaded here; `keep` < 1.
         """
-        return self._save(directory, keep).result()
+        return self._save(path_of(directory), keep).result()
 
     def load(self, path: FilePath) -> int:
         """Load a checkpoint, or the newest of a directory of checkpoints, saved by any arrangement of this model.
 
         Returns: the number of steps done, so that the loop can continue its data there.
         """
-        return self._load(path).result()
+        return self._load(path_of(path)).result()
 
     def export(self, path: FilePath) -> None:
         """Write the state of `state_dict` to a file, which `torch.load` reads on a machine without this package.
 
         Cost: memory on rank 0 for one whole tensor at a time, beside what it holds; `state_dict` needs the whole model.
         """
-        self._export(path).result()
+        self._export(path_of(path)).result()
 
     def close(self) -> None:
         """End the job in good order; every rank calls this, or leaves the `with` block."""
@@ -280,15 +280,15 @@ class AsyncTrainer(LoopTrainer):
 
     async def save(self, directory: FilePath, keep: int = 2) -> Path:
         """As `Trainer.save`."""
-        return await asyncio.wrap_future(self._save(directory, keep))
+        return await asyncio.wrap_future(self._save(path_of(directory), keep))
 
     async def load(self, path: FilePath) -> int:
         """As `Trainer.load`."""
-        return await asyncio.wrap_future(self._load(path))
+        return await asyncio.wrap_future(self._load(path_of(path)))
 
     async def export(self, path: FilePath) -> None:
         """As `Trainer.export`."""
-        await asyncio.wrap_future(self._export(path))
+        await asyncio.wrap_future(self._export(path_of(path)))
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._open)

@@ -1,7 +1,6 @@
 """One rank of `pipelined.train`, from its first step to its last: load, train, save, and export or gather the state."""
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from pipelined.actors.agree import require_equal
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.loop import Between, Loop, Saves
 from pipelined.api.rank import EQUALLY, ArrangedJob, RankSession
-from pipelined.errors import UsageError, require_switch, require_whole
+from pipelined.errors import UsageError, path_of, require_switch, require_whole
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.step_report import StepReport
 
@@ -85,9 +84,9 @@ class WholeRun:
     @classmethod
     def of_call(cls, arguments: Mapping[str, Any], *, job: ArrangedJob, feed: JobFeed, steps: int) -> "WholeRun":
         """The run of a job that the arguments of a public call describe, by name."""
-        same = ("save_every", "async_save", "keep", "report")
-        named: dict[str, Any] = {name: arguments[name] for name in same}
-        named |= {name: _path(arguments[name]) for name in ("checkpoint", "resume", "export")}
+        named = {name: arguments[name] for name in ("save_every", "async_save", "keep", "report")}
+        paths = {name: arguments[name] for name in ("checkpoint", "resume", "export")}
+        named |= {name: None if path is None else path_of(path) for name, path in paths.items()}
         return cls(job=job, feed=feed, steps=steps, **named)
 
     async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:
@@ -158,9 +157,3 @@ class _Reported(Between):
 
     async def drained(self, report: StepReport, stopped: bool) -> None:
         self.step(report)
-
-
-def _path(path: "str | os.PathLike[str] | None") -> Path | None:
-    if not isinstance(path, str | os.PathLike | None):
-        raise UsageError(f"{path!r} is no path of a file or directory; give a str or a pathlib.Path")
-    return None if path is None else Path(path)

@@ -43,7 +43,7 @@ class SimulatedJob:
             fact = f"costs for another number of stages (costs: {len(self.workload.stages)}, depth: {self.plan.depth})"
             raise UsageError(f"{fact}; give each stage its own")
         try:
-            for name in names_in(self.all_reduce) - {AUTO}:
+            for name in names_in(str(self.all_reduce)) - {AUTO}:
                 ALL_REDUCE.forms(name)
         except ValueError as error:
             raise UsageError(str(error)) from error

@@ -90,7 +90,7 @@ def link_of(what: str, costs: Mapping[str, float]) -> Links:
     Raises:
         UsageError: an unknown name, or a number that is no cost.
     """
-    require_mapping(what, costs)
+    require_mapping(what, costs, "{'alpha': 1e-5}")
     require_names(what, costs, LINK)
     for name, cost in costs.items():
         require_number(f"`{what}=`: {name}", cost)

@@ -163,6 +163,8 @@ def prove(
     name = name_of(schedule)
     found, priced = find(name), costs_of(costs or {})
     shape = replace(shape_of(name, depth, microbatches, knobs), steps=steps)
+    if any(len(each_of(each)) not in (1, shape.depth) for each in (costs or {}).values()):
+        raise UsageError(f"`costs=` needs one number for each cost, or one for each stage (depth: {shape.depth})")
     require_possible({"depth": shape.depth, "microbatches in all steps": shape.microbatches * steps})
     program = record(found, shape, priced)
     check(program, mailbox=mailbox, blocking_sums=blocking_sums, budget=budget)

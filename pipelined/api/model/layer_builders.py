@@ -108,8 +108,7 @@ def build_layer(number: int, builder: LayerBuilder) -> nn.Module:
         raise ModelError(f"{fact}; let its callable return an nn.Module")
     for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
         if is_lazy(tensor):
-            fact = f"{name} of layer {number} ({type(layer).__name__}) has no shape before the layer has run"
-            raise ModelError(f"{fact}; build it with its sizes, as torch.nn.Linear(64, 64) in place of LazyLinear(64)")
+            raise ModelError(f"{name} of layer {number} has no shape before it has run; give sizes, as nn.Linear(8, 8)")
     return layer
 
 

@@ -119,7 +119,7 @@ REFUSED = {
     "a layer without a size": (
         [lambda: nn.LazyLinear(WIDTH), *four],
         {},
-        r"weight of layer 0 \(LazyLinear\) has no shape before the layer has run; build it with its sizes",
+        r"weight of layer 0 has no shape before it has run; give sizes, as nn.Linear\(8, 8\)",
     ),
     "a batch without rows": (four, {"given": batches(0, 0)}, "inputs of .* is not made of tensors with rows"),
     "a batch that is no pair": (four, {"given": [torch.ones(16, 8)]}, "not a pair .inputs, targets."),
@@ -268,6 +268,14 @@ def test_a_layer_in_place_of_a_row_is_refused():
 def test_a_trainer_refuses_what_is_no_plan():
     with pytest.raises(pp.UsageError, match=r"plan is 'gpipe', which is no plan; give a pipelined\.Plan, or"):
         pp.Trainer(four, "gpipe", loss=nn.functional.mse_loss, optimizer=adam)
+
+
+@pytest.mark.parametrize("call", ["save", "load", "export"])
+def test_a_trainer_refuses_what_is_no_path_and_goes_on(call):
+    with pp.Trainer(four, PLAN, loss=nn.functional.mse_loss, optimizer=adam, dtype=torch.float64) as trainer:
+        with pytest.raises(pp.UsageError, match=r"^3 is no path of a file or directory; give a str or a pathlib\.Path"):
+            getattr(trainer, call)(3)
+        assert trainer.step(batches()[0]).loss > 0
 
 
 def test_an_async_trainer_that_is_not_open_says_how_to_open_it():

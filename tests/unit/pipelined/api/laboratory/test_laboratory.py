@@ -160,3 +160,9 @@ def test_a_value_of_another_type_is_refused_with_a_remedy(call, settings, fact):
 def test_a_proof_of_too_many_steps_is_refused():
     with pytest.raises(pp.UsageError, match="microbatches in all steps is 4000000000 and can be 65536 at most"):
         pp.prove("pipedream", depth=4, microbatches=4, steps=10**9)
+
+
+def test_a_proof_takes_one_cost_for_each_stage_and_no_more():
+    """The third cost of two stages was left out in silence."""
+    with pytest.raises(pp.UsageError, match=r"one number for each cost, or one for each stage \(depth: 2\)"):
+        pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1.0, 2.0, 3.0]})
