@@ -45,7 +45,7 @@ def test_backups_train_beside_their_places_and_change_no_bit():
     assert len(clusters.backups) == 3
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.FREEZE, Fault.CUT_OFF])
 @pytest.mark.parametrize("phase", Phase)
 def test_nothing_is_lost_with_a_node_that_has_a_backup(fault, phase):
@@ -101,7 +101,7 @@ def test_a_restart_of_train_forgets_no_loss_and_counts_none_twice():
     assert {name: times for name, (times, _) in story.view.losses.names.items()} == {died[0]: 1}
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("overlapped", [True, False])
 def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_all_clusters(tmp_path, overlapped):
     """The other one had, and began to train; it waited for its backup, which trained nothing, for ever."""
@@ -223,7 +223,7 @@ def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_f
     assert told.ends == [f"average {replayed(training, orders)[0]}"]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("room", [2, 3])
 def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slow_line(monkeypatch, room):
     """The state comes in many small messages, each after the reply to the one before; the place waits meanwhile."""

@@ -44,7 +44,7 @@ async def held(end, job, order):
         return kept.peak_versions + state["gradients"] + state["optimizer"] + kept.peak_bytes
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("weights", ["kept", "newest"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", BYTES)

@@ -80,7 +80,7 @@ def trained_on(told, orders, training, *, steps_again=False):
     assert any(len(losses) > 1 for losses in told.shown.values()) == steps_again, told.told
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("kind", TRAININGS)
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("backups", [0, 3])
@@ -103,7 +103,7 @@ def test_the_next_round_has_the_bits_of_clusters_that_trained_apart_meanwhile(mo
     assert all(len(losses) == 1 for losses in story.shown.values())
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("kind", TRAININGS)
 @pytest.mark.parametrize(("change", "fact"), [
     (lambda data: data[:-4], "its slice has another length"),
@@ -121,7 +121,7 @@ def test_a_slice_that_arrives_spoiled_ends_its_round_and_all_train_on(
     trained_on(told, orders, TRAININGS[kind])
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("kind", TRAININGS)
 @pytest.mark.parametrize("backups", [0, 3])
 def test_the_cluster_that_spoils_the_last_round_leaves_and_its_steps_are_trained_again(
@@ -134,7 +134,7 @@ def test_the_cluster_that_spoils_the_last_round_leaves_and_its_steps_are_trained
     trained_on(told, orders, TRAININGS[kind], steps_again=True)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("kind", TRAININGS)
 @pytest.mark.parametrize("spoils", ["snapshot", "moments", "chunk"])
 def test_a_late_cluster_leaves_where_its_opening_round_is_refused_and_another_is_formed(
@@ -173,7 +173,7 @@ def spoil_state(patch, left, how):
     patch.setattr(RpcTransport, "send", sent)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("how", "fact"),
     [

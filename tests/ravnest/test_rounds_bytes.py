@@ -26,6 +26,7 @@ def is_low(ratios):
     return min(ratios) < 0.98
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("blocking", [False, True])
 def test_two_clusters_hold_the_copies_of_a_round_and_the_first_one_what_it_saves(tmp_path, blocking):
     saving = SlowSaveSettings(DiskStore(tmp_path, MODEL.identity()), 1, "run")
@@ -39,7 +40,7 @@ def test_two_clusters_hold_the_copies_of_a_round_and_the_first_one_what_it_saves
     assert is_low(story.ratios(clusters, 1)), "a round"
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("blocking", [False, True])
 def test_a_cluster_that_becomes_the_first_holds_what_it_saves(tmp_path, blocking):
     """So every cluster is planned with room for it: the second one saves when the first is lost."""
@@ -87,7 +88,7 @@ def test_clusters_that_go_on_hold_no_older_stage_and_the_first_one_the_moments_f
     assert is_low(story.ratios(clusters, 0, rounds=True)), "the moments"
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("lost_stage", [0, 1])
 @pytest.mark.parametrize("blocking", [False, True])
 def test_clusters_that_go_on_hold_nothing_of_a_round_in_which_another_cluster_was_lost(tmp_path, blocking, lost_stage):

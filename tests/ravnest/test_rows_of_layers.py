@@ -79,7 +79,7 @@ def training(microbatches=1, overlapped=True, dtype=torch.float32):
     return replace(base, model=model, feed=Draws(dtype), microbatch_size=ROWS, overlapped=overlapped)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("microbatches, overlapped", [(1, True), (2, True), (2, False)])
 def test_two_clusters_of_three_stages_hold_what_two_plain_loops_hold_to_the_bit(tmp_path, microbatches, overlapped):
     """Parameters and running statistics of each round and of the end; one microbatch is alive."""

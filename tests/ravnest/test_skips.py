@@ -56,6 +56,7 @@ LINKS = [(0, 1), (1, 2), (2, 3), (0, 3)]
 """Between neighbours, and between the two ends of the skip."""
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("ahead", [1, 4])
 def test_a_node_between_neither_receives_nor_sends_what_it_does_not_read(ahead):
     story = Counted(ahead=ahead)
@@ -63,6 +64,7 @@ def test_a_node_between_neither_receives_nor_sends_what_it_does_not_read(ahead):
     assert story.bytes == {link: STEPS * TENSOR for a, b in LINKS for link in ((a, b), (b, a))}
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("ahead", [1, 4, 6])
 def test_as_many_wait_where_it_is_read_as_are_alive_where_it_is_given(ahead):
     story = Counted(ahead=ahead, delay=0.2)
@@ -84,7 +86,7 @@ def test_losses_and_parameters_are_those_of_a_loop_to_the_bit(dtype):
     assert_plain(story)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.FREEZE, Fault.CUT_OFF])
 @pytest.mark.parametrize("moment", [0.1, 0.5])
 def test_a_node_between_that_leaves_beside_its_backup_changes_no_bit(fault, moment):
@@ -102,7 +104,7 @@ def test_a_cluster_that_loses_a_node_between_trains_again_with_the_same_bits(fau
     assert_plain(story)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("ahead", [2, 4])
 def test_with_several_microbatches_alive_the_replay_has_the_same_bits(tmp_path, ahead):
     job = training(microbatches=2)

@@ -21,13 +21,14 @@ def happens(fault, phase, seconds):
     return story
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("fault", Fault)
 def test_the_average_has_the_bits_of_clusters_that_nothing_befell(fault, phase):
     happens(fault, phase, 2.5 * LEASE_S)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.LOSE])
 @pytest.mark.parametrize("phase", [Phase.OPENING, Phase.TRAINING, Phase.ROUND])
 def test_when_a_node_dies_the_other_cluster_trains_on(fault, phase):
@@ -54,6 +55,7 @@ def test_nodes_of_a_lost_cluster_form_a_late_one_and_all_steps_count_once():
     assert {cluster for clusters, cluster, _ in story.seen if clusters == number} == {0, 1}
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("steps", [39, 40])
 def test_late_clusters_and_the_others_count_by_the_microbatches_that_they_trained(steps):
     """The average at the end has the bits of plain loops weighed by hand; see `plain_loops.weights_of`."""
