@@ -79,6 +79,11 @@ class SavedStages(Record):
         return [SavedStage(*entry) for entry in self.saved]
 
 
+def of_run(run: str, saved: Iterable[SavedStage]) -> list[SavedStage]:
+    """Those that a run of this name saved."""
+    return [each for each in saved if each.version.run == run]
+
+
 def whole_steps(saved: Iterable[SavedStage]) -> list[SavedStage]:
     """The steps at which every stage was saved in one lineage, as entries of stage 0."""
     stages: dict[tuple[int, str, int], set[int]] = {}

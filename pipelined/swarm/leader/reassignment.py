@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
 from pipelined.directory.membership.view import NoLongerValid
-from pipelined.state.versions import SavedStage, common_step
+from pipelined.state.versions import SavedStage, common_step, of_run
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records.members import STAY, Phase
 from pipelined.swarm.records.view import SwarmView
@@ -222,9 +222,8 @@ class EmergencyReassignment:
             return self._is_draining(stage)
         if self._view.version.is_untrained:
             return True
-        run = self._view.version.run
         saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
-        return common_step(saved for saved in saved_stages if saved.version.run == run) is not None
+        return common_step(of_run(self._view.version.run, saved_stages)) is not None
 
     def _is_draining(self, stage: int) -> bool:
         return any(peer.phase == Phase.DRAINING for peer in self._view.serving(stage))

@@ -1,6 +1,7 @@
 """A wait that lasts is told, and its end; one that is over in a moment is not."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.progress import MOMENT_S, reported_wait
 from pipelined.directory import Change, Entry
+from pipelined.state.versions import SavedStages
 from pipelined.swarm.config import Rules
 from pipelined.swarm.process.logs import WaitLog
 from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
@@ -43,6 +45,25 @@ def test_what_a_swarm_waits_for(head, leader, trains, served, why):
         view.apply(name, entry)
     assert waits_for(view) == why
     assert waits_for(view, over=True) == ""
+
+
+@pytest.mark.parametrize(
+    "saved, why",
+    [
+        ([], "a peer that has the state of stage 1, or a saved step of all stages (saved: nothing)"),
+        ([(2, 0, 2, "run-a")], "a peer that has the state of stage 1, or a saved step of all stages (saved: steps 2"),
+        ([(2, 0, 2, "run-a"), (2, 1, 2, "run-a")], "a peer of stage 1"),
+        ([(2, 0, 2, "other-a"), (2, 1, 2, "other-a")], "a peer that has the state of stage 1, or a saved step"),
+    ],
+)
+def test_a_stage_of_which_the_state_is_lost_is_not_said_to_wait_for_any_peer(saved, why):
+    """As after the death of a stage's last peer, also where a new peer joins it; `EmergencyReassignment` acts alike."""
+    view = SettableView(None, None)
+    view.head, view.leader = replace(HEAD, step=3, lineage="run-b"), LEADER
+    view.trainers, view.saved = {"t": None}, {"p0": SavedStages([[*each] for each in saved])}
+    for name, entry in (serving(0) | serving(1, Phase.JOINING)).items():
+        view.apply(name, entry)
+    assert waits_for(view).startswith(why)
 
 
 async def told(*news):

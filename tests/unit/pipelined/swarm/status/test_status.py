@@ -104,8 +104,9 @@ def test_a_swarms_speed_is_that_of_all_trainers_that_answer():
 
 
 def test_the_last_step_is_evaluated_and_then_nothing_is_waited_for():
-    assert seen(at(3))["waits_for"] == "a peer of stage 0, 1"
-    assert seen(at(5, evaluated=4))["waits_for"] == "a peer of stage 0, 1", "no peer can evaluate it"
+    lost = "a peer that has the state of stage 0, 1, or a saved step of all stages (saved: nothing)"
+    assert seen(at(3))["waits_for"] == lost
+    assert seen(at(5, evaluated=4))["waits_for"] == lost, "no peer can evaluate it"
     assert seen(at(5, evaluated=5))["waits_for"] == ""
 
 
