@@ -110,8 +110,8 @@ def saved_steps(saved: Iterable[SavedStage]) -> str:
     for entry in stages_saved:
         lineages.setdefault(entry.step, set()).add(entry.lineage)
     for entry in stages_saved:
-        several = len(lineages[entry.step]) > 1
-        steps[entry.stages, entry.stage].append(f"{entry.step} ({entry.lineage[-4:]})" if several else f"{entry.step}")
+        end = f" ({entry.lineage.rpartition('-')[2][-4:]})" if len(lineages[entry.step]) > 1 else ""
+        steps[entry.stages, entry.stage].append(f"{entry.step}{end}")
     alike: dict[tuple[int, str], list[str]] = {}
     for (count, stage), listed in sorted(steps.items()):
         alike.setdefault((count, ", ".join(listed)), []).append(str(stage))

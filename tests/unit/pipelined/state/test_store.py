@@ -74,6 +74,7 @@ def test_a_model_that_cannot_be_read_whole_is_refused_with_the_steps_of_each_sta
         ([], ""),
         ([(5, 0, 3, "a"), (9, 0, 3, "b"), (9, 1, 3, "b"), (5, 1, 3, "a")], "steps 5, 9: stage 0, 1; no step: stage 2"),
         ([(10, 0, 2, "run-aaaa"), (10, 1, 2, "run-bbbb")], "steps 10 (aaaa): stage 0; steps 10 (bbbb): stage 1"),
+        ([(10, 0, 1, "c0-14"), (10, 0, 1, "c0-1")], "steps 10 (1), 10 (14): stage 0"),
         ([(5, 0, 1, "a"), (9, 1, 2, "b")], "steps 5: stage 0 of 1; no step: stage 0 of 2; steps 9: stage 1 of 2"),
     ],
 )
