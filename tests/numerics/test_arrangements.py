@@ -35,7 +35,7 @@ def together(case, world=local.world):
 SAMPLE = sampled(every=14)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("case", SAMPLE)
 def test_an_arrangement_gives_the_numbers_of_one_process(case):
     expected = plain(case)
@@ -43,7 +43,7 @@ def test_an_arrangement_gives_the_numbers_of_one_process(case):
         assert_same(expected, outcome)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("case", sampled(every=86, ranks=range(1, 9)))
 def test_an_arrangement_gives_the_numbers_of_one_process_over_tcp(case):
     expected = plain(case)
@@ -56,6 +56,7 @@ def test_every_synchronous_schedule_is_compared_in_every_run():
     assert compared >= {name for name in known() if find(name).stage_map(Shape(2, 2)).updates.flushes}
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("later", [0, 1])
 def test_a_schedule_that_sums_its_own_gradients_gives_the_numbers_of_one_process(tmp_path, later):
     """Chimera as a table, with each sum right after its last gradient or one instruction later, in two groups."""

@@ -20,13 +20,13 @@ def losses(case, codec, steps=range(5)):
     return first
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("case", [ONE, *CASES], ids=lambda case: case.schedule)
 def test_a_lossless_codec_leaves_every_loss_as_it_was(case):
     assert losses(case, "zstd") == losses(case, "none")
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("codec", ["blockwise8", "fp16", "bf16"])
 def test_a_lossy_codec_learns_one_batch_nearly_as_well(codec):
     plain, coded = (losses(ONE, name, steps=[1] * 25) for name in ("none", codec))

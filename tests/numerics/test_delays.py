@@ -54,7 +54,7 @@ def name(case):
     return f"{case.schedule}-D{case.depth}-W{case.width}-N{case.microbatches}"
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_a_segment_gives_the_numbers_of_the_delayed_recurrence(case):
     version = double_buffered(case.microbatches) if "2bw" in case.schedule else pipedream(case.depth)
@@ -94,7 +94,7 @@ def versions_met(case, events):
     return met
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("width", [1, 2])
 def test_async_1f1b_applies_the_very_delays_that_it_measures(width):
     """But for the tied embedding: its delay depends on the microbatch's number alone."""
@@ -115,6 +115,7 @@ def test_async_1f1b_applies_the_very_delays_that_it_measures(width):
         assert_same(expected, outcome)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw", "async_1f1b"])
 def test_holders_of_a_tied_embedding_stay_equal_to_the_bit(schedule):
     case = Case(schedule, 3, 2, 3)
@@ -144,6 +145,7 @@ def test_going_on_from_a_checkpoint_is_bit_for_bit(schedule, tmp_path):
             assert all(torch.equal(value, other.state[parameter][field]) for field, value in fields.items())
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("schedule", ["pipedream", "async_1f1b", "table"])
 def test_all_ranks_end_a_segment_at_the_same_step_if_one_has_to_stop(schedule, tmp_path):
     if schedule == "table":

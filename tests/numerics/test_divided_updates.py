@@ -41,12 +41,14 @@ async def losses_norms_and_digest(trainer, transport):
     return [(r.loss, r.grad_norm) for r in reports], await model_digest(transport, trainer.local)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("case", TWO_HOLDERS, ids=str)
 def test_two_holders_train_to_the_bits_of_undivided_updates(case):
     expected = on_every_rank(case, losses_and_digest, all_reduce="ring")
     assert on_every_rank(case, losses_and_digest, all_reduce="ring", shard_optimizer=True) == expected
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("case", MORE_HOLDERS, ids=str)
 def test_more_holders_train_as_the_plain_loop(case):
     expected = plain(case, steps=3)

@@ -48,7 +48,7 @@ ARRANGEMENTS = [("gpipe", 1, 4), ("one_f_one_b", 4, 2), ("chimera", 4, 2), ("chi
 MORE = [("gpipe", 3, 1), ("interleaved", 2, 1), ("chimera", 4, 1, 4), ("dualpipe", 4, 1), ("zb_v", 2, 1)]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     "arrangement",
     [*ARRANGEMENTS, *(pytest.param(one, marks=pytest.mark.full) for one in MORE)],

@@ -108,7 +108,7 @@ def require_equal(name, schedule, depth, width, **more):
         torch.testing.assert_close(value, state[path], rtol=0, atol=1e-10)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", ["resnet", "llama"])
 @pytest.mark.parametrize(
     ("schedule", "depth", "width"),

@@ -61,6 +61,7 @@ def losses(rows):
     return [row["loss"] for row in rows]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("flags", "numerics"), SAME.items(), ids=SAME)
 def test_a_flag_of_memory_reaches_the_run_and_changes_no_bit_of_a_loss(trained, flags, numerics):
     rows, found = trained(flags)

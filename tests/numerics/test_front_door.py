@@ -192,7 +192,7 @@ def require_equal(done, expected, tolerance=1e-12):
         torch.testing.assert_close(value, state[name], rtol=0, atol=tolerance)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("schedule", "depth", "width"), list(itertools.product(SCHEDULES, (2, 4), (1, 2))))
 def test_any_schedule_trains_as_a_plain_loop_does(schedule, depth, width):
     done = trained(schedule=schedule, depth=depth, width=width, microbatches=4)
@@ -234,7 +234,7 @@ def marked(layers):
     return lambda: [pp.recomputed(layer) if number % 2 == 0 else layer for number, layer in enumerate(layers())]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("schedule", "layers"),
     [
@@ -253,7 +253,7 @@ def test_marked_layers_are_recomputed_with_the_bits_of_those_that_are_not(schedu
         assert torch.equal(value, done.state_dict()[name]), name
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("schedule", "more"),
     [("gpipe", {}), ("chimera", {"recompute": True}), ("zb_h1", {}), ("zb_h1", {"recompute": True}), ("chimera_w", {})],
@@ -263,7 +263,7 @@ def test_dicts_of_tensors_between_stages_train_as_a_plain_loop_does(schedule, mo
     require_equal(done, plain(4, layers=u_net))
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("schedule", "depth", "width", "recompute"),
     [
@@ -317,6 +317,7 @@ def test_a_loss_that_cannot_train_is_refused(loss, schedule, message, capfd):
     assert re.search(message, capfd.readouterr().err)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("initial", ["ordered", "keyed"])
 @pytest.mark.parametrize(("schedule", "depth"), [("one_f_one_b", 4), ("chimera", 2), ("zb_h1", 4)])
 def test_tied_layers_have_one_parameter_however_they_are_built(initial, schedule, depth):
@@ -389,7 +390,7 @@ def test_a_schedule_without_a_flush_trains_the_first_step_of_a_plain_loop(schedu
     assert done.losses[0] == pytest.approx(first, rel=0, abs=0.1)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
 @pytest.mark.parametrize(
     ("schedule", "depth", "recompute"),

@@ -43,7 +43,7 @@ def answering(monkeypatch):
     return lambda answer: monkeypatch.setattr(TrainWorker, "_arrived", lambda self, *at: answer())
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_bits_are_the_same_whatever_the_timing_and_an_order_can_be_replayed(answering, tmp_path):
     seeded = random.Random(1)
     runs = []

@@ -60,7 +60,7 @@ def others(unsteady, case, path):
         yield train(case, path)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("width", [1, 2])
 def test_an_order_is_replayed_to_the_last_bit_with_its_delays(unsteady, tmp_path, width):
     case = Case("async_1f1b", 3, width, 3, dropout=0.2)

@@ -40,7 +40,7 @@ CASES = [
 ]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("case", "all_reduce", "numerics"), CASES, ids=str)
 def test_a_step_sends_what_was_planned(case, all_reduce, numerics):
     plan, ids = case.plan, torch.empty(case.plan.rows, SEQUENCE, dtype=torch.int64)
@@ -62,7 +62,7 @@ def test_a_step_sends_what_was_planned(case, all_reduce, numerics):
     assert sent == planned if plan.flushes else 0.95 * planned < sent <= planned
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(("layout", "nodes"), [("mixed", (0, 0, 0, 0)), (EACH, (0, 0, 2, 2))], ids=str)
 def test_moves_through_shared_memory_are_planned_to_send_nothing(layout, nodes):
     """A team of four ranks on one node, or on two: then moves of ranks of both nodes send what they send by rings."""
@@ -96,7 +96,7 @@ ROWS_OF_LAYERS = [
 ]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("layers", "plan", "numerics"), ROWS_OF_LAYERS, ids=lambda value: getattr(value, "__name__", None)
 )

@@ -37,7 +37,7 @@ def in_process(job, orders):
         return runner.run(everyone())[0]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("ahead", [None, 5])
 def test_a_cluster_over_endpoints_has_the_losses_of_the_pipeline_in_one_process(tmp_path, dtype, ahead):

@@ -110,7 +110,7 @@ def test_the_layers_elements_are_those_of_the_whole_model():
     )
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("steps", "codec"), [(6, "none"), (5, "none"), (5, "blockwise8")])
 def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by_hand(steps, codec):
     """One microbatch alive on each stage, so that the order of work is the same in every run."""

@@ -44,7 +44,7 @@ FLUSHED = [
 ]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("cases", [FLUSHED, FLUSHED[::-1]], ids=["1F1B to ZB-V", "ZB-V to 1F1B"])
 def test_schedules_with_a_flush_follow_one_another_as_one_process(cases, tmp_path):
     steps = range(2), range(2, 3), range(3, STEPS)

@@ -111,7 +111,7 @@ CASES = [
 ]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(("schedule", "more"), CASES)
 def test_it_changes_no_bit_and_sends_the_tensor_once_each_way(schedule, more):
     straight, along = (train(OVER_TWO, schedule=schedule, depth=4, **more) for train in (trained, passed_along))

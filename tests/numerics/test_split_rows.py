@@ -152,7 +152,7 @@ def require_equal(done, expected):
     require_equal_states(done, (done.losses, expected[1]), 1e-10)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("layers", "tensor", "more"),
     [

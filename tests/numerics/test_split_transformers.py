@@ -74,7 +74,7 @@ FACTORS = (
 FACTORS += ",4.self_attn.out_proj=2.2.1,5.in_proj=4.1.1,5.out_proj=2.1.2,6.in_proj=1.2.2"
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("layers", "tensor", "more"),
     [
@@ -106,7 +106,7 @@ LOSSES[encoders] = nn.functional.mse_loss
 TOKENS.add(encoders)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("more", [{}, {"depth": 2, "schedule": "zb_h1", "shard_optimizer": True}], ids=str)
 def test_a_stack_of_layers_is_split_layer_by_layer(more, capfd):
     require_equal(split(encoders, tensor=2, microbatches=2, **more), looped(encoders, 2))

@@ -20,7 +20,7 @@ class Tokens:
         return self.inputs(step, microbatch).roll(-1, 1)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("schedule", "depth", "width"),
     [("gpipe", 2, 2), ("one_f_one_b", 4, 1), ("chimera", 4, 2), ("zb_h1", 2, 1), ("chimera_w", 4, 1)],

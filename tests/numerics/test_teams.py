@@ -28,13 +28,13 @@ def worst(found, expected):
     return float((found.reshape(expected.shape) - expected).abs().max() / expected.abs().max())
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("case", parametrised())
 def test_teams_train_as_the_plain_loop(case):
     require_plain(case, 5)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     "nodes", [(0, 0, 0, 0, 4, 4, 4, 4), (0, 0, 0, 3, 3, 3, 3, 3), (0, 1, 0, 1, 0, 1, 0, 1)], ids=str
 )
@@ -100,7 +100,7 @@ def test_teams_evaluate_and_sample_as_one_rank(team, monkeypatch):
     assert sorted(computed) == [1] * 6 * team.tensor + [SEQUENCE] * 4 * team.tensor
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_team_in_half_precision_trains_as_one_rank_in_it(dtype):
     team = TeamCase("zb_h1", 2, 1, 2, layout="mixed")

@@ -23,7 +23,7 @@ THREES = TeamCase("gpipe", 1, 2, 2, tensor=3, layout="mixed", dropout=0.2)
 STORED = TeamCase("gpipe", 1, 2, 2, tensor=2, layout="data+zero3", dropout=0.2)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("cases", [(ALONE, TEAMS, THREES), (THREES, TEAMS, ALONE)], ids=["1, 2, 3", "3, 2, 1"])
 def test_teams_of_any_size_follow_one_another_as_one_process(cases, tmp_path):
     expected, losses = plain(ALONE, STEPS), []
