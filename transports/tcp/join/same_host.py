@@ -119,15 +119,13 @@ def connect_unix(offer: Any) -> socket.socket | None:
                 return None
         case _:
             raise WireError("invalid offer of a Unix socket; install one release on every rank")
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with suppress(OSError, ValueError), ExitStack() as opened:
+        sock = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         make_nonblocking(sock).connect(name)
         if same_user(sock):
             sock.sendall(nonce)
+            opened.pop_all()
             return sock
-    except (OSError, ValueError):
-        pass
-    sock.close()
     return None
 
 

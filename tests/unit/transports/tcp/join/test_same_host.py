@@ -66,12 +66,13 @@ def test_where_there_are_no_such_names_all_stay_with_tcp(monkeypatch):
     assert run(talk("aaa")) == [{1: INET, 2: INET}, {0: INET, 2: INET}, {0: INET, 1: INET}]
 
 
-def test_without_a_free_descriptor_there_is_no_listener(monkeypatch):
-    def fail(*_):
-        raise OSError(errno.EMFILE, "Too many open files")
+def out_of_files(*_):
+    raise OSError(errno.EMFILE, "Too many open files")
 
+
+def test_without_a_free_descriptor_there_is_no_listener(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(same_host.socket, "socket", fail)
+        patch.setattr(same_host.socket, "socket", out_of_files)
         listener = open_listener("\0without-a-descriptor")
     assert listener is None
 
@@ -132,6 +133,14 @@ NONCE = bytes(NONCE_BYTES)
 def test_a_control_message_that_names_no_socket_is_refused(told):
     with pytest.raises(WireError, match="invalid offer of a Unix socket"):
         connect_unix(told)
+
+
+def test_a_rank_without_a_descriptor_for_an_offer_keeps_tcp(monkeypatch):
+    """That ended its job, while the rank that offers went on without a listener."""
+    offer = ["\0without-a-descriptor", NONCE, same_host.user_namespace()]
+    with monkeypatch.context() as patch:
+        patch.setattr(same_host.socket, "socket", out_of_files)
+        assert connect_unix(offer) is None
 
 
 def test_a_silent_rank_is_reported_with_the_seconds_waited():
