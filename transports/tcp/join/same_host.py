@@ -194,16 +194,13 @@ async def upgrade_local_peers(config: TcpConfig, peers: PeerSockets) -> int:
     """
     here = {rank: sock for rank, sock in peers.items() if peers.nodes[rank] == peers.nodes[config.rank]}
     try:
-        async with asyncio.timeout(config.wait):
+        async with asyncio.timeout(config.wait) as limit:
             cores = await count_cores_together(here.values())
             if config.unix:
                 peers.update(await upgrade_to_unix(config.rank, here))
-    except TimeoutError as error:
-        raise _left(f"no reply within {config.wait:g} s") from error
-    except (TransportError, OSError) as error:
-        raise _left(error) from error
+    except (TransportError, OSError, TimeoutError) as error:
+        why = f"no reply within {config.wait:g} s" if limit.expired() else error
+        raise RendezvousError(
+            f"a rank on this machine disconnected during start-up ({why}); see its own message"
+        ) from error
     return cores
-
-
-def _left(why: object) -> RendezvousError:
-    return RendezvousError(f"a rank on this machine disconnected during start-up ({why}); see its own message")
