@@ -193,14 +193,6 @@ class Transport(ABC):
     def set_computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
         """Hint that the local device is busy (poll rarely) or idle (poll often)."""
 
-    def _die(self, reason: str) -> None:
-        """For tests alone: end as a rank does when its process is killed; see `tests.conformance.worlds.kill`.
-
-        Raises:
-            TypeError: each rank has a process of its own.
-        """
-        raise TypeError(f"a rank of {type(self).__name__} dies with its process; kill that")
-
     def last_key(self, peer: int) -> Key | None:
         """The key of the last message that arrived from this peer, for the report of a lost peer."""
         return None

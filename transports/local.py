@@ -143,13 +143,6 @@ class LocalTransport(Transport):
     def _others(self) -> list["LocalTransport"]:
         return [other for other in self._ranks if other is not self]
 
-    def _die(self, reason: str) -> None:
-        self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
-        for other in self._others():
-            other._messages.drop(self.rank)
-            other._buffers.drop(self.rank)
-            other._lose(PeerLost(self.rank, reason))
-
     def _lose(self, error: PeerLost) -> None:
         """Fail all receives from, and pending sends to, the lost rank; messages that arrived before stay available."""
         self._inboxes.lose(error)

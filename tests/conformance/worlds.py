@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from tests.conformance.nodes import LocalRankOnNode
 from transports.aio.nursery import Nursery
 from transports.base import Transport
+from transports.emulation.transport import SlowTransport
+from transports.errors import Closed, PeerLost
 from transports.local import LocalTransport, world
+from transports.rpc.virtual.endpoint import VirtualEndpoint
 from transports.rpc.virtual.network import VirtualNetwork
 from transports.rpc.world import RpcTransport, Worlds
+from transports.stream.connection import Ending
 from transports.stream.sockets import SocketAddress, listen
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig, this_machine
@@ -85,4 +89,21 @@ def kill(end: Transport, reason: str = "it was killed") -> None:
     Raises:
         TypeError: ranks of this transport are processes; kill the process instead.
     """
-    end._die(reason)
+    dead = Closed(f"rank {end.rank} is dead: {reason}")
+    match end:
+        case SlowTransport():
+            kill(end._inner, reason)
+            end._end(dead)
+        case LocalTransport():
+            end._finish(dead)
+            for other in end._others():
+                other._messages.drop(end.rank)
+                other._buffers.drop(end.rank)
+                other._lose(PeerLost(end.rank, reason))
+        case TcpTransport():
+            end._peers.end(Ending.DROP, dead)
+        case RpcTransport() if isinstance(end._peers.endpoint, VirtualEndpoint):
+            end._peers.end(dead)
+            end._peers.endpoint.kill()
+        case _:
+            raise TypeError(f"a rank of {type(end).__name__} dies with its process; kill that")

@@ -149,10 +149,6 @@ class SlowTransport(Transport):
         elif isinstance(error, (PeerAborted, Closed)):
             self._end(error)
 
-    def _die(self, reason: str) -> None:
-        self._inner._die(reason)
-        self._end(Closed(f"rank {self.rank} is dead: {reason}"))
-
     def _end(self, error: TransportError) -> None:
         self._state.end_with(error)
         for sender in self._senders.values():

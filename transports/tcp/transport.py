@@ -176,9 +176,6 @@ class TcpTransport(Transport):
         self._peers.end(Ending.CLOSE, Closed(f"rank {self.rank} is closed"), encode(TcpKind.GOODBYE))
         await self._peers.wait_closed(CLOSE_S)
 
-    def _die(self, reason: str) -> None:
-        self._peers.end(Ending.DROP, Closed(f"rank {self.rank} is dead: {reason}"))
-
     async def _take(
         self, mailbox: Mailbox[Item], peer: int | None, key: Key, memory: ReceiveMemory[Any]
     ) -> Arrival[Item]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transports.base import Message, Transport
-from transports.errors import Closed, SizeMismatch
+from transports.errors import SizeMismatch
 from transports.inboxes import fit_or_put_back
 from transports.rpc.world.notes import BufferNote, MessageNote
 from transports.rpc.world.peers import WorldPeers
@@ -77,12 +77,6 @@ class RpcTransport(Transport):
 
     async def close(self) -> None:
         await self._peers.close()
-
-    def _die(self, reason: str) -> None:
-        if (kill := getattr(self._peers.endpoint, "kill", None)) is None:  # one of sockets
-            return super()._die(reason)
-        self._peers.end(Closed(f"rank {self.rank} is dead: {reason}"))
-        kill()
 
 
 class RankHolder:
