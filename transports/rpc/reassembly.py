@@ -40,18 +40,20 @@ class DiscardedBody:
 
 
 class BodyPart:
-    """The next `nbytes` bytes of a body."""
+    """The next `nbytes` bytes of a body; `received` is called with those of each read."""
 
-    __slots__ = ("_whole", "remaining")
+    __slots__ = ("_received", "_whole", "remaining")
 
-    def __init__(self, whole: Body, nbytes: int):
-        self._whole, self.remaining = whole, nbytes
+    def __init__(self, whole: Body, nbytes: int, received: Callable[[int], None]):
+        self._whole, self.remaining, self._received = whole, nbytes, received
 
     def buffer(self) -> memoryview:
         return self._whole.buffer()[: self.remaining]
 
     def advance(self, count: int) -> None:
         self._whole.advance(count)
+        if isinstance(self._whole, IncomingMessage):
+            self._received(count)
         self.remaining -= count
 
     def fail(self, error: Exception) -> None:
@@ -70,7 +72,7 @@ class Reassembly(FrameReceiver[RpcKind]):
     """The incoming frames of one connection, or of many at once in parts.
 
     Args:
-        received: called with the bytes of the arrays of each accepted frame that is complete.
+        received: called with the bytes of accepted arrays that have come: those of a long body at each read.
     """
 
     def __init__(self, channel: Channel, received: Callable[[int], None]):
@@ -100,6 +102,8 @@ class Reassembly(FrameReceiver[RpcKind]):
                 return self._truncated(kind, body)
             self._deliver(kind, body)
         elif not preamble.number:
+            if isinstance(body, IncomingMessage):
+                self._received(body.nbytes)
             self._deliver(preamble.kind, body)
 
     def end(self, error: Exception) -> None:
@@ -114,11 +118,10 @@ class Reassembly(FrameReceiver[RpcKind]):
         body = self._streams[stream][1]
         if nbytes > body.remaining:
             raise WireError(f"a part beyond its body (bytes: {nbytes}, missing: {body.remaining})")
-        return BodyPart(body, nbytes) if nbytes else EMPTY_BODY
+        return BodyPart(body, nbytes, self._received) if nbytes else EMPTY_BODY
 
     def _deliver(self, kind: RpcKind, body: Body) -> None:
         if isinstance(body, IncomingMessage):
-            self._received(body.nbytes)
             self._channel.receive(kind, body.header, body.blocks)
             if kind is RpcKind.CANCEL:
                 self._discard_request(body.header.key[0])

@@ -69,6 +69,10 @@ class RpcTransport(Transport):
         fill([block], [arrived])
         self.traffic.count_received(block.nbytes, uncounted)
 
+    @property
+    def progress(self) -> int:
+        return self._peers.endpoint.bytes_received
+
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
 
