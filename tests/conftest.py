@@ -54,11 +54,22 @@ def pytest_xdist_make_scheduler(config, log):
     return SideBySide(config, log)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_directory():
+    """Let the second worker of `-n` look from the end: what one has compiled when they meet, the other just reads."""
+    folder = yield
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+        collect = folder.collect
+        folder.collect = lambda: reversed([*collect()])
+    return folder
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave out what was not asked for, ranks' tests without ranks and the larger part of large grids; tests that
     run beside no other come last, and before them unit tests: their files are short, so that all workers end together.
     """
-    items.sort(key=lambda item: (runs_alone(item.nodeid), item.nodeid.startswith("tests/unit/")))
+    order = {path: place for place, path in enumerate(sorted({item.path for item in items}))}
+    items.sort(key=lambda item: (runs_alone(item.nodeid), item.nodeid.startswith("tests/unit/"), order[item.path]))
     ranks, full, part = (config.getoption(name) for name in ("--with-mpi", "--full", "--slice"))
 
     choice = Choice(full, part)

@@ -34,15 +34,16 @@ OF_KIND = {
 
 
 def kinds() -> list[type[Record]]:
-    """Every kind of record in the package."""
+    """Every kind of record in the package, by name: each worker of `-n` imports the modules in an order of its own."""
     for path in ROOT.rglob("*.py"):
         if "(Record)" in path.read_text():
             import_module(".".join(("pipelined", *path.relative_to(ROOT).with_suffix("").parts)))
-    return [
+    found = [
         kind
         for kind in Record.__subclasses__()
         if kind.__module__.startswith("pipelined.") and getattr(sys.modules[kind.__module__], kind.__name__) is kind
     ]
+    return sorted(found, key=lambda kind: kind.__qualname__)
 
 
 def values(kind: type) -> st.SearchStrategy[dict[str, object]]:
