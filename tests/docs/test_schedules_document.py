@@ -73,7 +73,7 @@ def test_the_refusal_without_mailboxes_is_what_the_command_prints(capsys):
     assert capsys.readouterr().err == shown("text")[2]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_what_was_measured_is_laid_beside_what_was_expected(in_root, tmp_path, capsys):
     text = block_with("--against")
     for name in ("expected.json", "measured.json", "both.png"):
@@ -96,7 +96,7 @@ def test_tables_are_shown_and_written(in_root, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.stem)
 def test_a_table_trains_under_mpirun(in_root, table):
     *_, job = block_with(f"schedule docs/examples/{table.name}").splitlines()

@@ -70,7 +70,7 @@ MIXED = list(LAYOUTS)[2]
 LOSS = RingPasses("forward", ROWS, 1, 2, 1, all_reduces=1)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("text", "state"),
     [*((text, "none") for text in LAYOUTS), ("data", "zero2"), (MIXED, "zero2"), ("data", "zero3"), ("summa", "zero3")],

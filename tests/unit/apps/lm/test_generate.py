@@ -71,7 +71,7 @@ def test_the_likeliest_tokens_are_those_of_a_whole_model_at_every_depth(kind, pr
         assert forwards == [*[len(PROMPT)] * depth, *[1] * 11 * depth, *[POSITIONS] * 2 * depth]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("split", ["--depth 1", "--depth 3", "--tensor 2", "--depth 2 --tensor 2"])
 def test_prompts_are_continued_in_one_batch_each_as_alone(split, tmp_path, capsys, monkeypatch):
     """Some go beyond the positions of the model; each draws as alone."""

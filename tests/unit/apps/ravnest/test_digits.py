@@ -50,7 +50,7 @@ def test_files_to_learn_from_are_refused(tmp_path):
         read_data(RavnestConfig("digits"), type(flags)((tmp_path,)))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_two_clusters_train_on_digits_are_replayed_and_exported(tmp_path, capsys, one_thread):
     pytest.importorskip("sklearn")
     data = Digits.read()

@@ -96,7 +96,7 @@ def test_without_scikit_learn_the_program_ends_before_torch(monkeypatch, capsys)
     assert "apps.vgg.model" not in sys.modules
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_a_step_and_the_count_of_what_is_right_also_by_teams(capsys, tmp_path):
     if find_spec("sklearn") is None:
         absent("no scikit-learn")

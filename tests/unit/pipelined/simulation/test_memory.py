@@ -102,7 +102,7 @@ def held(case):
     return on_every_rank(case, counted)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_a_rank_holds_what_was_predicted(case):
     """State to the byte; activations never more than 2 % over, nor 15 % under what was predicted."""

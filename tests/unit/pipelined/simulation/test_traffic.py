@@ -43,7 +43,7 @@ def predicted(case, all_reduce):
     return link_bytes(case.plan, workload(case.model.config, case.plan, SEQUENCE, itemsize=8), all_reduce)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("all_reduce", ["ring", "rabenseifner"])
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_every_link_carries_the_bytes_that_were_predicted(case, all_reduce):

@@ -88,7 +88,7 @@ def worst(found, expected):
     return float((found.reshape(expected.shape) - expected).abs().max() / expected.abs().max())
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("case", CASES)
 def test_five_steps_over_ranks_are_those_of_one_process(case):
     config, factors = CASES[case]

@@ -60,7 +60,7 @@ def everything(asked):
 FAST = Links(alpha=1e-8, beta=1e-10, gamma=0.0)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("ranks", "limit", "links", "fixed"),
     [

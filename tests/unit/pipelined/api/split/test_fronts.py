@@ -60,7 +60,7 @@ def of_every_layout(name, starts):
     return row, x, found
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(("name", "starts"), [(name, each) for name, every in CUTS.items() for each in every])
 def test_within_any_memory_the_best_layout_is_on_the_front(name, starts):
     row, x, every = of_every_layout(name, starts)

@@ -101,7 +101,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     "chain",
     [pytest.param(name, marks=[pytest.mark.full] if "Transformer" in name else []) for name in CHAINS],
