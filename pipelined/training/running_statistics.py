@@ -6,8 +6,8 @@ microbatch; after the step all replicas exchange theirs, and average them in the
 the same statistics then, whatever the schedule and the number of replicas.
 
 The statistics are caught where a batch norm or an instance norm is computed (a call of torch, or a node of an exported
-graph). A buffer that a layer writes by other means holds what its replica computed; if there are several replicas, they
-would differ, and the model is refused.
+graph). What a layer writes to a buffer by other means is noted, too: the forwards that follow read it, and the buffer
+has it after the step. If there are several replicas, they would differ, and the model is refused.
 """
 
 import asyncio
@@ -73,6 +73,7 @@ class RunningStatistics:
 
     def __init__(self, module: nn.Module, stage: int, replicas: int):
         self._stage, self._replicas, self._steps = stage, replicas, dict[int, dict[int, Noted]]()
+        self._written = dict[int, dict[str, torch.Tensor]]()  # by step: what layers wrote to buffers by themselves
         self._owners = {
             f"{path}.{leaf}".lstrip("."): (owner, leaf)
             for path, owner in module.named_modules()
@@ -101,7 +102,8 @@ class RunningStatistics:
         if not self.any:
             return forward()
         originals = {name: owner._buffers[leaf] for name, (owner, leaf) in self._owners.items()}
-        copies = {name: original.clone() for name, original in originals.items() if original is not None}
+        newest = originals | {name: value for values in self._written.values() for name, value in values.items()}
+        copies = {name: value.clone() for name, value in newest.items() if value is not None}
         try:
             self._put(copies)
             with _Observer({id(copy): name for name, copy in copies.items()}) as observer:
@@ -116,7 +118,7 @@ class RunningStatistics:
             if name.endswith(COUNTER):
                 noted.counted[name] = int(value) - int(originals[name])
             else:
-                self._keep(name, originals[name], value)
+                self._keep(step, name, originals[name], value)
         self._steps.setdefault(step, {})[microbatch] = noted
         return result
 
@@ -133,13 +135,21 @@ class RunningStatistics:
         note = [[m, [[*call.names, call.momentum] for call in one.calls], one.counted] for m, one in noted]
         return Parcel(tuple(tensors), note)
 
+    def drop(self) -> None:
+        """Forget what is noted of steps that were refused: the buffers stay as they are."""
+        self._steps.clear()
+        self._written.clear()
+
     @torch.no_grad()
-    def merge(self, replicas: Iterable[Parcel | Message]) -> None:
-        """Average the statistics of a step over all its microbatches, in their order.
+    def merge(self, step: int, replicas: Iterable[Parcel | Message]) -> None:
+        """Average the statistics of a step over all its microbatches, in their order; keep its other writes.
 
         Args:
             replicas: what each replica, this one included, has taken.
         """
+        for name, value in self._written.pop(step, {}).items():
+            owner, leaf = self._owners[name]
+            owner.get_buffer(leaf).copy_(value)
         found = sorted((one for parcel in replicas for one in _read(parcel)), key=lambda one: one[0])
         counts = Counter[str]()
         for _, noted in found:
@@ -160,16 +170,15 @@ class RunningStatistics:
             buffer = owner.get_buffer(leaf)
             buffer.mul_(1.0 - momentum).add_(value.to(buffer), alpha=momentum)
 
-    @torch.no_grad()
-    def _keep(self, name: str, buffer: torch.Tensor | None, value: torch.Tensor) -> None:
-        """Keep what a layer wrote to a buffer by itself."""
+    def _keep(self, step: int, name: str, buffer: torch.Tensor | None, value: torch.Tensor) -> None:
+        """Note what a layer wrote to a buffer by itself."""
         if self._replicas > 1 or buffer is None or buffer.shape != value.shape:
             fact = f"a layer of stage {self._stage} writes its buffer {name} (ranks with this stage: {self._replicas})"
             raise UsageError(
                 f"{fact}, so replicas would differ; train one pipeline of one direction, or register it with "
                 "persistent=False if it is no state of the model"
             )
-        buffer.copy_(value)
+        self._written.setdefault(step, {})[name] = value.detach().to(buffer, copy=True)
 
     def _put(self, tensors: Mapping[str, torch.Tensor | None]) -> None:
         for name, tensor in tensors.items():
@@ -204,7 +213,12 @@ class StatisticsExchange:
             sends = [actor.tell(peer, key, *own.tensors, note=own.note) for peer in peers]
             others = [await actor.receive(peer, key) for peer in peers]
             await asyncio.gather(*sends)  # so that their bytes are counted
-            await self._context.executor.run("statistics", partial(statistics.merge, [own, *others]))
+            await self._context.executor.run("statistics", partial(statistics.merge, step, [own, *others]))
+
+    def drop(self) -> None:
+        """Forget the steps that are not merged, as they were refused."""
+        for statistics in self._stages.values():
+            statistics.drop()
 
 
 class _Observer(TorchFunctionMode):

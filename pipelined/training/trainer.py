@@ -108,6 +108,7 @@ class RankTrainer:
         if report.skipped or not report.is_finite:
             self.local.clear_gradients()  # else a later step of this trainer would add to them
         if not report.is_finite:
+            self._agreement.statistics.drop()
             raise diverged(report)
         return report
 

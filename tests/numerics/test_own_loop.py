@@ -183,6 +183,35 @@ def test_a_refused_batch_leaves_the_job_as_it_was():
     assert losses == pytest.approx(plain(4)[0], rel=0, abs=1e-12)
 
 
+class Counted(nn.Module):
+    """It writes a buffer by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x):
+        if self.training:
+            self.seen.mul_(0.5).add_(x.detach().sum(0))
+        return x
+
+
+@pytest.mark.parametrize("schedule", ["one_f_one_b", "pipedream"])
+def test_a_refused_batch_leaves_a_buffer_that_a_layer_writes(schedule):
+    inputs, targets = batches()[0]
+    model, given = [Counted, lambda: nn.Linear(8, 8)], {"loss": LOSS, "optimizer": adam, "dtype": torch.float64}
+    with pp.Trainer(model, plan(schedule), **given) as made:
+        with pytest.raises(pp.UsageError, match="step 1 is not finite"):
+            made.step((inputs * math.nan, targets))
+        assert not made.state_dict()["0.seen"].any()
+        if schedule == "one_f_one_b":
+            made.step((inputs, targets))
+            expected = Counted().double()
+            for x in inputs.split(4):
+                expected(x)
+            torch.testing.assert_close(made.state_dict()["0.seen"], expected.seen)
+
+
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
 def test_without_a_flush_a_step_that_is_not_finite_is_undone_by_a_load(schedule, tmp_path):
     inputs, targets = batches()[1]
