@@ -102,15 +102,13 @@ class WholeRun:
             await rank.require_writable(self.export)
         if self.checkpoint is not None:
             await rank.claim(self.checkpoint, self.resume)
-        stopped, is_first = False, rank.transport.rank == 0
+        is_first = rank.transport.rank == 0
         done = await self._load(rank)
         between = _Reported(self.feed, prepares=self.job.plan.flushes, report=self.report if is_first else None)
-        if done < self.steps:
-            saves = Saves(self.checkpoint, self.save_every, self.async_save, self.keep)
-            loop = Loop(rank=rank, plan=self.job.plan, steps=self.steps, saves=saves, stopping=stopping)
-            end = await loop.run(done, between)
-            done, stopped = end.done, end.stopped
-        result = Trained(between.losses, done, stopped)
+        saves = Saves(self.checkpoint, self.save_every, self.async_save, self.keep)
+        loop = Loop(rank=rank, plan=self.job.plan, steps=self.steps, saves=saves, stopping=stopping)
+        end = await loop.run(done, between)
+        result = Trained(between.losses, end.done, end.stopped)
         if self.export is None:
             result.state = await rank.state_dict()
         else:

@@ -347,6 +347,15 @@ def test_any_optimizer_and_scheduler_resumes_at_another_depth(tmp_path):
         torch.testing.assert_close(value, whole.state_dict()[name], rtol=0, atol=1e-14)
 
 
+def test_a_run_without_a_step_left_is_saved(tmp_path):
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    trained(steps=0, depth=2, checkpoint=begun)
+    whole = trained(steps=2, depth=2, resume=begun, checkpoint=begun)
+    again = trained(steps=2, depth=2, resume=begun, checkpoint=ended)
+    assert not again.losses and again.steps == 2 and (ended / "step-00000002").is_dir()
+    torch.testing.assert_close(trained(steps=2, depth=1, resume=ended).state_dict(), whole.state_dict())
+
+
 def test_the_state_of_another_optimizer_is_refused(tmp_path, capfd):
     """SGD went on without its momentum, and AdamW failed in its first update, for want of moments."""
 
