@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
+from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from tests.numerics.trained import seed_cpu
 
 STEPS, ROWS, WIDTH, SEED = 5, 16, 8, 3
@@ -323,6 +324,18 @@ def test_a_loss_that_cannot_train_is_refused(loss, schedule, message, capfd):
 def test_tied_layers_have_one_parameter_however_they_are_built(initial, schedule, depth):
     done = trained(tied_row, initial, schedule=schedule, depth=depth, microbatches=4)
     require_equal(done, plain(4, layers=tied_row, keyed=initial == "keyed"))
+
+
+def test_without_a_flush_a_step_is_reported_before_the_next_one_is_complete(monkeypatch):
+    order, complete = [], OverlappingSteps.complete
+
+    async def noted(self, number):
+        order.append(f"wait for {number}")
+        return await complete(self, number)
+
+    monkeypatch.setattr(OverlappingSteps, "complete", noted)
+    trained(schedule="pipedream", depth=1, steps=3, report=lambda report: order.append(f"report {report.step}"))
+    assert order == [f"{what} {step}" for step in range(3) for what in ("wait for", "report")]
 
 
 def test_gradients_are_clipped_by_the_norm_over_all_stages():

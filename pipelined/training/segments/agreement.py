@@ -68,9 +68,9 @@ class StepAgreement:
         executor, totals, report, number = self._context.executor, self._totals, None, 0
         since, busy, sent = begun
         while await segment.admits(number):
-            account = await segment.complete(number)
             if report is not None and report.is_finite:
                 on_step(report)
+            account = await segment.complete(number)
             entry = totals.entry(
                 account.squares,
                 account.losses,
