@@ -9,7 +9,7 @@ and checks them, and `help` shows their defaults; tests hold them equal. The bod
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipelined.api.arrangement import Arrangement, first_batch, require_rows
 from pipelined.api.call_arguments import CallArguments
 from pipelined.api.data.batch import Batch
-from pipelined.api.data.feed import Feed, JobFeed, job_feed
+from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.laboratory.plan import plan_to_train
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
@@ -30,7 +30,7 @@ from pipelined.api.rank import RankSession
 from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.api.whole_run import Trained, WholeRun
-from pipelined.errors import Refused, UsageError, require_whole
+from pipelined.errors import Refused, UsageError
 from pipelined.process.exit import USAGE, print_to_stderr
 from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.refusal import refuse
@@ -154,7 +154,8 @@ def _work(arguments: Mapping[str, Any], user: CallArguments, launch: Launch) -> 
     if planned is not None:
         planned.content.require(Path("plan="), model.identity(), launch.world_size)
     job = user.arranged(model, feed, plan, wanted.recompute if planned is None else planned.recompute)
-    return WholeRun.of_call(arguments, job=job, feed=feed, steps=_steps(arguments["steps"], arguments["batches"]))
+    steps = steps_in(arguments["batches"]) if arguments["steps"] is None else arguments["steps"]
+    return WholeRun.of_call(arguments, job=job, feed=feed, steps=steps)
 
 
 def _arranged(
@@ -169,15 +170,6 @@ def _arranged(
     batch = first_batch(feed)
     whole = bind(user.model, user.loss, user.seed, batch[0])
     return plan_to_train(whole, batch, arguments["optimizer"], numerics=user.numerics, wanted=wanted, launch=launch)
-
-
-def _steps(steps: int | None, batches: Iterable[Batch] | Feed) -> int:
-    if steps is None:
-        if not isinstance(batches, Sized):
-            raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")
-        return len(batches)
-    require_whole("steps", steps, 0)
-    return steps
 
 
 def _run(launch: Launch, work: WholeRun) -> Trained:

@@ -71,6 +71,7 @@ class WholeRun:
     report: Callable[[StepReport], object]
 
     def __post_init__(self) -> None:
+        require_whole("steps", self.steps, 0)
         require_whole("save_every", self.save_every, 0)
         require_whole("keep", self.keep)
         require_switch("async_save", self.async_save)

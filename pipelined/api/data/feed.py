@@ -1,14 +1,14 @@
 """The data of a job as its ranks read it: microbatches cut from whole batches, or those that a user gives."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 
 from pipelined.api.data.batch import Batch, BatchError, converted, rows_of
 from pipelined.api.data.batches import BatchFeed
-from pipelined.errors import user_code
+from pipelined.errors import UsageError, user_code
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.stream import Tree
 
@@ -85,6 +85,14 @@ def job_feed(batches: Iterable[Batch] | Feed, cached_steps: int = 2) -> JobFeed:
         fact = f"`batches` is a {type(batches).__name__}, which has no batches"
         raise BatchError(f"{fact}; give an iterable of (inputs, targets), or a pp.Feed")
     return MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches, cached_steps)
+
+
+def steps_in(batches: Iterable[Batch] | Feed) -> int:
+    """The steps that the batches last. Raises UsageError: they do not tell, as a loader of an `IterableDataset`."""
+    try:
+        return len(cast(Sized, batches))
+    except TypeError as error:
+        raise UsageError("the batches have no length, so the number of steps is unknown; give steps=") from error
 
 
 class MicrobatchFeed:

@@ -1,7 +1,7 @@
 """A peer and a trainer of a user's model, from joining the swarm to their end."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 
 from pipelined.aio.progress import Say
 from pipelined.api.data.batch import Batch
-from pipelined.api.data.feed import Feed, JobFeed, job_feed
+from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, spec_of
 from pipelined.api.whole_run import Trained
 from pipelined.directory.membership.node import Node
@@ -105,10 +105,7 @@ class SwarmSettings(SharedSettings):
 
     def prepare(self, batches: Iterable[Batch] | Feed, given: UserProgram) -> "tuple[StepData, UserTraining]":
         """The microbatches and the training of a trainer. Raises UsageError: they do not fit one another."""
-        if (steps := self.steps) is None:
-            if not isinstance(batches, Sized):
-                raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")
-            steps = len(batches)
+        steps = steps_in(batches) if self.steps is None else self.steps
         microbatches = 2 * self.depth if self.microbatches is None else self.microbatches
         require_whole("microbatches", microbatches, 1)
         data = StepData(batches, microbatches, self.dtype)

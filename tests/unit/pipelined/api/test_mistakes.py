@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 import pipelined as pp
 from tests.launching import launched
@@ -38,6 +39,11 @@ def trained(layers, given=None, **more):
 PLAN = pp.Plan("gpipe", depth=4, width=1, microbatch=4, microbatches=4)
 OPEN = {"depth": None, "microbatches": None}
 """Of `trained`, where a plan sets them."""
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return itertools.repeat((torch.ones(WIDTH), torch.ones(WIDTH)))
 
 
 class NoTensor(nn.Module):
@@ -204,6 +210,11 @@ REFUSED = {
         "compile is 'inductor', which is neither True nor False; give True, which compiles by torch's default backend",
     ),
     "a background save that is a text": (four, {"async_save": "no"}, "async_save is 'no', which is neither True nor"),
+    "a loader that has no length": (
+        four,
+        {"given": DataLoader(Endless(), batch_size=ROWS)},
+        "the batches have no length, so the number of steps is unknown; give steps=",
+    ),
     "batches that cannot be iterated": (
         four,
         {"given": 3, "steps": 1},
