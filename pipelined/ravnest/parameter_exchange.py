@@ -44,8 +44,7 @@ class ParameterExchange:
 
     def __init__(self, node: Node, view: RavnestView, saving: SaveSettings | None):
         self._node, self._view, self._saving = node, view, saving
-        self._damaged = set[Version]()
-        self._registration: Registration | None = None
+        self._saver = saving.saver() if saving else None
         self.average = dict[str, torch.Tensor]()
         self._clusters = 0
         self._given: tuple[tuple[Version, str], Mapping[str, Block], Manifest] | None = None
@@ -53,12 +52,9 @@ class ParameterExchange:
 
     async def publish(self, registration: Registration) -> None:
         """List for the others what this node can read. Raises: as `Registration.put`."""
-        self._registration = registration
-        if self._saving is not None:
-            saver = self._saving.saver()
-            await saver.list_saved()
-            saver.saved_stages = [each for each in saver.saved_stages if each.version not in self._damaged]
-            await saver.publish(registration)
+        if self._saver is not None:
+            await self._saver.list_saved()
+            await self._saver.publish(registration)
 
     async def load(self, version: Version, specs: TensorSpecs) -> AsyncIterator[Mapping[str, Block]]:
         """The tensors of these specs at a version, whatever the stages were then; of one parameter after another.
@@ -162,16 +158,13 @@ class ParameterExchange:
         if version == (self._clusters, AVERAGE):
             held = self.average.get(name)
             return {} if held is None else {f"{name}/{VALUE}": Block.of(held.cpu())}
-        if self._saving is None:
+        if self._saving is None or self._saver is None:
             return {}
         try:
             return await self._saving.read(version, name)
         except StoreError as error:
-            warn("save damaged", step=version.step, why=error)
-            self._damaged.add(version)
-            if self._registration is not None:
-                with suppress(CutOff, LeaseLost):
-                    await self.publish(self._registration)
+            with suppress(CutOff, LeaseLost):
+                await self._saver.note_unread(version, error)
             raise Rejected("damaged", step=version.step) from error
 
 

@@ -13,7 +13,7 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.state.manifest import TensorSpecs
-from pipelined.state.store import CheckpointStore, StoreError
+from pipelined.state.store import CheckpointStore, DamagedSave, StoreError
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version
 from transports import Block
 
@@ -30,7 +30,8 @@ class Saver:
         on_saved: called after each save, when the saved stages have been listed again.
 
     Attributes:
-        saved_stages: the saved stages when this peer last listed them; empty if that failed.
+        saved_stages: the saved stages when this peer last listed them, without those that it found damaged; empty if
+            that failed.
     """
 
     def __init__(self, store: CheckpointStore | None, every: int, threads: bool, on_saved: Callable[[], None]):
@@ -39,8 +40,9 @@ class Saver:
         self._store, self._every, self._threads, self._on_saved = store, every, threads, on_saved
         self._writing: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
-        self._published: Sequence[SavedStage] = ()
-        self._unreadable = set[SavedStage]()
+        self._published = SavedStages([])
+        self._damaged = set[SavedStage]()
+        self._not_read: tuple[Sequence[SavedStage], TensorSpecs] | None = None
         self._lost: Set[int] = frozenset()
 
     @property
@@ -67,11 +69,17 @@ class Saver:
         if self._store is None:
             return
         try:
-            self.saved_stages, self._unlisted = sorted(await self._in_thread(self._store.saved_stages)), ""
+            listed, self._unlisted = await self._in_thread(self._store.saved_stages), ""
+            self._damaged &= {*listed}
+            self.saved_stages = sorted(each for each in listed if each not in self._damaged)
         except OSError as error:
             self.saved_stages = ()
             self._unlisted = f"what was saved cannot be listed ({error}); look at the directory's disk"
             warn("saves not listed", why=error)
+
+    def record(self) -> SavedStages:
+        """What this peer can read, and what it could not."""
+        return SavedStages([*map(list, self.saved_stages)], [*map(list, sorted(self._damaged))])
 
     async def list_if_lost(self, lost: Set[int]) -> None:
         """List the saved stages again when further stages are lost: the peers that had listed them are gone."""
@@ -87,14 +95,10 @@ class Saver:
         if self._store is None:
             return
         if self._registration is None or self._registration.lease is not registration.lease:
-            self._registration, self._published = registration.second_key(SAVED), ()
-        await self._publish(self._registration)
-
-    async def _publish(self, registration: Registration) -> None:
-        saved_stages = self.saved_stages
-        if saved_stages != self._published:
-            await registration.put(SavedStages([list(saved) for saved in saved_stages]))
-            self._published = saved_stages
+            self._registration, self._published = registration.second_key(SAVED), SavedStages([])
+        if (record := self.record()) != self._published:
+            await self._registration.put(record)
+            self._published = record
 
     async def save(self, tasks: Nursery, saved: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Copy a state, then start a task that writes the copy while training goes on.
@@ -117,20 +121,34 @@ class Saver:
     async def find(self, version: Version, specs: TensorSpecs) -> Mapping[str, Block] | None:
         """The tensors of these specs at this version; None if they are not saved here, or cannot be read.
 
-        Lists the saved stages again, because another peer may save in the same place.
+        Lists the saved stages again, because another peer may save in the same place. What could not be read is read
+        again only when other stages of the version are listed.
         """
         if self._store is None:
             return None
+        await self._list_again()
+        here = [saved for saved in self.saved_stages if saved.version == version]
+        if here and (here, specs) != self._not_read:
+            try:
+                return await self._in_thread(partial(self._store.load, here[0], specs))
+            except StoreError as error:
+                self._not_read = here, specs
+                await self.note_unread(version, error)
+        return None
+
+    async def note_unread(self, version: Version, error: StoreError) -> None:
+        """Report why a version was not read; a damaged stage is not listed any more. Raises: as `Registration.put`."""
+        if not isinstance(error, DamagedSave):
+            warn("save not read", step=version.step, why=error)
+        elif error.saved not in self._damaged:
+            warn("save damaged", stage=error.saved.stage, step=version.step, why=error)
+            self._damaged.add(error.saved)
+        await self._list_again()
+
+    async def _list_again(self) -> None:
         await self.list_saved()
         if self._registration is not None:
-            await self._publish(self._registration)
-        for saved in self.saved_stages:
-            if saved.version == version and saved not in self._unreadable:
-                try:
-                    return await self._in_thread(partial(self._store.load, saved, specs))
-                except StoreError:
-                    self._unreadable.add(saved)
-        return None
+            await self.publish(self._registration)
 
     async def _write(self, store: CheckpointStore, saved: SavedStage, state: Mapping[str, Any]) -> None:
         try:

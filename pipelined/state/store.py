@@ -50,12 +50,24 @@ class CheckpointStore(Protocol):
         """The tensors of these specs at this step of this lineage, from whichever stages saved them.
 
         Raises:
-            StoreError: a tensor is missing or damaged.
+            StoreError: a tensor is missing. DamagedSave: it is damaged.
         """
 
 
 class StoreError(Exception):
     """A save or a load failed; nothing was saved or loaded."""
+
+
+class DamagedSave(StoreError, CheckpointError):
+    """A saved stage has other bytes than its digests say, or cannot be read.
+
+    Args:
+        saved: the stage.
+    """
+
+    def __init__(self, why: str, saved: SavedStage):
+        super().__init__(why)
+        self.saved = saved
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,8 @@ class DiskStore:
         """See `CheckpointStore`."""
         try:
             return load(self.directory, at, specs, self.identity)
+        except DamagedSave:
+            raise
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
 
@@ -107,10 +121,12 @@ class DiskStore:
         """The tensors of one parameter at a version; none: no stage that is saved here has it.
 
         Raises:
-            StoreError: a tensor is damaged.
+            DamagedSave: a tensor is damaged. StoreError: the directory cannot be read.
         """
         try:
             return _tensors(saved_shards(self.directory, version), {name}, self.identity)
+        except DamagedSave:
+            raise
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
 
@@ -157,7 +173,8 @@ def load(directory: str | Path, at: SavedStage, specs: TensorSpecs, identity: Ma
     """Read the tensors of these specs at this step and lineage, from whichever stages saved them.
 
     Raises:
-        CheckpointError: a tensor is missing, has another dtype or shape, is damaged, or is from another model.
+        CheckpointError: a tensor is missing, has another dtype or shape, or is from another model. DamagedSave: it is
+            damaged.
     Cost: reads the bytes of these tensors only.
     """
     state = _tensors(saved_shards(directory, at.version), {key.rpartition("/")[0] for key in specs}, identity)
@@ -170,11 +187,14 @@ def load(directory: str | Path, at: SavedStage, specs: TensorSpecs, identity: Ma
 
 
 def _tensors(shards: Iterable[Checkpoint], wanted: Set[str], identity: Mapping[str, Any]) -> dict[str, Block]:
-    """All fields of these parameters, as far as the shards have them. Raises CheckpointError: as `Checkpoint.load`."""
+    """All fields of these parameters, as far as the shards have them. Raises as `load`."""
     tensors: dict[str, Mapping[str, Any]] = {}
     for shard in shards:
         mine = [name for name in shard.require(identity).names if name in wanted and name not in tensors]
-        tensors |= shard.load(mine)
+        try:
+            tensors |= shard.load(mine)
+        except CheckpointError as error:
+            raise DamagedSave(str(error), _saved_stage(shard)) from error
     return {f"{name}/{field}": Block.of(value) for name, fs in tensors.items() for field, value in fs.items()}
 
 
@@ -196,7 +216,11 @@ def _entry(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[Saved
         opened = checkpoint.open(path)
         if identity is not None:
             opened.require(identity)
-        scalars = opened.meta.scalars
-        return SavedStage(opened.meta.step, scalars["stage"], scalars["stages"], scalars["lineage"]), scalars["root"]
+        return _saved_stage(opened), opened.meta.scalars["root"]
     except (CheckpointError, KeyError):
         return None
+
+
+def _saved_stage(opened: Checkpoint) -> SavedStage:
+    scalars = opened.meta.scalars
+    return SavedStage(opened.meta.step, scalars["stage"], scalars["stages"], scalars["lineage"])

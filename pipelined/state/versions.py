@@ -63,12 +63,14 @@ class SavedStages(Record):
 
     Args:
         saved: the fields of each `SavedStage`. Stored as "marks".
+        damaged: in the same form, the saved stages that the peer could not read.
     """
 
     saved: list[list[Any]] = field(metadata={"kind": list, "stored": "marks"})
+    damaged: list[list[Any]] = field(default_factory=list, metadata={"kind": list, "absent": []})
 
     def __post_init__(self) -> None:
-        for entry in self.saved:
+        for entry in [*self.saved, *self.damaged]:
             if type(entry) is not list or [type(part) for part in entry] != [int, int, int, str]:
                 raise ValueError(f"SavedStages.saved: not a saved stage (got: {entry!r:.80})")
             step, stage, stages, _ = entry
@@ -77,6 +79,13 @@ class SavedStages(Record):
 
     def all(self) -> list[SavedStage]:
         return [SavedStage(*entry) for entry in self.saved]
+
+
+def all_saved(records: Iterable[SavedStages]) -> list[SavedStage]:
+    """What these peers list, without what any of them found damaged: others may list the same directory."""
+    records = list(records)
+    damaged = {SavedStage(*entry) for each in records for entry in each.damaged}
+    return [saved for each in records for saved in each.all() if saved not in damaged]
 
 
 def of_run(run: str, saved: Iterable[SavedStage]) -> list[SavedStage]:

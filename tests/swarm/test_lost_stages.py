@@ -59,6 +59,25 @@ def test_a_stage_that_is_lost_takes_all_back_to_what_all_had_saved():
     run_virtual(train())
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_where_the_last_save_of_a_lost_stage_is_damaged_all_go_back_to_the_one_before(shared):
+    async def train():
+        swarm, stores = VirtualSwarm(stages=2), [MemoryStore() for _ in range(2)]
+        first, second = stores[:1] * 2 if shared else stores
+        start(swarm, [first, second] * 2, 0, steps=9)
+        await swarm.until(lambda: swarm.heads[-1:] and swarm.heads[-1].step == 5)
+        swarm.kill("p1.0")
+        swarm.kill("p3.0")
+        second.damaged |= {saved for saved in second.saved_stages() if saved[:2] == (4, 1)}
+        swarm.peer("late", stage=1, store=second)
+        await swarm.finish(within=30)
+        assert steps(swarm) == [*range(6), 4, *range(2, 10)]
+        assert [each[:2] for each in second.damaged] == [(4, 1)]
+        await swarm.close()
+
+    run_virtual(train())
+
+
 def test_a_stage_that_is_lost_where_it_was_saved_goes_on_from_there():
     async def train():
         swarm, store = VirtualSwarm(stages=2), MemoryStore()

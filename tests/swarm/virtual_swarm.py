@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks._memory_disk import MemoryDisk
 from pipelined.state.manifest import specs_of
-from pipelined.state.store import StoreError
+from pipelined.state.store import DamagedSave, StoreError
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.protocol.rounds import Reduce
@@ -32,10 +32,14 @@ SAVE_EVERY = 2
 
 
 class MemoryStore:
-    """A directory that outlives its peers."""
+    """A directory that outlives its peers.
+
+    Attributes:
+        damaged: the saved stages that cannot be read any more, though they are listed.
+    """
 
     def __init__(self):
-        self._saved = {}
+        self._saved, self.damaged = {}, set()
 
     def saved_stages(self):
         return list(self._saved)
@@ -47,6 +51,9 @@ class MemoryStore:
     def load(self, at, specs):
         states = [state for saved, state in self._saved.items() if saved.version == at.version]
         found = {name: block for state in states for name, block in state.items() if name in specs}
+        for saved in self.damaged:
+            if saved.version == at.version and self._saved[saved].keys() & specs.keys():
+                raise DamagedSave("not the bytes that were saved", saved)
         if specs_of(found) != specs:
             raise StoreError(f"not all there: {found.keys()}")
         return found

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
 from pipelined.directory.membership.view import NoLongerValid
-from pipelined.state.versions import SavedStage, common_step, of_run
+from pipelined.state.versions import SavedStage, all_saved, common_step, of_run
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records.members import STAY, Phase
 from pipelined.swarm.records.view import SwarmView
@@ -169,7 +169,7 @@ class Rollback:
     def _latest(self) -> SavedStage | None:
         """The latest step that all stages saved; None where the swarm is at this step."""
         here = self._view.head.version if self._view.head else None
-        saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
+        saved_stages = all_saved(self._view.saved.values())
         latest = common_step(saved for saved in saved_stages if self.resume or (here and saved.version.run == here.run))
         return None if latest is None or latest.version == here else latest
 
@@ -222,7 +222,7 @@ class EmergencyReassignment:
             return self._is_draining(stage)
         if self._view.version.is_untrained:
             return True
-        saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
+        saved_stages = all_saved(self._view.saved.values())
         return common_step(of_run(self._view.version.run, saved_stages)) is not None
 
     def _is_draining(self, stage: int) -> bool:

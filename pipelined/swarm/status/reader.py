@@ -15,7 +15,7 @@ from pipelined.directory.membership.polls import poll_status
 from pipelined.directory.membership.task_record import TASK
 from pipelined.directory.messaging.messages import send
 from pipelined.errors import UsageError
-from pipelined.state.versions import common_step, of_run, saved_steps
+from pipelined.state.versions import all_saved, common_step, of_run, saved_steps
 from pipelined.swarm.protocol.status import Status, StatusReply
 from pipelined.swarm.records.members import WORKING, Peer, Phase, TrainerRecord, choose_saver
 from pipelined.swarm.records.steps import Commit
@@ -175,7 +175,7 @@ def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> st
         return "a trainer"
     if view.leader is None:
         return "a leader"
-    entries = [saved for each in view.saved.values() for saved in each.all()]
+    entries = all_saved(view.saved.values())
     saved = saved_steps(entries)
     if head is None:
         return "peers that have saved all stages at one step" + (f" (saved: {saved})" if saved else "")

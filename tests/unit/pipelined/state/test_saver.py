@@ -7,10 +7,11 @@ import pytest
 
 from pipelined.aio import events
 from pipelined.aio.nursery import Nursery
+from pipelined.state.manifest import specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.stage_lock import stage_lock
 from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage
+from pipelined.state.versions import SavedStage, SavedStages, all_saved
 
 AT = SavedStage(5, 0, 1, "r-1")
 
@@ -47,3 +48,43 @@ def test_without_steps_between_saves_only_the_end_is_saved(tmp_path, every, due)
 def test_without_a_store_nothing_is_saved():
     saver = Saver(None, 1, False, lambda: None)
     assert not saver.saves and not saver.due(1) and saver.published_interval == 0
+
+
+STATES = [{"a/value": np.arange(3, dtype=np.float32)}, {"b/value": np.ones(2, np.float32)}]
+
+
+def found_by(saver, step, stage):
+    """The names of the tensors of a stage that a saver finds."""
+    found = asyncio.run(saver.find(SavedStage(step, 0, 2, "r-1").version, specs_of(STATES[stage])))
+    return None if found is None else [*found]
+
+
+def test_a_damaged_stage_is_reported_once_and_not_listed_any_more(tmp_path):
+    disk = DiskStore(tmp_path, {"model": "toy"})
+    for step in (5, 10):
+        for stage, state in enumerate(STATES):
+            disk.save(SavedStage(step, stage, 2, "r-1"), state)
+    file = next((tmp_path / "stage-00" / "step-00000010").glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + b"\7")
+    saver, other = (Saver(disk, 1, False, lambda: None) for _ in range(2))
+    events.forget()
+    assert found_by(saver, 10, 0) is None and found_by(saver, 10, 0) is None
+    (event,) = map(str, events.recent())
+    assert event.startswith("save damaged: stage=0 step=10 why=") and "not the bytes that were saved" in event
+    assert [each[:2] for each in saver.saved_stages] == [(5, 0), (5, 1), (10, 1)]
+    assert found_by(saver, 10, 1) == ["b/value"] and found_by(saver, 5, 0) == ["a/value"]
+    asyncio.run(other.list_saved())
+    assert len(other.saved_stages) == 4
+    records = [SavedStages.unpack(each.record().pack()) for each in (saver, other)]
+    assert set(all_saved(records)) == set(saver.saved_stages), "another peer of the same directory lists it yet"
+
+
+def test_a_stage_that_is_not_here_is_reported_and_hides_no_other(tmp_path):
+    disk = DiskStore(tmp_path, {"model": "toy"})
+    disk.save(SavedStage(5, 1, 2, "r-1"), STATES[1])
+    saver = Saver(disk, 1, False, lambda: None)
+    events.forget()
+    assert found_by(saver, 5, 0) is None and found_by(saver, 5, 0) is None
+    (event,) = map(str, events.recent())
+    assert event.startswith("save not read: step=5 why=") and "does not hold a/value" in event
+    assert found_by(saver, 5, 1) == ["b/value"]
