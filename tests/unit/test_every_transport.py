@@ -5,18 +5,19 @@ import inspect
 
 import pytest
 
-from tests.conformance.clauses import EVERYWHERE, WHERE_RANKS_DIE, hold
+from tests.conformance import endings
+from tests.conformance.clauses import EVERYWHERE, WHERE_RANKS_DIE, clauses_of, hold
 from tests.conformance.worlds import endpoint_world, local_world, tcp_world
 from transports import new_event_loop, schemes
 
 WORLDS = {"local": local_world, "tcp": tcp_world, "endpoints": endpoint_world}
 
 
-def run(scheme, size, clause):
-    """Open a world of this size on one loop, and hold all its ends to the clause."""
+def run(opened, clause):
+    """Open a world on one loop, and hold all its ends to the clause."""
 
     async def main():
-        world = WORLDS[scheme](size)
+        world = opened()
         await hold(await world if inspect.isawaitable(world) else world, clause)
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -37,14 +38,19 @@ def cases():
 
 @pytest.mark.parametrize(("scheme", "clause", "size"), [*cases()])
 def test_clause(scheme, clause, size):
-    run(scheme, size, EVERYWHERE[clause])
+    run(lambda: WORLDS[scheme](size), EVERYWHERE[clause])
+
+
+@pytest.mark.parametrize("clause", clauses_of(endings))
+def test_clause_on_endings_where_large_messages_stay_at_their_senders(clause):
+    run(lambda: tcp_world(3, limit=64 << 10), endings.__dict__[clause])
 
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("clause", WHERE_RANKS_DIE)
 @pytest.mark.parametrize("scheme", WORLDS)
 def test_clause_on_death(scheme, clause, size):
-    run(scheme, size, WHERE_RANKS_DIE[clause])
+    run(lambda: WORLDS[scheme](size), WHERE_RANKS_DIE[clause])
 
 
 def test_every_transport_is_under_the_suite():

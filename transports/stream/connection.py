@@ -4,7 +4,7 @@ A connection ends exactly once. If neither side has sent a last frame, its owner
 whenever there are any, so two ranks that both write never wait for each other. The owner interprets the frames.
 
     `Ending`         queued frames   begun frames   offers (`TcpPeer`)   what is received   socket
-    STOP_RECEIVING   are sent        are sent       stay                 fails              stays open
+    STOP_RECEIVING   are sent        are sent       fail                 fails              stays open
     CLOSE            are sent        are sent       are sent, or fail *  fails              closes after a last frame
     ABORT            fail            are sent       fail                 fails              closes after a last frame
     DROP             fail            fail           fail                 fails              closes now

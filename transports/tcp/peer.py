@@ -103,16 +103,14 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         Args:
             error, last: as for `FrameConnection.end`.
         """
-        if ending is not Ending.STOP_RECEIVING:
-            for number, offer in self._outgoing_offers.clear().items():
-                if ending is Ending.CLOSE and self._closing.acquire(offer.nbytes):
-                    self._deliver(number, offer)
-                else:
-                    offer.resolve(error)
+        for number, offer in self._outgoing_offers.clear().items():
+            if ending is Ending.CLOSE and self._closing.acquire(offer.nbytes):
+                self._deliver(number, offer)
+            else:
+                offer.resolve(error)
         self.connection.end(ending, error, last)
-        for body in self._incoming_offers.values():
+        for body in self._incoming_offers.values():  # kept: the peer may have begun to send one that was requested
             body.fail(error)
-        self._incoming_offers.clear()
 
     async def _written(self, views: FrameViews, kept: int) -> None:
         frame = self.connection.write(views)
@@ -171,7 +169,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
 
     def complete(self, preamble: Preamble[TcpKind], header: Header, body: Body) -> None:
         match preamble.kind:
-            case TcpKind.CTS:
+            case TcpKind.CTS if self._owner.inboxes.state.end is None:  # else the offer has failed
                 self._deliver(preamble.number, self._outgoing_offers.pop(preamble.number))
             case TcpKind.CREDIT:
                 self._credit.on_credit(header.note)

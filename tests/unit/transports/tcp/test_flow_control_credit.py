@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.worlds import kill, tcp_world
 from tests.launching import ROOT
-from transports import Block, Closed, PeerLost, TransportError
+from transports import Block, Closed, PeerAborted, PeerLost, TransportError
 from transports.stream.incoming import header_memory
 from transports.tcp.flow_control import Credit, Offer, OfferTable
 from transports.tcp.peer import TcpKind as Kind
@@ -144,6 +144,40 @@ async def test_close_delivers_no_more_than_its_limit_and_fails_the_other_sends(m
     with pytest.raises(PeerLost):
         await there.receive(0, ("k", refused[0]))
     await there.close()
+
+
+async def requested(here, there):
+    """The send of an offer from rank 1 to rank 2, and its receive, which has requested the body."""
+    sending = asyncio.create_task(here.send(2, ("large",), np.ones(32 * LIMIT, np.uint8)))
+    await here.send(2, ("small",))
+    await there.receive(1, ("small",))
+    receiving = asyncio.create_task(there.receive(1, ("large",)))
+    await asyncio.sleep(0)  # the request is written
+    return sending, receiving
+
+
+async def test_a_request_for_an_offer_that_an_abort_has_failed_breaks_no_connection():
+    async with world(3) as (_, here, there):
+        sending, receiving = await requested(here, there)
+        here._peers.on_abort(0, "gave up")
+        with pytest.raises(PeerAborted, match="gave up"):
+            await sending
+        await there.send(1, ("k",))
+        while not receiving.done() and not [*here._messages.arrivals(2)]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert not receiving.done()
+        there._peers.on_abort(0, "gave up")
+        with pytest.raises(PeerAborted, match="gave up"):
+            await receiving
+
+
+async def test_the_body_of_an_offer_that_was_requested_before_an_abort_is_dropped_and_breaks_no_connection():
+    async with world(3) as (_, here, there):
+        sending, receiving = await requested(here, there)
+        there._peers.on_abort(0, "gave up")
+        with pytest.raises(PeerAborted, match="gave up"):
+            await receiving
+        await sending
 
 
 async def test_a_peer_that_delivers_more_unexpected_bytes_than_it_may_is_lost(monkeypatch):
