@@ -24,6 +24,7 @@ from typing import Any
 from transports.aio.nursery import Nursery
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError, WireError
 from transports.inboxes import Inboxes
+from transports.mailbox import Mailbox
 from transports.rpc.base import Endpoint, Party, Rejected, Unreachable
 from transports.rpc.world.holders import Holders
 from transports.rpc.world.notes import REASON_CHARACTERS, BufferNote, EndNote, MessageNote, OpenNote, WorldNote, culprit
@@ -56,13 +57,17 @@ class WorldPeers:
 
     Args:
         max_bytes: the largest message, equal on all ranks.
+    Attributes:
+        inboxes: what the other ranks sent.
+        from_twin: what the other holder of this rank sent, under this rank.
     """
 
     def __init__(self, owner: WorldOwner, endpoint: Endpoint, name: str, holders: Holders, max_bytes: int):
         self._owner, self.endpoint, self.name, self.holders = owner, endpoint, name, holders
         self._addresses, self._max_bytes = holders.addresses, max_bytes
         self.rank, self.world_size = holders.ranks[holders.own], holders.world_size
-        self.inboxes = Inboxes[tuple[Header, Blocks], Block](self.world_size + holders.have_backups)  # + the twin
+        self.inboxes = Inboxes[tuple[Header, Blocks], Block](self.world_size)
+        self.from_twin = Mailbox[tuple[Header, Blocks]](2)
         self._state = self.inboxes.state
         self._turns = [asyncio.Semaphore(MAX_IN_FLIGHT) for _ in self._addresses]
         self._unanswered = Unanswered()
@@ -116,7 +121,7 @@ class WorldPeers:
 
     def end(self, error: TransportError) -> None:
         """Fail every operation here, now and later, with the first reason given."""
-        self.inboxes.end(error)
+        self.from_twin.fail_all(self.inboxes.end(error))
         self._unanswered.cancel()
 
     def on_open(self, party: Party) -> None:
@@ -130,7 +135,7 @@ class WorldPeers:
         self._check_taken(member)
         rank = self.holders.ranks[member]
         if rank == self.rank:
-            self.inboxes.messages.arrived(self.world_size, header.key, (header, blocks))
+            self.from_twin.arrived(rank, header.key, (header, blocks))
         elif self.holders.is_first(member, "message", header.key):
             self.inboxes.messages.arrived(rank, header.key, (header, blocks))
 
@@ -170,7 +175,7 @@ class WorldPeers:
         rank = self.holders.ranks[member]
         error = self.holders.lost.setdefault(member, PeerLost(rank, reason))
         if rank == self.rank:
-            self.inboxes.lose(PeerLost(self.world_size, reason))
+            self.from_twin.fail_peer(rank, error)
         elif not self.holders.remaining(rank):
             self.inboxes.lose(error)
         if self.holders.have_backups:  # a silent member never answers

@@ -6,10 +6,11 @@ from typing import Any
 from transports.base import Message, Transport
 from transports.errors import SizeMismatch
 from transports.inboxes import fit_or_put_back
+from transports.mailbox import Arrival
 from transports.rpc.world.notes import BufferNote, MessageNote
-from transports.rpc.world.peers import WorldPeers
+from transports.rpc.world.peers import Blocks, WorldPeers
 from transports.wire.arrays import Block, copied, destinations, fill
-from transports.wire.frames import Key, pack_header, unpack_header
+from transports.wire.frames import Header, Key, pack_header, unpack_header
 
 
 class RpcTransport(Transport):
@@ -45,8 +46,13 @@ class RpcTransport(Transport):
         if targets is not None:
             targets = fit_or_put_back(self._messages, arrival, header.layouts, targets)
             fill(targets, blocks)
+        return self._received(arrival, blocks if targets is None else targets)
+
+    def _received(self, arrival: Arrival[tuple[Header, Blocks]], blocks: Blocks) -> Message:
+        """Count a message, and give it these blocks."""
+        header = arrival.item[0]
         self.traffic.count_received(sum(block.nbytes for block in blocks))
-        return Message(arrival.peer, header.key, blocks if targets is None else targets, header.note)
+        return Message(arrival.peer, header.key, blocks, header.note)
 
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._messages.probe(peer, key)
@@ -108,5 +114,12 @@ class RankHolder:
         await self._peers.send_twin(MessageNote(self._peers.name, pack_header(key, blocks, note)), blocks)
 
     async def receive(self, key: Key) -> Message:
-        """Receive a message of the other holder. Raises: as `Transport.receive`."""
-        return await self._end.receive(self._end.world_size, key)
+        """Receive a message of the other holder.
+
+        Raises:
+            ValueError: this rank has no other holder, and never had one. Else as `Transport.receive`.
+        """
+        if self._peers.holders.ranks.count(rank := self._end.rank) == 1:
+            raise ValueError(f"rank {rank} has one holder, so no other one sends to it; name a backup for it")
+        arrival = await self._peers.from_twin.take(rank, key)
+        return self._end._received(arrival, arrival.item[1])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.virtual_time import virtual_seconds
-from transports import PeerLost, TransportError
+from transports import Closed, PeerLost, TransportError
 from transports.rpc.virtual.network import VirtualNetwork
 from transports.rpc.world import RankHolder, Worlds
 from transports.rpc.world.holders import Holders
@@ -86,6 +86,21 @@ async def test_a_rank_is_lost_with_its_last_holder():
         await ends["a"].send(1, ("k",))
 
 
+@pytest.mark.parametrize(("name", "killed"), [("a", ["b", "b2", "c"]), ("b", ["a", "c"])])
+async def test_a_receive_from_any_rank_fails_with_the_last_other_rank_whether_or_not_this_rank_has_a_backup(
+    name, killed
+):
+    world = World()
+    ends = await world.open()
+    waiting = asyncio.ensure_future(ends[name].receive(None, ("never",)))
+    for each in killed:
+        await virtual_seconds(0.01)
+        assert not waiting.done()
+        world.network.kill(each)
+    with pytest.raises(PeerLost):
+        await waiting
+
+
 async def test_a_holder_that_aborts_beside_the_other_is_lost_alone():
     ends = await World().open()
     await ends["b"].abort("it fails alone")
@@ -152,13 +167,39 @@ async def test_two_holders_of_a_rank_send_each_other_messages_of_their_own():
     ends = await World().open()
     await RankHolder(ends["b"]).send(("state",), np.arange(3), note="n")
     found = await RankHolder(ends["b2"]).receive(("state",))
-    assert found.note == "n" and found.blocks[0].numpy().tolist() == [0, 1, 2]
+    assert found.note == "n" and found.blocks[0].numpy().tolist() == [0, 1, 2] and found.source == 1
     assert (RankHolder(ends["b"]).is_backup, RankHolder(ends["b2"]).is_backup, ends["b"].rank, ends["b2"].rank) == (
         False,
         True,
         1,
         1,
     )
+
+
+async def test_what_a_holder_sends_to_the_other_comes_from_no_rank():
+    ends = await World().open()
+    await RankHolder(ends["b"]).send(("k",), note="private")
+    assert not ends["b2"].probe(None, ("k",))
+    with pytest.raises(ValueError, match="peer: 3, world size: 3"):
+        await ends["b2"].receive(3, ("k",))
+    await asyncio.gather(ends["a"].send(1, ("k",), note="public"), ends["b"].receive(0, ("k",)))
+    assert (await ends["b2"].receive(None, ("k",))).note == "public"
+    assert (await RankHolder(ends["b2"]).receive(("k",))).note == "private"
+
+
+async def test_a_receive_from_the_other_holder_ends_with_it_or_with_this_end_and_needs_one():
+    world = World()
+    ends = await world.open()
+    holders = {name: RankHolder(end) for name, end in ends.items()}
+    with pytest.raises(ValueError, match="rank 0 has one holder"):
+        await holders["a"].receive(("k",))
+    waiting = [asyncio.ensure_future(holders[name].receive(("never",))) for name in ("b", "b2")]
+    await ends["b2"].close()
+    with pytest.raises(Closed):
+        await waiting[1]
+    for each in (waiting[0], holders["b"].receive(("k",))):
+        with pytest.raises(PeerLost, match="lost rank 1: it closed"):
+            await each
 
 
 async def test_the_first_copies_are_counted_by_key_and_leave_no_entries():
