@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipelined.api.arrangement import require_plan
 from pipelined.api.background import BackgroundRanks, RankWork, check_world
 from pipelined.api.call_arguments import CallArguments
-from pipelined.api.data.batch import Batch, BatchError, slice_rows
+from pipelined.api.data.batch import Batch, slice_rows
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
@@ -143,9 +143,7 @@ class LoopTrainer:
         return self._call("planned_bytes", lambda rank: rank.planned_bytes((inputs, targets)))
 
     def _evaluate(self, batches: Iterable[Batch]) -> Future[float]:
-        windows = [window for batch in batches for window in self._feed.windows(batch)]
-        if not windows:
-            raise BatchError("there are no rows to evaluate (batches: empty); give at least one (inputs, targets)")
+        windows = self._feed.windows(batches)
         for inputs, _ in windows:
             self._model.check_inputs(inputs)
         return self._call("evaluate", lambda rank: rank.evaluate(windows))

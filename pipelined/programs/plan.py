@@ -58,6 +58,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", name_of(self.schedule))
+        if not isinstance(self.knobs, Mapping):
+            raise PlanError(f"knobs is {self.knobs!r:.40}, without names; give values by name, as in {{'pipes': 4}}")
         require_knobs(self.schedule, self.knobs)
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
         for name in (*SIZES, "tensor"):

@@ -86,7 +86,7 @@ class Numerics:
             fact = f"recompute={again!r} is neither True nor False"
             raise UsageError(f"{fact}; mark layers that are recomputed with pp.recomputed(layer)")
         for name in ("dtype", "masters"):
-            if not isinstance(dtype := arguments[name] or torch.float32, torch.dtype):
+            if not isinstance(dtype := arguments[name], torch.dtype) and (name, dtype) != ("masters", None):
                 raise UsageError(f"{name} is {dtype!r}, which is no dtype of torch; give one, such as torch.float32")
         if not differentiable(torch.empty(0, dtype=arguments["dtype"])):
             raise UsageError(f"dtype={arguments['dtype']} has no gradients; give a floating-point dtype")

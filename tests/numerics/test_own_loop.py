@@ -282,6 +282,8 @@ def test_a_refused_evaluation_leaves_the_job_as_it_was(tmp_path):
     with pp.Trainer(traced, plan(), loss=LOSS, optimizer=adam) as made:
         with pytest.raises(pp.UsageError, match="no rows to evaluate"):
             made.evaluate([])
+        with pytest.raises(pp.UsageError, match=r"`batches` is a NoneType, which has no batches; give an iterable"):
+            made.evaluate(None)
         with pytest.raises(pp.UsageError, match=r"\(3, 8\)"):
             made.evaluate([(torch.ones(3, 8), torch.ones(3, 8))])
         with pytest.raises(pp.UsageError, match=r"\(4, 9\)"):

@@ -1,5 +1,7 @@
 """Batches: pairs (inputs, targets), each a tensor, or tuples, lists and dicts of tensors with as many rows each."""
 
+from collections.abc import Iterable
+
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -22,6 +24,13 @@ def slice_rows(tree: Tree, start: int, rows: int) -> Tree:
 def converted(tree: Tree, dtype: torch.dtype) -> Tree:
     """The same tree with its floating-point tensors in this dtype."""
     return tree_map_only(torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, tree)
+
+
+def require_batches(batches: object, otherwise: str = "") -> None:
+    """Raises BatchError: these cannot be iterated."""
+    if not isinstance(batches, Iterable) and not hasattr(batches, "__getitem__"):
+        fact = f"`batches` is a {type(batches).__name__}, which has no batches"
+        raise BatchError(f"{fact}; give an iterable of (inputs, targets){otherwise}")
 
 
 def rows_of_batch(batch: object, name: str) -> int:

@@ -10,7 +10,7 @@ from itertools import islice
 
 import torch
 
-from pipelined.api.data.batch import Batch, BatchError, converted, rows_of_batch, slice_rows
+from pipelined.api.data.batch import Batch, BatchError, converted, require_batches, rows_of_batch, slice_rows
 from pipelined.errors import user_code
 from pipelined.programs.plan import Plan
 from pipelined.training.digests import tree_digest
@@ -76,14 +76,21 @@ class StepFeed(CutBatches):
     def whole_batch(self, step: int) -> Batch:
         return self._batches[step]
 
-    def windows(self, batch: Batch) -> list[Batch]:
-        """A batch of any number of rows, in pieces of at most one microbatch.
+    def windows(self, batches: Iterable[Batch]) -> list[Batch]:
+        """Batches of any number of rows, in pieces of at most one microbatch.
 
         Raises:
-            BatchError: it is not a pair with as many rows each.
+            BatchError: there is no row, or a batch is not a pair with as many rows each.
         """
-        starts = range(0, rows_of_batch(batch, "the batch"), self._rows)
-        return [converted(slice_rows(batch, start, self._rows), self._dtype) for start in starts]
+        require_batches(batches)
+        found = [
+            converted(slice_rows(batch, start, self._rows), self._dtype)
+            for batch in batches
+            for start in range(0, rows_of_batch(batch, "the batch"), self._rows)
+        ]
+        if not found:
+            raise BatchError("there are no rows to evaluate (batches: empty); give at least one (inputs, targets)")
+        return found
 
 
 class BatchFeed(CutBatches):

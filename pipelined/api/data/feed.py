@@ -6,7 +6,7 @@ from typing import Protocol, cast
 
 import torch
 
-from pipelined.api.data.batch import Batch, BatchError, converted, rows_of
+from pipelined.api.data.batch import Batch, BatchError, converted, require_batches, rows_of
 from pipelined.api.data.batches import BatchFeed
 from pipelined.errors import UsageError, user_code
 from pipelined.programs.plan import Plan
@@ -81,10 +81,10 @@ def job_feed(batches: Iterable[Batch] | Feed, cached_steps: int = 2) -> JobFeed:
     Raises:
         BatchError: it is in neither form.
     """
-    if not (isinstance(batches, Feed | Iterable) or hasattr(batches, "__getitem__")):
-        fact = f"`batches` is a {type(batches).__name__}, which has no batches"
-        raise BatchError(f"{fact}; give an iterable of (inputs, targets), or a pp.Feed")
-    return MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches, cached_steps)
+    if isinstance(batches, Feed):
+        return MicrobatchFeed(batches)
+    require_batches(batches, ", or a pp.Feed")
+    return BatchFeed(batches, cached_steps)
 
 
 def steps_in(batches: Iterable[Batch] | Feed) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelined.api.laboratory.described import PerStage, machine_of, plan_of, workload_of
 from pipelined.api.laboratory.proof import Proof, prove
-from pipelined.errors import UsageError, in_bytes
+from pipelined.errors import UsageError, in_bytes, require_switch
 from pipelined.schedules.own.load import SomeSchedule
 from pipelined.schedules.parts.knobs import Value
 from pipelined.simulation.job import with_costs
@@ -131,6 +131,7 @@ def simulate(
     Raises:
         UsageError: a setting is impossible; the message names those that are possible.
     """
+    require_switch("recompute", recompute)
     plan = plan_of(schedule, depth, microbatches, width=width, tensor=tensor, knobs=knobs)
     workload, machine = (
         workload_of(costs or {}, memory or {}, plan.depth),

@@ -76,7 +76,11 @@ class OwnSchedule:
             answer = self._functions().stage_map(shape)
         if not isinstance(answer, StageMap):
             raise ScheduleError(f"the stage map of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
-        for (pipe, stage), worker in answer.placement.items():
+        for place, worker in answer.placement.items():
+            if not isinstance(place, tuple) or len(place) != 2:
+                fact = f"the stage map of {self.__name__} places {place!r}, which is no pipe and stage"
+                raise ScheduleError(f"{fact}; give {{(pipe, stage): worker}}")
+            pipe, stage = place
             if not isinstance(worker, int):
                 fact = f"the stage map of {self.__name__} places stage {stage} of pipe {pipe} on {worker!r}"
                 raise ScheduleError(f"{fact}; give the number of one worker")

@@ -51,7 +51,9 @@ class Knob(Generic[V]):
         return self.check(holder.knobs.get(self.name, self.default))
 
     def check(self, value: Any) -> V:
-        """The value itself; raises ScheduleError for a value that the knob cannot have."""
+        """The value, a number as text where all values are texts; raises ScheduleError: the knob cannot have it."""
+        if type(value) is int and isinstance(self.default, str):
+            value = str(value)
         if type(value) is not type(self.default):
             raise ScheduleError(f"{self.name} is {value!r}; give a value of type {type(self.default).__name__}")
         if self.choices and value not in self.choices:

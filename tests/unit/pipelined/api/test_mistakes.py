@@ -221,6 +221,7 @@ REFUSED = {
         r"`batches` is a int, which has no batches; give an iterable of .inputs, targets., or a pp.Feed",
     ),
     "a dtype that is a number": (four, {"dtype": 3}, "dtype is 3, which is no dtype of torch; give one, such as torch"),
+    "no dtype": (four, {"dtype": None, "autocast": True}, "dtype is None, which is no dtype of torch; give one, such"),
     "a layer with a name of the row itself": (
         pp.Sequential({name: linear() for name in ("a", "b", "c", "_row")}),
         {},

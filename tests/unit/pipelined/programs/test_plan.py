@@ -121,6 +121,13 @@ def test_teams_without_a_flush_are_refused():
         Plan("pipedream_2bw", 1, 1, 1, 4, tensor=2)
 
 
+def test_knobs_without_names_are_refused():
+    with pytest.raises(
+        PlanError, match=r"knobs is \['pipes'\], without names; give values by name, as in \{'pipes': 4"
+    ):
+        Plan("chimera", 4, 1, 1, 4, knobs=["pipes"])
+
+
 def test_a_misspelt_knob_is_refused_with_the_nearest():
     """It was dropped, and the plan trained the schedule without it."""
     with pytest.raises(ScheduleError, match=r"unknown argument 'pipe'.*did you mean pipes"):

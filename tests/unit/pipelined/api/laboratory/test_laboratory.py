@@ -148,6 +148,7 @@ def test_a_mistake_is_one_exception_with_a_remedy(call, message):
         (pp.simulate, {"memory": {"parameters": float("nan")}}, "`memory=`: parameters=nan is no size"),
         (pp.simulate, {"links": {"alpha": None}}, "`links=`: alpha is None, which is no number"),
         (pp.simulate, {"cores": True}, "cores is True, which is no whole number"),
+        (pp.simulate, {"recompute": "x"}, "recompute is 'x', which is neither True nor False"),
         (pp.simulate, {"interference": "x"}, "interference is 'x', which is no number"),
     ],
 )

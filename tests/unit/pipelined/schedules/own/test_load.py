@@ -104,6 +104,10 @@ WRONG = {
         TUPLE.replace("(1, 1, {(0, 0): (0,)}", "(1, 'a', {(0, 0): 0}"),
         r"has 'a' workers; give their number",
     ),
+    "a place without a pipe": (
+        TUPLE.replace("{(0, 0): (0,)}", "{0: 0}"),
+        r"places 0, which is no pipe and stage; give \{\(pipe, stage\): worker\}",
+    ),
     "a tuple of workers": (TUPLE, r"places stage 0 of pipe 0 on \(0,\); give the number of one worker"),
     "no coroutine": (GPIPES + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
     "no such verb": (

@@ -15,6 +15,7 @@ from pipelined.planner.candidates import candidates
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
 from pipelined.programs.plan import Plan
 from pipelined.schedules import CHUNKS, Knob, ScheduleError, Shape, knobs_of
+from pipelined.schedules.parts.knobs import AHEAD
 
 TOY = """
 from pipelined.schedules import Knob, ScheduleError
@@ -132,6 +133,11 @@ def test_the_knobs_of_the_project_are_keys_of_every_plan():
 def test_a_value_that_a_knob_cannot_have_is_refused(value, message):
     with pytest.raises(ScheduleError, match=message):
         CHUNKS.of(Shape(4, 4, {"chunks": value}))
+
+
+def test_a_number_is_a_value_of_a_knob_of_texts():
+    assert AHEAD.of(Shape(4, 4, {"ahead": 8})) == "8"
+    assert Plan("async_1f1b", 2, 1, 1, 4, {"ahead": 8}) == Plan("async_1f1b", 2, 1, 1, 4, {"ahead": "8"})
 
 
 def test_the_label_of_a_word_is_the_word():
