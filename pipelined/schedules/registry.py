@@ -45,7 +45,7 @@ ELSEWHERE = {
     "2bw": "pipedream_2bw",
     "ravnest": "async_1f1b",
 }
-"""Names of schedules in papers and other libraries, in lower case with underscores, to their names here."""
+"""Names of schedules in papers and other libraries, to their names here; case, dashes and underscores do not count."""
 
 
 class Schedule(Protocol):
@@ -201,8 +201,13 @@ def find(name: str) -> Schedule:
         return read_table(Path(name))
     if is_own(name):
         return load(name, known())
-    meant = ELSEWHERE.get(name.lower().replace("-", "_"))
-    if meant:
+    names = {_plain(each): here for each, here in (ELSEWHERE | {ours: ours for ours in SCHEDULES}).items()}
+    if meant := names.get(_plain(name)):
         raise ScheduleError(f"unknown schedule {name!r}; here it is called {meant}")
     choice = f"known: {', '.join(known())}, or a module on the path, or the path of a .py file or a .csv table"
-    raise ScheduleError(f"unknown schedule {name!r}; {choice}")
+    raise ScheduleError(f"unknown schedule {name!r}; {guess(name, SCHEDULES)}{choice}")
+
+
+def _plain(name: str) -> str:
+    """A name as it is compared; torch's classes begin with "Schedule"."""
+    return name.lower().replace("-", "").replace("_", "").removeprefix("schedule")

@@ -80,11 +80,25 @@ def test_it_never_beats_the_work_of_its_busiest_worker(name):
 
 
 def test_an_unknown_schedule_lists_the_known():
-    with pytest.raises(ScheduleError, match=f"unknown schedule 'gpip'; known: {', '.join(NAMES)}"):
+    with pytest.raises(
+        ScheduleError, match=f"unknown schedule 'gpip'; did you mean gpipe\\? known: {', '.join(NAMES)}"
+    ):
         find("gpip")
 
 
-@pytest.mark.parametrize(("name", "here"), [("1f1b", "one_f_one_b"), ("DAPPLE", "one_f_one_b"), ("ZBV", "zb_v")])
+NAMED = [
+    ("1f1b", "one_f_one_b"),
+    ("DAPPLE", "one_f_one_b"),
+    ("ZBV", "zb_v"),
+    ("zb-h1", "zb_h1"),
+    ("Chimera", "chimera"),
+    ("GPipe", "gpipe"),
+    ("Interleaved1F1B", "interleaved"),
+    ("ScheduleZBVZeroBubble", "zb_v"),
+]
+
+
+@pytest.mark.parametrize(("name", "here"), NAMED)
 def test_a_name_that_others_use_leads_to_ours(name, here):
     with pytest.raises(ScheduleError, match=f"unknown schedule '{name}'; here it is called {here}$"):
         find(name)
