@@ -11,6 +11,7 @@ class StepReport:
     """The results of a step; the same on every rank except the seconds.
 
     Args:
+        step: the number of the step, counted from 0.
         grad_norm: the global gradient norm; without a flush the root mean square over the step's updates.
         staleness: without a flush, for each stage: the updates between the weights at which a gradient was computed
             and the weights to which it was applied; the mean over the step's microbatches.
@@ -44,7 +45,7 @@ def diverged(report: StepReport) -> AgreedError:
     All ranks have the same numbers, so all raise it.
     """
     numbers = f"loss: {report.loss}, gradient norm: {report.grad_norm}"
-    fact = f"loss or gradient norm of step {report.step + 1} is not finite ({numbers})"
+    fact = f"loss or gradient norm of step {report.step} (counted from 0) is not finite ({numbers})"
     return AgreedError(f"{fact}: training has diverged; {_remedy(report)}")
 
 

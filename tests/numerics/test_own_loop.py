@@ -177,7 +177,7 @@ def test_a_refused_batch_leaves_the_job_as_it_was():
     with trainer(plan()) as made:
         with pytest.raises(pp.UsageError, match=r"15 rows of inputs and 16 of targets"):
             made.step((inputs[1:], targets))
-        with pytest.raises(pp.UsageError, match="loss or gradient norm of step 1 is not finite"):
+        with pytest.raises(pp.UsageError, match=r"loss or gradient norm of step 0 .* is not finite"):
             made.step((inputs * math.nan, targets))
         losses = [made.step(batch).loss for batch in batches()]
     assert losses == pytest.approx(plain(4)[0], rel=0, abs=1e-12)
@@ -201,7 +201,7 @@ def test_a_refused_batch_leaves_a_buffer_that_a_layer_writes(schedule):
     inputs, targets = batches()[0]
     model, given = [Counted, lambda: nn.Linear(8, 8)], {"loss": LOSS, "optimizer": adam, "dtype": torch.float64}
     with pp.Trainer(model, plan(schedule), **given) as made:
-        with pytest.raises(pp.UsageError, match="step 1 is not finite"):
+        with pytest.raises(pp.UsageError, match=r"step 0 .* is not finite"):
             made.step((inputs * math.nan, targets))
         assert not made.state_dict()["0.seen"].any()
         if schedule == "one_f_one_b":
@@ -220,7 +220,7 @@ def test_without_a_flush_a_step_that_is_not_finite_is_undone_by_a_load(schedule,
         made.save(tmp_path)
         losses = [made.step(batch).loss for batch in batches()[1:]]
         made.load(tmp_path)
-        with pytest.raises(pp.UsageError, match=r"step 2 is not finite .*stages were updated.* load a checkpoint or"):
+        with pytest.raises(pp.UsageError, match=r"step 1 .* not finite .*stages were updated.* load a checkpoint or"):
             made.step((inputs * math.nan, targets))
         assert not all(value.isfinite().all() for value in made.state_dict().values())
         made.load(tmp_path)

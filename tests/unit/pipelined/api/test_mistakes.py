@@ -171,7 +171,7 @@ REFUSED = {
     "a loss that is not finite": (
         four,
         {"loss": lambda x, y: (x - y).mean() / 0},
-        "loss or gradient norm of step 1 is not finite",
+        "loss or gradient norm of step 0 .counted from 0. is not finite",
     ),
     "nothing to train": ([lambda: linear()().requires_grad_(False)] * 4, {}, "the model has nothing to train"),
     "a negative save_every": (four, {"save_every": -3}, r"save_every must be at least 0 \(it is -3\)"),

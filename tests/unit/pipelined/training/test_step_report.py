@@ -25,5 +25,6 @@ from pipelined.training.step_report import StepReport, diverged
 def test_the_remedy_follows_from_the_step_the_schedule_and_the_loss_scale(step, more, remedy):
     report = StepReport(step, math.nan, math.nan, 1e-3, step_s=1.0, idle_fraction=0.0, stop=False, **more)
     error = str(diverged(report))
-    assert error.startswith(f"loss or gradient norm of step {step + 1} is not finite (loss: nan, gradient norm: nan)")
+    fact = f"loss or gradient norm of step {step} (counted from 0) is not finite (loss: nan, gradient norm: nan)"
+    assert error.startswith(fact)
     assert f"training has diverged; {remedy}" in error
