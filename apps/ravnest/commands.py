@@ -17,6 +17,7 @@ from pipelined.directory.membership.connection import connected, member_node
 from pipelined.directory.membership.task_record import RUN, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.records import CLUSTERS
 from pipelined.training.step_report import StepReport
 
 OUT_OF_MEMORY = (
@@ -29,12 +30,24 @@ OUT_OF_MEMORY = (
 async def serve(flags: Serve, say: Say) -> None:
     """Serve as a node until a stop request; a cluster that it is in ends then."""
     from pipelined.actors.device import check_device
-    from pipelined.actors.executor import TorchExecutor
+    from pipelined.ravnest.node import OtherTask
 
     await asyncio.to_thread(check_device, flags.device)
+    while True:
+        try:
+            await _serve(flags, say)
+        except OtherTask:
+            say("what is trained was replaced before any cluster was formed; the node joins again")
+
+
+async def _serve(flags: Serve, say: Say) -> None:
+    """Serve as a node of what the directory says is trained. Raises OtherTask."""
+    from pipelined.actors.executor import TorchExecutor
+
     url = flags.address.url
     async with connected(url, flags.address.listen) as (endpoint, directory):
-        task = RavnestTask.unpack(await read_task(directory, url, say))
+        record = await read_task(directory, url, say)
+        task = RavnestTask.unpack(record.value)
         require_own_code(task, await asyncio.to_thread(own_code))
         data = await asyncio.to_thread(read_data, task.subject, flags.text)
         from apps.ravnest.offer import offer
@@ -53,8 +66,8 @@ async def serve(flags: Serve, say: Say) -> None:
                 planned, executor.remedy = planned_places(task, saves=saving is not None), OUT_OF_MEMORY
                 capacity, words = await offer(flags, task, training, node, executor)
                 say(f"{node.name}: node at {endpoint.address}, {words}")
-                lease, memory = task.subject.lease, PeakMemory()
-                await RavnestNode(node, member, capacity, lease, say, memory=memory, planned=planned).run()
+                lease, at, memory = task.subject.lease, record.revision, PeakMemory()
+                await RavnestNode(node, member, capacity, lease, say, task=at, memory=memory, planned=planned).run()
             finally:
                 executor.close()
 
@@ -70,12 +83,13 @@ async def train(flags: Train, say: Say) -> None:
     run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
         async with reported_wait(described(url), say):
-            await publish_task(directory, task, run)
-            require_own_code(RavnestTask.unpack(await read_task(directory, url, say)), task.code)
+            revision = await publish_task(directory, task, run, until=CLUSTERS)
+            require_own_code(RavnestTask.unpack((await read_task(directory, url, say)).value), task.code)
         async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
             request = pool_request(subject, subject.model(symbols), flags.forming)
             request = replace(request, newcomers=flags.later.newcomers)
-            await ClusterFormer(node, flags.nodes, request, on_step, say, resume=flags.resume).run()
+            former = ClusterFormer(node, flags.nodes, request, on_step, say, resume=flags.resume, task=revision)
+            await former.run()
             if not flags.final.is_empty:
                 from apps.ravnest.final import write_average
 

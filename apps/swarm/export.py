@@ -39,7 +39,7 @@ async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
     """Fetch the model of a running swarm. Raises UsageError: its text or tokenizer differs."""
     url = flags.directory or flags.coordinator
     async with connected(url, flags.listen) as (endpoint, directory):
-        trained = SwarmTask.unpack(await read_task(directory, url, say))
+        trained = SwarmTask.unpack((await read_task(directory, url, say)).value)
         if trained.text != text.digest:
             fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {trained.text[:16]})"
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")

@@ -15,6 +15,7 @@ from pipelined.aio.nursery import beside, with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory import Change, DirectoryRefusal
 from pipelined.directory.membership.node import Node
+from pipelined.directory.membership.task_record import TASK
 from pipelined.errors import UsageError
 from pipelined.ravnest.going_on import Joining, rules_of
 from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
@@ -41,6 +42,7 @@ class ClusterFormer:
         request: what to plan; its pool is replaced by these nodes. After clusters were lost there may be fewer.
         on_step: called with a cluster's number and each step that it completes, in the order of the steps.
         say: prints a line.
+        task: revision of the directory's record of what is trained; 0: there is none.
         return_s: see `RETURN_S`.
         resume: whether training goes on from a save of any run; else only if this run has one.
     """
@@ -52,17 +54,24 @@ class ClusterFormer:
     say: Say
     return_s: float = RETURN_S
     resume: bool = False
+    task: int = 0
 
     async def run(self) -> None:
         """Form clusters, or find those that train, and return when each has trained its last step.
 
         Raises:
-            UsageError: the first nodes cannot hold the model, or as `plan_with_backups`. UnequalClusters.
+            UsageError: the first nodes cannot hold the model, or as `plan_with_backups`; or another training replaced
+                this one before any cluster was formed. UnequalClusters.
             DirectoryRefusal: another directory came in the place of this one, or one with another key.
         """
         view = RavnestView(self.node.directory, self.node.clock)
         with view.change_queue(PROGRESS) as changes:
-            await beside(self._run(view, changes), view.follow((DirectoryRefusal,)))
+            await beside(self._run(view, changes), view.follow((DirectoryRefusal,)), self._replacement(view))
+
+    async def _replacement(self, view: RavnestView) -> None:
+        await view.until_other_task(self.task)
+        fact = "another `train` has replaced what is trained, before this one formed clusters"
+        raise UsageError(f"{fact}; end that one first, or give this one another coordinator")
 
     async def _run(self, view: RavnestView, changes: deque[Change]) -> None:
         await view.wait_for(lambda: view.revision > 0)
@@ -104,6 +113,7 @@ class ClusterFormer:
                 plan = await asyncio.to_thread(self._plan, request, again=view.clusters is not None)
             except UsageError as error:
                 if view.clusters is None:
+                    await write_waits(view, f"for another `train`: this one forms no clusters of them ({error})")
                     raise
                 self.say(f"{self.node.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
                 await write_waits(view, f"because they cannot form a cluster ({error})")
@@ -112,7 +122,7 @@ class ClusterFormer:
             if cluster.pace and cluster.pace.shortfall:
                 self.say(f"cluster {number}: {cluster.pace_text}")
         clusters = Clusters.of(view.next_number, plan, waiting, begun)
-        await view.write_unless_changed({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})
+        await view.write_unless_changed({CLUSTERS: revision, TASK: self.task}, {CLUSTERS: clusters.pack()})
         await view.wait_for(lambda: view.clusters_revision != revision)
 
     async def _wait_for_nodes(self, view: RavnestView) -> None:

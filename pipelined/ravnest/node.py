@@ -41,6 +41,10 @@ class Capacity:
     reliability: float = 1.0
 
 
+class OtherTask(Exception):
+    """What is trained was replaced before any cluster was formed; the node is to read it again, and to join again."""
+
+
 class RavnestNode:
     """One node.
 
@@ -49,6 +53,7 @@ class RavnestNode:
         member: trains its stage in a cluster.
         lease_s: seconds without a heartbeat after which it is removed.
         say: prints a line.
+        task: revision of the directory's record of what this node trains; 0: there is none.
         memory: of this process, if it is the node's alone.
         planned: what places are planned to hold, for the error where memory runs out; None: that is not known.
     """
@@ -61,10 +66,11 @@ class RavnestNode:
         lease_s: float,
         say: Say,
         *,
+        task: int = 0,
         memory: PeakMemory | None = None,
         planned: PlannedPlaces | None = None,
     ):
-        self._memory, self._planned = memory, planned
+        self._task, self._memory, self._planned = task, memory, planned
         self._node, self._member, self._capacity, self._lease_s, self._say = node, member, capacity, lease_s, say
         self.view = RavnestView(node.directory, node.clock)
         self.exchange = ParameterExchange(node, self.view, member.saving)
@@ -73,11 +79,10 @@ class RavnestNode:
         """Take part until cancelled.
 
         Raises:
-            NameTaken: another process has this node's name. AgreedError: the training diverged.
+            NameTaken: another process has this node's name. AgreedError: the training diverged. OtherTask.
         """
-        await beside(
-            under_leases(self._node, NODES, self._lease_s, self._run_registered), self.view.follow(), self._failure()
-        )
+        running = under_leases(self._node, NODES, self._lease_s, self._run_registered)
+        await beside(running, self.view.follow(), self._failure(), self._replacement())
 
     async def _run_registered(self, registration: Registration) -> None:
         """Take part under one lease; the end waits for the tasks that go on after the training."""
@@ -86,8 +91,9 @@ class RavnestNode:
 
     async def _take_part(self, registration: Registration, leaving: Nursery) -> None:
         """Wait for a cluster, and train in it, and in those that go on from it, to the end."""
-        name, address, saves = self._node.name, self._node.endpoint.address, self._member.saving is not None
-        record = NodeRecord(name, address, registration.incarnation, **vars(self._capacity), saves=saves)
+        name, address = self._node.name, self._node.endpoint.address
+        known = {**vars(self._capacity), "saves": self._member.saving is not None, "task": self._task}
+        record = NodeRecord(name, address, registration.incarnation, **known)
         await self.exchange.publish(registration)
         await registration.put(record)
         self._say(f"{name}: waits for a cluster")
@@ -201,6 +207,10 @@ class RavnestNode:
 
     def _others_departed(self, clusters: Clusters, departed: list[Holder]) -> bool:
         return self.view.departed(clusters) != departed
+
+    async def _replacement(self) -> None:
+        await self.view.until_other_task(self._task)
+        raise OtherTask
 
     async def _failure(self) -> None:
         await asyncio.shield(self._node.endpoint.failed)

@@ -14,7 +14,7 @@ waits             WaitingNodes          what the nodes without a cluster wait fo
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -56,6 +56,7 @@ class NodeRecord(Record):
         saves: whether it saves its stage.
         delay: seconds that a byte is under way on its line, one way.
         reliability: from 0 to 1, as the node was told; 1 where nothing is known.
+        task: revision of `subject` as the node has read it; 0: it has read none.
     """
 
     name: str
@@ -67,6 +68,7 @@ class NodeRecord(Record):
     saves: bool = field(default=False, metadata={"absent": False})
     delay: float = field(default=0.0, metadata={"absent": 0.0})
     reliability: float = field(default=1.0, metadata={"absent": 1.0})
+    task: int = field(default=0, metadata={"absent": 0})
 
     def __post_init__(self) -> None:
         numbers = (self.ram, self.bandwidth, self.flops, self.delay, self.reliability)
@@ -123,9 +125,8 @@ class Clusters(Record):
         object.__setattr__(self, "rows", rows)
 
     @classmethod
-    def of(cls, number: int, plan: RavnestPlan, nodes: Iterable[NodeRecord], begun: Version) -> "Clusters":
+    def of(cls, number: int, plan: RavnestPlan, nodes: Sequence[NodeRecord], begun: Version) -> "Clusters":
         """The clusters of a plan of these nodes."""
-        nodes = [*nodes]
         named = {node.name: Holder(node.name, node.address, node.incarnation) for node in nodes}
         backups = [
             BackupPlace(cluster, stage, named[planned.backup.name])
@@ -158,9 +159,8 @@ class Clusters(Record):
         """The inverse of `step_of`: a step of the training by a cluster's count; None: it is not this cluster's."""
         repeated = self.going.steps_to_repeat
         turn = repeated.index(step) if step in repeated else step - self.begun.step
-        dealt = turn >= 0 and turn % len(self.rows) == cluster
-        own = turn // len(self.rows)
-        return own if dealt and self.step_of(cluster, own) == step else None
+        own, dealt_to = divmod(turn, len(self.rows))
+        return own if turn >= 0 and dealt_to == cluster and self.step_of(cluster, own) == step else None
 
     @property
     def established(self) -> int:
@@ -182,7 +182,7 @@ class Clusters(Record):
 
     def holders(self, cluster: int, stage: int) -> list[Holder]:
         """The node of a place, and its backup if it has one."""
-        backups = [each.holder for each in self.backups if each[:2] == (cluster, stage)]
+        backups = (each.holder for each in self.backups if each[:2] == (cluster, stage))
         return [self.rows[cluster][stage].holder, *backups]
 
     @property

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from pipelined.aio.clock import Clock
-from pipelined.directory import Directory
+from pipelined.directory import Directory, Entry
+from pipelined.directory.membership.task_record import TASK
 from pipelined.directory.membership.view import MembershipView, Single, Table
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.pool import PoolNode
@@ -37,16 +38,19 @@ class RavnestView(MembershipView):
         progress: by cluster, as text.
         stopped: by cluster, as text, what it had done when it stopped.
         saved: by name of a node, what it can read of what was saved.
+        task: revision of the record of what is trained; 0: there is none.
     """
 
     def __init__(self, directory: Directory, clock: Clock):
         self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
         self._clusters, self._round, self._ending = Single(Clusters), Single(RoundRecord), Single(ClustersEnding)
         self.stopped, self._losses, self._waits = Table(ClusterStop), Single(LossCounts), Single(WaitingNodes)
+        self.task = 0
         super().__init__(
             directory,
             clock,
             tables={
+                TASK: self._apply_task,
                 NODES: self.nodes.apply,
                 CLUSTERS: self._clusters.apply,
                 SAVED: self.saved.apply,
@@ -59,6 +63,13 @@ class RavnestView(MembershipView):
             },
             members={NodeRecord: self.nodes},
         )
+
+    def _apply_task(self, name: str, entry: Entry | None) -> None:
+        self.task = entry.revision if entry else 0
+
+    async def until_other_task(self, revision: int) -> None:
+        """Return when something else is trained than at this revision of the record."""
+        await self.wait_for(lambda: self.revision > 0 and self.task != revision)
 
     @property
     def clusters(self) -> Clusters | None:
@@ -112,8 +123,9 @@ class RavnestView(MembershipView):
 
     @property
     def free(self) -> list[NodeRecord]:
-        """The nodes that wait for a cluster, in the order in which they joined."""
-        found = [node for node in self.nodes.values() if self.clusters is None or self.clusters.place_of(node) is None]
+        """The nodes that wait for a cluster and know what is trained, in the order in which they joined."""
+        known = [node for node in self.nodes.values() if node.task == self.task]
+        found = [node for node in known if self.clusters is None or self.clusters.place_of(node) is None]
         return sorted(found, key=lambda node: node.incarnation)
 
     def ends(self, clusters: Clusters) -> bool:

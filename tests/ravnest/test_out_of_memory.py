@@ -136,7 +136,7 @@ def test_serve_ends_with_the_planned_bytes_and_flags_that_help(monkeypatch):
             with pytest.raises(OutOfMemory) as caught:
                 await serve(parse(["serve", *at, "--name", "attic", *node.split()]), print)
             read = EmbeddedDirectory(endpoint, endpoint.address, RealClock())
-            task = RavnestTask.unpack(await read_task(read, endpoint.address, print))
+            task = RavnestTask.unpack((await read_task(read, endpoint.address, print)).value)
             found = Clusters.unpack((await read.read(CLUSTERS)).entries[CLUSTERS].value)
             await cancelled(training, directory)
             return str(caught.value), planned_places(task, saves=False).bytes_of(found, (0, 0), "attic")

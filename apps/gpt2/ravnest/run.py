@@ -31,7 +31,7 @@ from pipelined.aio.nursery import Nursery, cancelled
 from pipelined.aio.progress import say_nothing
 from pipelined.directory.membership.connection import connected, member_node
 from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.task_record import publish_task
+from pipelined.directory.membership.task_record import publish_task, read_task
 from pipelined.errors import UsageError
 from pipelined.process.exit import print_line, print_to_stderr
 from pipelined.process.launch import Launch
@@ -103,8 +103,9 @@ class Rank:
         several = len(set(self.transport.nodes)) > 1
         line = (await measured_line(node, url) if several else None) or NOT_MEASURED
         capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
+        task, lease = (await read_task(node.directory, url, say)).revision, self.task.subject.lease
         try:
-            await RavnestNode(node, member, capacity, self.task.subject.lease, say, planned=planned).run()
+            await RavnestNode(node, member, capacity, lease, say, task=task, planned=planned).run()
         except AgreedError as error:  # that of one cluster's ranks
             raise UsageError(str(error)) from error
 
@@ -120,7 +121,8 @@ class Rank:
         ):
             on_step = show_steps(print_line, config.metrics, trackers)
             planned = pool_request(subject, subject.model(self.task.vocabulary), self.job.forming)
-            former = ClusterFormer(node, self.job.ranks, planned, on_step, print_line, resume=self.resumes)
+            task = (await read_task(node.directory, url, print_line)).revision
+            former = ClusterFormer(node, self.job.ranks, planned, on_step, print_line, resume=self.resumes, task=task)
             training = tasks.create_task(former.run())
             stops: list[asyncio.Task[Any]] = [tasks.create_task(transport.receive(rank, STOP)) for rank in others]
             stops.append(tasks.create_task(request.wait()))

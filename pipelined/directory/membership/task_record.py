@@ -7,7 +7,7 @@ import secrets
 from typing import Protocol, Self
 
 from pipelined.aio.progress import Say, reported_wait
-from pipelined.directory import Conflict, Directory
+from pipelined.directory import Conflict, Directory, Entry
 from pipelined.directory.membership.addresses import described
 from pipelined.errors import UsageError
 
@@ -31,39 +31,55 @@ class TaskRecord(Protocol):
         """What differs in another task, in words."""
 
 
-async def publish_task(directory: Directory, task: TaskRecord, run: str = "", settings: str = "flags") -> None:
-    """Write what is trained to the directory, or check that the directory has the same.
+async def publish_task(
+    directory: Directory, task: TaskRecord, run: str = "", settings: str = "flags", *, until: str = ""
+) -> int:
+    """Write what is trained to the directory, or check that the directory has the same; returns the record's revision.
 
     Args:
         task: what this process trains.
         run: the run's name, which the directory must have. Default: its own, or a random name if the run begins here.
         settings: what the user gave to this process, for the message: flags or arguments.
+        until: a key that exists once training has begun. Before, another training replaces the directory's.
     Raises:
         UsageError: the directory has another training, or another run of it.
     """
-    record = task.pack()
-    try:
-        await directory.transact({TASK: 0}, {TASK: record, RUN: (run or secrets.token_hex(8)).encode()})
-    except Conflict as error:
-        if (entry := error.found[TASK]) is None:
-            return await publish_task(directory, task, run, settings)
-        if (theirs := task.unpack(entry.value)) != task:
-            fact = f"the directory has another training ({task.differences(theirs)})"
-            raise UsageError(f"{fact}; give the same {settings}, or another coordinator") from None
-        if run and (await directory.read(RUN)).entries[RUN].value != run.encode():
-            fact = "the directory has another run of this training, and its nodes would not read what this one saved"
-            raise UsageError(f"{fact}; start another coordinator, with a journal of its own") from None
+    written, expect = {TASK: task.pack(), RUN: (run or secrets.token_hex(8)).encode()}, {TASK: 0}
+    while True:
+        try:
+            return await directory.transact(expect, written)
+        except Conflict as error:
+            found = error.found
+        if (entry := found[TASK]) is None:
+            expect = {TASK: 0}
+        elif not (refusal := await _refusal(directory, task, task.unpack(entry.value), run, settings)):
+            return entry.revision
+        elif not until or found.get(until):
+            raise UsageError(refusal)
+        else:
+            expect = {TASK: entry.revision, until: 0}
 
 
-async def read_task(directory: Directory, url: str, say: Say) -> bytes:
-    """Read what is trained from the directory; waits until the first trainer has written it."""
+async def _refusal(directory: Directory, task: TaskRecord, theirs: TaskRecord, run: str, settings: str) -> str:
+    """Why a process with this task and run does not take part; "": it does."""
+    if theirs != task:
+        fact = f"the directory has another training ({task.differences(theirs)})"
+        return f"{fact}; give the same {settings}, or another coordinator"
+    if run and (await directory.read(RUN)).entries[RUN].value != run.encode():
+        fact = "the directory has another run of this training, and its nodes would not read what this one saved"
+        return f"{fact}; start another coordinator, with a journal of its own"
+    return ""
+
+
+async def read_task(directory: Directory, url: str, say: Say) -> Entry:
+    """Read the record of what is trained; waits until the first trainer has written it."""
     async with reported_wait(described(url), say):
         view = await directory.read(TASK)
     if TASK in view.entries:
-        return view.entries[TASK].value
+        return view.entries[TASK]
     async with reported_wait("the first trainer, which writes what is trained", say):
         async for changes in directory.watch(TASK, view.revision):
             for change in changes:
                 if change.entry is not None:
-                    return change.entry.value
+                    return change.entry
     raise AssertionError("a watch does not end")

@@ -77,7 +77,7 @@ async def serve(
     await asyncio.to_thread(check_device, source.device)
     async with connected(address.url, address.listen) as (endpoint, directory):
         record = await _unless(stop, read_task(directory, address.url, say))
-        session = await asyncio.to_thread(session_of, record)
+        session = await asyncio.to_thread(session_of, record.value)
         async with member_node(address.url, endpoint, address.name, session.rules.lease_s) as node:
             async with source.opened(node, session, say) as process:
                 await run_peer(process, stop, say)

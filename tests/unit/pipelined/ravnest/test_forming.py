@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from pipelined.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, Wro
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import TASK
 from pipelined.directory.registration import registered
+from pipelined.errors import UsageError
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.plan import PoolRequest
@@ -22,6 +24,7 @@ from pipelined.ravnest.records import (
     NODES,
     PROGRESS,
     STOPPED,
+    WAITS,
     ClusterProgress,
     Clusters,
     ClustersEnding,
@@ -29,6 +32,7 @@ from pipelined.ravnest.records import (
     Holder,
     NodeRecord,
     StagePlace,
+    WaitingNodes,
 )
 from tests.ravnest.story import at_once
 from transports.rpc.virtual.network import VirtualNetwork, address_of
@@ -140,11 +144,50 @@ async def test_a_train_that_its_directory_refuses_ends(error):
         train = network.endpoint("train")
         own = RefusedClient(train, address_of("directory"), clock)
         own.error = error
-        await own.transact({}, {TASK: b"what is trained"})
+        task = await own.transact({}, {TASK: b"what is trained"})
         with pytest.raises(type(error)):
-            former = ClusterFormer(Node("train", train, own, clock), 1, PoolRequest((), ()), print, print)
+            former = ClusterFormer(Node("train", train, own, clock), 1, PoolRequest((), ()), print, print, task=task)
             await with_timeout(clock, 60.0, former.run())
         await cancelled(serving)
+
+
+async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_another_training_is_formed():
+    """They went on waiting for a number of nodes that was there; one that knows the former training is not taken."""
+    async with AsyncExitStack() as stack:
+        network, clock = VirtualNetwork(), VirtualClock()
+        tasks = await stack.enter_async_context(Nursery())
+        serving = tasks.create_task(serve_directory(network.endpoint("directory"), clock))
+        nodes = EmbeddedDirectory(network.endpoint("a"), address_of("directory"), clock)
+        first = await nodes.transact({}, {TASK: b"too large"})
+        registration = await stack.enter_async_context(registered(nodes, NODES + "a", 1.0, clock, "at a"))
+        node = NodeRecord("a", "at a", registration.incarnation, 10, 1.0, 1.0, task=first)
+        await registration.put(node)
+        asyncio.get_running_loop().run_in_executor = at_once
+        train = network.endpoint("train")
+        own = EmbeddedDirectory(train, address_of("directory"), clock)
+
+        def forming(parameters, task, nodes=1):
+            layers = (LayerSize(parameters=parameters, activation_bytes=0, input_bytes=0, work=1.0),)
+            request = PoolRequest((), layers, clusters=1)
+            return ClusterFormer(Node("train", train, own, clock), nodes, request, print, print, task=task).run()
+
+        with pytest.raises(UsageError, match="larger than every node"):
+            await forming(1000, first)
+        waits = WaitingNodes.unpack((await nodes.read(WAITS)).entries[WAITS].value)
+        assert waits.fact.startswith("for another `train`: this one forms no clusters of them (")
+        waiting = asyncio.ensure_future(forming(1, first, nodes=2))
+        await clock.sleep(1.0)
+        second = await nodes.transact({}, {TASK: b"small enough"})
+        with pytest.raises(UsageError, match="another `train` has replaced what is trained"):
+            await waiting
+        trained = tasks.create_task(forming(1, second))
+        await clock.sleep(1.0)
+        assert CLUSTERS not in (await nodes.read(CLUSTERS)).entries
+        await registration.put(replace(node, ram=1000, task=second))
+        async for changes in nodes.watch(CLUSTERS, second):
+            assert Clusters.unpack(changes[0].entry.value).rows[0][0].holder.name == "a"
+            break
+        await cancelled(trained, serving)
 
 
 async def formed(request, losses=None, **offered):

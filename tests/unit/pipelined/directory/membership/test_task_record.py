@@ -1,13 +1,14 @@
-"""The first trainer writes what is trained and the name of the run; a later one must fit both."""
+"""The first trainer writes what is trained and the name of the run; a later one must fit both, once training began."""
 
 import asyncio
 from dataclasses import dataclass
+from unittest.mock import ANY
 
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.membership.task_record import RUN, publish_task
+from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
+from pipelined.directory.membership.task_record import RUN, TASK, publish_task
 from pipelined.errors import UsageError
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -41,6 +42,17 @@ def test_the_run_that_is_to_go_on_is_the_one_of_the_directory():
             with pytest.raises(UsageError, match="Venice and Genoa"):
                 await publish_task(directory, Voyage("Venice"), "first")
             assert (await directory.read(RUN)).entries[RUN].value == b"first"
+            for port, run in (("Venice", ""), ("Venice", "second")):
+                revision = await publish_task(directory, Voyage(port), run, until="sailed")
+                entries = (await directory.read((TASK, RUN))).entries
+                assert entries[TASK] == Entry(port.encode(), revision, 0)
+                assert entries[RUN].value != b"first" and entries[RUN].value.decode() == (run or ANY)
+            await directory.transact({}, {"sailed": b""})
+            assert await publish_task(directory, Voyage("Venice"), until="sailed") == revision
+            with pytest.raises(UsageError, match="Genoa and Venice"):
+                await publish_task(directory, Voyage("Genoa"), until="sailed")
+            with pytest.raises(UsageError, match="another run of this training"):
+                await publish_task(directory, Voyage("Venice"), "third", until="sailed")
             serving.cancel()
 
     run_virtual(story())
