@@ -96,6 +96,9 @@ class _Light(Endpoint):
     def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
         self.handlers[topic] = handler
 
+    def progress(self, address: str) -> float:
+        return 0.0
+
     def on_lost(self, hear: Callable[[Party], None]) -> None:
         self.listeners.append(hear)
 

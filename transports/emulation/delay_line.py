@@ -101,6 +101,11 @@ class DelayLine:
             self._arm()
         return passage
 
+    @property
+    def moves(self) -> bool:
+        """Whether any message is in flight, and not held."""
+        return bool(self._queue) and self._is_open()
+
     def close(self) -> None:
         """Drop all messages in flight."""
         self._queue.clear()

@@ -143,6 +143,10 @@ class Endpoint(ABC):
         """
 
     @abstractmethod
+    def progress(self, address: str) -> float:
+        """A number that changes while bytes pass to the party at an address, or from it; what waits does not pass."""
+
+    @abstractmethod
     def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
         """Register the handler of a topic. Each request runs in its own task, a child of the endpoint.
 

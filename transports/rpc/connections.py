@@ -26,6 +26,10 @@ class ConnectionEnd(Protocol):
     address: str
     channel: RpcChannel
 
+    @property
+    def progress(self) -> float:
+        """See `Endpoint.progress`."""
+
     def end(self, reason: str) -> None:
         """End the connection and remove it from the table."""
 
@@ -125,6 +129,10 @@ class CommonEndpoint(Endpoint, Generic[C]):
         if connection is None:
             connection = self.call(address)
         return await connection.channel.request(topic, blocks, note)
+
+    def progress(self, address: str) -> float:
+        connection = self.connections.find(address)
+        return connection.progress if connection else 0.0
 
     @abstractmethod
     def call(self, address: str) -> C:

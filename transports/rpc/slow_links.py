@@ -50,13 +50,13 @@ class SlowWriter:
     """
 
     def __init__(self, writer: Writer, delay_line: DelayLine):
-        self._writer, self._delay_line = writer, delay_line
+        self._writer, self.delay_line = writer, delay_line
         self._loop = asyncio.get_running_loop()
 
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing:
         copy = b"".join(views)
         frame = Outgoing((), LONG_BYTES)
-        self._loop.call_at(self._delay_line.send(len(copy), partial(self._arrive, copy)).departure, frame.resolve)
+        self._loop.call_at(self.delay_line.send(len(copy), partial(self._arrive, copy)).departure, frame.resolve)
         return frame
 
     def withdraw(self, frame: Outgoing) -> bool:
@@ -64,7 +64,7 @@ class SlowWriter:
         return False
 
     def close(self) -> None:
-        self._delay_line.close()
+        self.delay_line.close()
 
     def _arrive(self, frame: bytes) -> None:
         self._writer.write([frame])
@@ -82,7 +82,7 @@ class SlowChannel:
 
     def __init__(self, channel: RpcChannel, down: AccessLine, invalid: Callable[[WireError], None]):
         self._channel, self._rate, self._invalid = channel, down.rate, invalid
-        self._delay_line, self._loop = DelayLine(SlowLink(LinkProfile(), ("", "")), up=down), asyncio.get_running_loop()
+        self.delay_line, self._loop = DelayLine(SlowLink(LinkProfile(), ("", "")), up=down), asyncio.get_running_loop()
 
     def accepts(self, kind: RpcKind, header: Header) -> bool:
         """See `RpcChannel`: memory is allocated, or not, when the header comes."""
@@ -98,11 +98,11 @@ class SlowChannel:
 
     def close(self) -> None:
         """Drop what has not passed."""
-        self._delay_line.close()
+        self.delay_line.close()
 
     def _pass(self, header: Header, deliver: Callable[[], None]) -> None:
         nbytes = PREAMBLE_BYTES + header.nbytes
-        self._delay_line.send(nbytes, partial(self._deliver, deliver), self._loop.time() - nbytes / self._rate)
+        self.delay_line.send(nbytes, partial(self._deliver, deliver), self._loop.time() - nbytes / self._rate)
 
     def _deliver(self, deliver: Callable[[], None]) -> None:
         try:

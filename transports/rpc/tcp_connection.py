@@ -72,6 +72,12 @@ class Connection(ConnectionOwner):
             self._slow = SlowWriter(self._connection, delay_line)
         self._scheduler.begin(self._slow or self._connection)
 
+    @property
+    def progress(self) -> float:
+        if any(slow.delay_line.moves for slow in (self._slow, self._slow_channel) if slow):
+            return asyncio.get_running_loop().time()
+        return self._connection.moved if self._connection else 0.0
+
     def send(
         self,
         kind: RpcKind,

@@ -114,6 +114,11 @@ class FrameConnection:
         """Bytes that are still to come of the body that is being read."""
         return self._reader.missing if self._reader else 0
 
+    @property
+    def moved(self) -> int:
+        """Bytes that came, and those of the sent ones that the peer's kernel has acknowledged."""
+        return self._progress - (0 if self._closed.done() else unacknowledged(self._sock))
+
     def withdraw(self, frame: Outgoing) -> bool:
         """The frame's sender was cancelled. Returns True if no byte of the frame will be sent."""
         return self._queue.withdraw(frame)

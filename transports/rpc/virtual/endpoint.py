@@ -75,6 +75,11 @@ class VirtualConnection:
         self.ended = self._was_reset = False
         self._delay_line = endpoint.network.delay_line(endpoint.address, address)
 
+    @property
+    def progress(self) -> float:
+        back = self.endpoint.network.delay_line(self.address, self.endpoint.address)
+        return self.endpoint.process.now() if self._delay_line.moves or back.moves else 0.0
+
     def send(
         self,
         kind: RpcKind,

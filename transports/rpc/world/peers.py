@@ -114,8 +114,8 @@ class WorldPeers:
         await self._leave((PeerAborted if self.holders.is_last else PeerLost)(self.rank, reason))
 
     async def close(self) -> None:
-        """See `Transport.close`."""
-        await self._unanswered.wait()
+        """See `Transport.close`. Messages to a stopped rank fail after `CLOSE_S` in which no byte passes."""
+        await self._unanswered.wait(lambda member: self.endpoint.progress(self._addresses[member]))
         self.end(Closed(f"rank {self.rank} is closed"))
         await self._leave(PeerLost(self.rank, CLOSED))
 

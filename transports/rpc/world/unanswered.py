@@ -1,8 +1,10 @@
 """The requests of one rank to which no reply has come yet, by the member that each is for."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+from transports.stream.sockets import CLOSE_S
 
 
 class Unanswered:
@@ -27,10 +29,21 @@ class Unanswered:
             task.cancel()
         return task
 
-    async def wait(self) -> None:
-        """Wait until all of them have ended."""
-        if self._to:
-            await asyncio.wait([*self._to])
+    async def wait(self, progress: Callable[[int], float]) -> None:
+        """Wait until all of them have ended, or for `CLOSE_S` none of them ends and no byte passes.
+
+        Args:
+            progress: of a member; see `Endpoint.progress`.
+        """
+        waiting, before = {*self._to}, dict[int, float]()
+        while waiting:
+            passed = {member: progress(member) for member in {self._to[task] for task in waiting}}
+            if passed == before:
+                return
+            before = passed
+            done, waiting = await asyncio.wait(waiting, timeout=CLOSE_S)
+            if done:
+                before.clear()
 
     def cancel(self, member: int | None = None) -> None:
         """Cancel those to a member; None: to all."""

@@ -5,6 +5,7 @@ import signal
 import socket
 import struct
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tests.unit.transports.rpc.hostile import (
 )
 from tests.unit.transports.tcp.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError
+from transports.emulation.options import LinkProfile
 from transports.rpc import Response, Unreachable, open_endpoint
 from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.identity import parse_address
@@ -56,6 +58,49 @@ async def test_an_error_inside_the_acceptor_is_reported_and_accepting_continues(
         await until_lost(sock)
         monkeypatch.undo()
         assert (await third.request(here.address, "echo", note="third")).note == "third"
+
+
+def take(sock, nbytes=MEBI):
+    with suppress(BlockingIOError):
+        sock.recv(nbytes)
+
+
+async def test_a_request_progresses_with_the_bytes_that_a_slow_party_takes_and_not_while_it_takes_none():
+    async with opened() as here, opened() as there, asyncio.timeout(20):
+        assert here.progress(there.address) == 0
+        await here.request(there.address, "echo")
+        (mine,), (theirs,) = here.connections, there.connections
+        sock, unwritten = theirs._connection._sock, mine._scheduler._items
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MEBI // 16)
+        asyncio.get_running_loop().remove_reader(sock)
+        asking = asyncio.create_task(here.request(there.address, "never", np.zeros(16 * MEBI, np.uint8)))
+        same = 0
+        while same < 100:  # until the kernels are full
+            stuck = here.progress(there.address)
+            await asyncio.sleep(0)
+            same = same + 1 if here.progress(there.address) == stuck else 0
+        assert 0 < stuck < 16 * MEBI
+        while unwritten:  # its last bytes, too, when this end's kernel has all of them
+            take(sock, MEBI // 128)
+            await asyncio.sleep(0)
+        written = here.progress(there.address)
+        assert written > stuck
+        while here.progress(there.address) == written:
+            take(sock)
+            await asyncio.sleep(0)
+        asking.cancel()
+
+
+@pytest.mark.parametrize("slow", [{"rate": 1e3}, {"line": 1e3}])
+async def test_a_request_progresses_while_it_is_on_an_emulated_slow_link(slow):
+    """Its one frame takes a minute: no byte of it reaches the socket before."""
+    async with opened(profile=LinkProfile(**slow)) as here, opened() as there, asyncio.timeout(20):
+        asking = asyncio.create_task(here.request(there.address, "never", np.zeros(MEBI // 16, np.uint8)))
+        seen = set()
+        while len(seen) < 4:
+            seen.add(here.progress(there.address))
+            await asyncio.sleep(0)
+        asking.cancel()
 
 
 async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(monkeypatch):

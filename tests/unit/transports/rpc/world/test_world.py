@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from tests.virtual_time import virtual_seconds
-from transports import PeerAborted, PeerLost, WireError
+from transports import Closed, PeerAborted, PeerLost, WireError
 from transports.rpc import Rejected, Unreachable, open_endpoint
 from transports.rpc.tcp import TcpEndpoint, open_at
 from transports.rpc.virtual.network import VirtualNetwork
 from transports.rpc.world import Worlds
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote
+from transports.rpc.world.peers import GOODBYE_S
+from transports.stream.sockets import CLOSE_S
 from transports.wire.frames import pack_header
 
 OPEN, MESSAGE, BUFFER, END = (note.topic for note in (OpenNote, MessageNote, BufferNote, EndNote))
@@ -168,6 +170,55 @@ async def test_more_sends_than_a_receiver_takes_at_once_wait_for_their_turn(netw
     sends = [asyncio.ensure_future(one.send(1, ("k",), note=n)) for n in range(1500)]
     assert [(await other.receive(0, ("k",))).note for _ in sends] == [*range(1500)]
     await asyncio.gather(*sends)
+
+
+@pytest.mark.virtual
+async def test_a_stopped_party_holds_no_closing_rank_for_ever(network):
+    """A stopped process keeps its connections, so that no message to it fails; `close` waited for its reply."""
+    one, _, third = await opened([network.endpoint(name) for name in "abc"])
+    network.freeze("b")
+    unanswered = asyncio.ensure_future(one.send(1, ("k",)))
+    await virtual_seconds(0.1)
+    async with asyncio.timeout(CLOSE_S + 2 * GOODBYE_S):
+        await one.close()
+    with pytest.raises(Closed, match="rank 0 is closed"):
+        await unanswered
+    with pytest.raises(PeerLost, match="it closed"):
+        await third.receive(0, ("never",))
+
+
+@pytest.mark.virtual
+async def test_a_party_that_goes_on_before_that_gets_what_a_closing_rank_has_sent(network):
+    one, other = await opened([network.endpoint(name) for name in "ab"])
+    network.freeze("b")
+    sends = [asyncio.ensure_future(one.send(1, ("k",), note=note)) for note in range(2)]
+    closing = asyncio.ensure_future(one.close())
+    await virtual_seconds(0.9 * CLOSE_S)
+    network.thaw("b")
+    await asyncio.gather(closing, *sends)
+    assert [(await other.receive(0, ("k",))).note for _ in sends] == [0, 1]
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_closing_rank_waits_for_a_message_that_is_long_on_its_way(stopped):
+    """1 MiB at 10 kB/s, for 105 s; a party that is stopped meanwhile does not get it."""
+    network = VirtualNetwork(delay=1e-3, rate=1e4)
+    one, other = await opened([network.endpoint(name) for name in "ab"])
+    send = asyncio.ensure_future(one.send(1, ("k",), np.zeros(MAX_BYTES, np.uint8)))
+    await virtual_seconds(0.1)
+    closing, clock = asyncio.ensure_future(one.close()), asyncio.get_running_loop()
+    await virtual_seconds(5 * CLOSE_S)
+    assert not closing.done()
+    if stopped:
+        network.freeze("b")
+        async with asyncio.timeout(2 * CLOSE_S + 2 * GOODBYE_S):
+            await closing
+        with pytest.raises(Closed):
+            await send
+    else:
+        await asyncio.gather(closing, send)
+        assert (await other.receive(0, ("k",))).blocks[0].nbytes == MAX_BYTES and clock.time() > 10 * CLOSE_S
 
 
 @pytest.mark.virtual
