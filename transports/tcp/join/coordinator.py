@@ -27,12 +27,13 @@ _logger.addHandler(logging.NullHandler())  # else Python prints the warnings of 
 
 @dataclass(slots=True)
 class JoinedRank:
-    """A rank that was admitted: its connection, and the address where it listens, once received."""
+    """A rank that was admitted: its connection, the address where it listens, once received, and if it reached all."""
 
     sock: socket.socket
     incarnation: int
     machine: bytes
     address: SocketAddress | None = None
+    meshed: bool = False
 
 
 class Coordinator(AcceptorOwner[RankHello]):
@@ -124,28 +125,32 @@ class Coordinator(AcceptorOwner[RankHello]):
         check_reach(addresses.values())
         try:
             async with asyncio.timeout(self._wait):
-                await self._with_all(lambda sock: self._meshed(sock, table))
-                await self._with_all(lambda sock: send_control(sock, "go"))
+                await self._with_all(lambda rank: self._meshed(rank, table))
+                await self._with_all(lambda rank: send_control(rank.sock, "go"))
         except TimeoutError as error:
-            raise RendezvousError(f"the ranks could not all reach one another (waited: {self._wait:g} s)") from error
+            missing = [number for number, rank in sorted(self._joined.items()) if not rank.meshed]
+            fact = f"ranks {listed(missing)} are not connected with all others ({len(missing)} of {self._me.world_size}"
+            remedy = "if they were only busy, wait longer with tcp://HOST:PORT?wait=SECONDS"
+            raise RendezvousError(f"{fact}, waited: {self._wait:g} s); {remedy}") from error
 
-    async def _meshed(self, sock: socket.socket, table: list[Any]) -> None:
-        await send_control(sock, "table", table)
-        await read_control(sock, "meshed")
+    async def _meshed(self, rank: JoinedRank, table: list[Any]) -> None:
+        await send_control(rank.sock, "table", table)
+        await read_control(rank.sock, "meshed")
+        rank.meshed = True
 
-    async def _with_all(self, exchange: Callable[[socket.socket], Awaitable[None]]) -> None:
+    async def _with_all(self, exchange: Callable[[JoinedRank], Awaitable[None]]) -> None:
         """Run `exchange` with every admitted rank concurrently; the first rank that leaves ends it for all."""
 
-        async def with_one(rank: int, sock: socket.socket) -> None:
+        async def with_one(number: int, rank: JoinedRank) -> None:
             try:
-                await exchange(sock)
+                await exchange(rank)
             except (OSError, WireError) as error:
-                reason = f"rank {rank} left during the rendezvous ({error}); see its own message"
+                reason = f"rank {number} left during the rendezvous ({error}); see its own message"
                 raise RendezvousError(reason) from error
 
         async with Nursery() as group:
             for number, rank in self._joined.items():
-                group.create_task(with_one(number, rank.sock))
+                group.create_task(with_one(number, rank))
 
     async def _refuse_all(self, error: TransportError) -> None:
         for rank in self._joined.values():

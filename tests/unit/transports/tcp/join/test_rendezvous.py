@@ -76,6 +76,10 @@ class Joining:
         await self.until(rank)
         return sock
 
+    async def until_meshed(self, rank):
+        while not self.coordinator._joined[rank].meshed:  # noqa: ASYNC110 (there is nothing to wait on)
+            await asyncio.sleep(0)
+
     async def until(self, rank, joined=True):
         while self.coordinator.has_joined(rank) != joined:  # noqa: ASYNC110 (there is nothing to wait on)
             await asyncio.sleep(0)
@@ -261,6 +265,21 @@ async def test_a_rank_that_drops_a_handshake_is_called_again():
             ((end,),) = await asyncio.gather(two)
             one.close()
     assert hello.rank == 2 and set(end) == {0, 1}
+
+
+async def test_ranks_that_do_not_connect_with_the_others_in_time_are_named():
+    """It was said that "the ranks could not all reach one another", and of the ranks nothing."""
+    async with Joining(4) as joining:
+        seats = [await joining.seat(rank) for rank in (1, 2, 3)]
+        for sock in seats:
+            await read_control(sock, "table")
+        await send_control(seats[1], "meshed")
+        await joining.until_meshed(2)
+        pass_time(21.0)
+        with pytest.raises(RendezvousError, match=r"ranks 1, 3 .* \(2 of 4, waited: 20 s\).*wait=SECONDS"):
+            await read_control(seats[0], "go")
+        for sock in seats:
+            sock.close()
 
 
 async def test_a_rank_that_is_busy_after_its_handshake_is_waited_for():
