@@ -170,8 +170,8 @@ class Transport(ABC):
         Args:
             uncounted: as for `send_buffer`.
         Raises:
-            SizeMismatch: the sizes differ; do not use the channel again. WireError: as `send_buffer`. Else as
-            `receive`.
+            SizeMismatch: the sizes differ; do not use the channel again. WireError: as `send_buffer`.
+            ValueError: the buffer is read-only (checked before the first await). Else as `receive`.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ from transports.base import Message, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.inboxes import Inboxes, fit_or_put_back
 from transports.urls import ParsedUrl
-from transports.wire.arrays import Block, copied, destinations, fill
+from transports.wire.arrays import Block, copied, destinations, fill, writable_bytes
 from transports.wire.frames import Header, Key, pack_header, unpack_header
 
 NO_HEADER = Header((), None, ())
@@ -102,7 +102,7 @@ class LocalTransport(Transport):
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
-        block = Block.bare(buffer)
+        block = Block.bare(writable_bytes(buffer))
         offer = (await self._buffers.take(peer, (channel,))).item
         if offer.nbytes != block.nbytes:
             prefix = memoryview(bytes(offer.blocks[0].data[: block.nbytes]))

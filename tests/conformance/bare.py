@@ -134,6 +134,18 @@ async def buffers_of_objects_are_refused_both_ways(end):
     await wait_for_all(end, "still works")
 
 
+async def read_only_memory_is_refused_and_the_buffer_stays_available(end):
+    with pytest.raises(ValueError, match="read-only"):  # no buffer is sent yet
+        await end.receive_buffer(left_of(end), 5, memoryview(bytes(4)))
+    async with sending(end.send_buffer(right_of(end), 5, memoryview(b"abcd"))):
+        await wait_for_all(end, "sent")
+        with pytest.raises(ValueError, match="read-only"):
+            await end.receive_buffer(left_of(end), 5, memoryview(bytes(4)))
+        mine = bytearray(4)
+        await end.receive_buffer(left_of(end), 5, memoryview(mine))
+    assert mine == b"abcd"
+
+
 async def a_channel_or_rank_that_is_not_there_is_named(end):
     for channel in (-1, 16384):
         with pytest.raises(ValueError, match=rf"{channel}.*16384"):

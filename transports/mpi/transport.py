@@ -43,7 +43,7 @@ from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
 from transports.shm.barrier import TOTAL_STORE_ORDER
 from transports.state import TransportState
-from transports.wire.arrays import Block, destinations, flat_bytes
+from transports.wire.arrays import Block, destinations, flat_bytes, writable_bytes
 from transports.wire.frames import LIMITS, Key, encode_head, join_head, pack_header, unpack_header
 
 ABORT_S = 1.0
@@ -158,7 +158,7 @@ class MpiTransport(Transport):
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
-        data = flat_bytes(buffer)
+        data = writable_bytes(buffer)
         await self._channels.receive(peer, channel, data)
         self.traffic.count_received(data.nbytes, uncounted)
 

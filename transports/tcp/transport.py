@@ -27,7 +27,7 @@ from transports.tcp.join.rendezvous import gather
 from transports.tcp.join.same_host import upgrade_local_peers
 from transports.tcp.peer import TcpKind, TcpPeers
 from transports.urls import ParsedUrl
-from transports.wire.arrays import Block, copied, destinations, flat_bytes
+from transports.wire.arrays import Block, copied, destinations, flat_bytes, writable_bytes
 from transports.wire.frames import Key, encode, pack_header, unpack_header
 
 Item = TypeVar("Item", bound=IncomingBody[Any])
@@ -145,7 +145,7 @@ class TcpTransport(Transport):
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
-        view = flat_bytes(buffer)
+        view = writable_bytes(buffer)
         try:
             await self._take(self._buffers, peer, (channel,), ReceiveMemory(view))
         except WrongSize as error:

@@ -132,6 +132,18 @@ def flat_bytes(buffer: Any) -> memoryview:
         raise WireError(f"the buffer has no wire form ({error}); pass contiguous memory of plain numbers") from error
 
 
+def writable_bytes(buffer: Any) -> memoryview:
+    """As `flat_bytes`, for memory that is to be filled; to be called before the first await.
+
+    Raises:
+        WireError: as `flat_bytes`. ValueError: the memory is read-only.
+    """
+    view = flat_bytes(buffer)
+    if view.readonly:
+        raise ValueError(f"the buffer is read-only and cannot be filled (bytes: {view.nbytes}); pass writable memory")
+    return view
+
+
 def _flat(contiguous: np.ndarray) -> memoryview:
     """View the bytes of a contiguous array; numpy's view is slower, but works for empty arrays and all dtypes."""
     try:

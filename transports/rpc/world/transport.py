@@ -9,7 +9,7 @@ from transports.inboxes import fit_or_put_back
 from transports.mailbox import Arrival
 from transports.rpc.world.notes import BufferNote, MessageNote
 from transports.rpc.world.peers import Blocks, WorldPeers
-from transports.wire.arrays import Block, copied, destinations, fill
+from transports.wire.arrays import Block, copied, destinations, fill, writable_bytes
 from transports.wire.frames import Header, Key, pack_header, unpack_header
 
 
@@ -68,7 +68,7 @@ class RpcTransport(Transport):
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
-        block = Block.bare(buffer)
+        block = Block.bare(writable_bytes(buffer))
         arrived = (await self._buffers.take(peer, (channel,))).item
         if arrived.nbytes != block.nbytes:
             raise SizeMismatch(peer, channel, block.nbytes, arrived.nbytes, arrived.data[: block.nbytes])
