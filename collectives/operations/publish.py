@@ -32,10 +32,12 @@ async def publish(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> Seq
         The arrays of all ranks, of this array's kind, to be read until this rank's next collective on the group. None,
         on all ranks, where one is too long for a window; nothing was copied.
     Raises:
+        ValueError: `shapes` has not one for each rank, or another one for this rank than the array's; nothing was done.
         Unsupported: the group's ranks share no memory. BrokenGroup: see `Group`. Mismatch: shapes or dtypes differ
         between ranks. TransportError: a rank or link failed.
     Cost: one barrier, and one copy of the array; nothing is sent.
     """
+    _check(group, array, shapes)
     buffer = await open_buffer(group, BYTES)
     places = _places(group, buffer, array, shapes)
     if not places.fit:
@@ -54,8 +56,9 @@ def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> 
     Only one task or thread uses the group at a time.
 
     Returns: None where this cannot be; `publish` then does it, on the loop.
-    Raises: BrokenGroup, Mismatch: as `publish`.
+    Raises: ValueError, BrokenGroup, Mismatch: as `publish`.
     """
+    _check(group, array, shapes)
     buffer = opened_buffer(group, BYTES)
     if buffer is None or not buffer.memory.is_threadsafe:
         return None
@@ -102,6 +105,14 @@ class Publication:
     def abandon(self, error: BaseException) -> None:
         """End the call half done, instead of `finish`: the group is broken."""
         self._calls.leave_in_thread(error)
+
+
+def _check(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> None:
+    if len(shapes) != group.size:
+        raise ValueError(f"not one shape for each rank (shapes: {len(shapes)}, ranks: {group.size}); give all")
+    if tuple(array.shape) != tuple(shapes[group.rank]):
+        fact = f"array: {tuple(array.shape)}, shapes[{group.rank}]: {tuple(shapes[group.rank])}"
+        raise ValueError(f"the array has another shape than the one given for this rank ({fact}); give its own")
 
 
 def _places(group: Group, buffer: DoubleBuffer, array: Any, shapes: Sequence[ArrayShape]) -> "_Places":

@@ -84,6 +84,20 @@ def test_ranks_that_publish_other_shapes_get_a_mismatch():
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
+@pytest.mark.parametrize(
+    ("mine", "shapes", "fact"),
+    [((1,), [(4,)] * 2, r"array: \(1,\), shapes\[1\]: \(4,\)"), ((4,), [(4,)], "shapes: 1, ranks: 2")],
+)
+async def test_an_array_that_is_not_as_declared_is_refused_before_the_call_and_breaks_no_group(mine, shapes, fact):
+    one, other = await opened(2)
+    with pytest.raises(ValueError, match=fact):
+        await publish(other, np.ones(mine), shapes)
+    with pytest.raises(ValueError, match=fact):
+        start_publishing(other, torch.ones(mine), shapes)
+    found = await asyncio.gather(*(publish(group, np.ones(4), [(4,)] * 2) for group in (one, other)))
+    assert all(array.tolist() == [1] * 4 for arrays in found for array in arrays)
+
+
 def test_without_shared_memory_it_is_unsupported():
     async def main():
         await publish(Group(local_world(2)[0], [0], 1), np.zeros(1), [(1,)])
