@@ -68,6 +68,7 @@ class OutputFlags:
     def check(self) -> None:
         """Raises UsageError: there is nothing to do, or it cannot be done."""
         check_sample(self.sample, self.prompt)
+        check_needs(self, prompt="sample", context="sample", seed="sample")
         if self.to is None and not self.sample:
             raise UsageError("there is nothing to do; add --to DIR, or --sample N")
         check_directories(to=self.to)
@@ -131,6 +132,24 @@ def check_directories(**named: Path | None) -> None:
     for name, path in named.items():
         if path is not None:
             check_directory(f"--{name}", path)
+
+
+def check_needs(flags: Any, remedy: str = "add it", **needs: str) -> None:
+    """Refuse flags that would do nothing, as `save_every="checkpoint"` where that directory is not given.
+
+    Args:
+        flags: a dataclass of flags.
+        remedy: what to do, beside leaving the flag out.
+        needs: by field, the field of the flag without which it means nothing.
+    Raises:
+        UsageError: a flag has another value than its default, and the one that it needs is not given.
+    """
+    defaults = {each.name: each.default for each in fields(flags)}
+    for name, needed in needs.items():
+        if (value := getattr(flags, name)) != defaults[name] and not getattr(flags, needed):
+            flag, shown = f"--{name.replace('_', '-')}", repr(value) if isinstance(value, str) else value
+            fact = f"{flag if value is True else f'{flag} {shown}'} means nothing without --{needed}"
+            raise UsageError(f"{fact}; {remedy}, or leave {flag} out")
 
 
 def check_sample(tokens: int, prompt: str) -> None:

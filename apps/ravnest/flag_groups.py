@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from apps.common.arguments import check_directories, check_sample
+from apps.common.arguments import check_directories, check_needs, check_sample
 from apps.common.paths import check_export
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.digits import DIGITS, DigitsConfig
@@ -66,6 +66,7 @@ class FinalFlags:
     def check(self, preset: str) -> None:
         """Raises UsageError: it cannot be done."""
         check_sample(self.sample, self.prompt)
+        check_needs(self, prompt="sample")
         check_directories(export=self.export)
         if self.sample and preset == DIGITS:
             raise UsageError(f"--preset {DIGITS} has no text to sample (--sample {self.sample}); leave --sample out")

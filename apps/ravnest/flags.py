@@ -13,6 +13,7 @@ from apps.common.arguments import (
     TextFlags,
     check_directories,
     check_files,
+    check_needs,
 )
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestConfig, find_model
@@ -137,6 +138,7 @@ class Serve:
         self.address.check()
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
         refuse_below(0, "--save-every", self.save_every, AT_END)
+        check_needs(self, save_every="checkpoint")
         for name, amount in (("ram", self.ram_bytes), ("bandwidth", self.rate)):
             if amount is not None and amount < 1:
                 fact = f"--{name} must be at least 1 byte (it is {getattr(self, name)})"
@@ -194,6 +196,7 @@ class Train:
         """Raises UsageError: it cannot run so."""
         self.address.check()
         check_forming(self)
+        check_needs(self, "add it to go on from there; to save, give each `serve` a --checkpoint", checkpoint="resume")
         check_files(metrics=self.metrics)
 
 
@@ -234,6 +237,7 @@ class Local:
         check_files(metrics=self.metrics, journal=self.journal)
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
         refuse_below(0, "--save-every", self.save_every, AT_END)
+        check_needs(self, save_every="checkpoint")
 
 
 @dataclass(frozen=True)
@@ -278,8 +282,7 @@ class Replay:
 
 def check_forming(flags: Train | Local) -> None:
     """Raises UsageError: nothing can be trained, or no clusters formed, so."""
-    if flags.resume and flags.checkpoint is None:
-        raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
+    check_needs(flags, resume="checkpoint")
     flags.subject.check()
     flags.subject.model(MIN_VOCABULARY)
     refuse_data(flags.subject.preset, flags.text.data)

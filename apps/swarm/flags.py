@@ -15,6 +15,7 @@ from apps.common.arguments import (
     TextFlags,
     check_directories,
     check_files,
+    check_needs,
     check_sample,
 )
 from apps.swarm.config import TrainingConfig
@@ -41,6 +42,7 @@ class Serve(PeerSettings):
         self.address.check()
         refuse_below(0, "--save-every", self.save_every, AT_END)
         refuse_below(0, "--grace", self.grace)
+        check_needs(self, save_every="checkpoint")
         check_directories(checkpoint=self.checkpoint)
 
 
@@ -70,6 +72,7 @@ class Train(TrainerSettings):
         cut_of(self.subject, ANY_VOCABULARY)
         refuse_below(1, "--slots", self.slots)
         check_sample(self.sample, self.prompt)
+        check_needs(self, prompt="sample")
         check_files(metrics=self.metrics)
         check_directories(export=self.export)
 
@@ -118,8 +121,7 @@ class Local:
         check_sample(self.sample, self.prompt)
         check_files(metrics=self.metrics, journal=self.journal)
         check_directories(export=self.export, checkpoint=self.checkpoint)
-        if self.resume and self.checkpoint is None:
-            raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
+        check_needs(self, prompt="sample", save_every="checkpoint", resume="checkpoint")
         if self.peers < self.subject.stages:
             fact = f"every stage needs a peer (peers: {self.peers}, stages: {self.subject.stages})"
             raise UsageError(f"{fact}; raise --peers or lower --stages")

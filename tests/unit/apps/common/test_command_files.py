@@ -11,10 +11,13 @@ AT = ["--coordinator", "tcp://127.0.0.1:1"]
 CASES = {
     "swarm local": (
         swarm,
-        'peers = 8\nstages = 2\nlr = 6e-4\nexact-sums = true\ndata = ["a b", "c"]\nprompt = "-x"\n',
-        ["local", "--peers", "8", "--stages", "2", "--lr", "6e-4", "--exact-sums", "--data", "a b", "c", "--prompt=-x"],
+        'peers = 8\nstages = 2\nlr = 6e-4\nexact-sums = true\ndata = ["a b", "c"]\nsample = 5\nprompt = "-x"\n',
+        [
+            *["local", "--peers", "8", "--stages", "2", "--lr", "6e-4", "--exact-sums", "--data", "a b", "c"],
+            *["--sample", "5", "--prompt=-x"],
+        ],
     ),
-    "swarm serve": (swarm, "grace = 3.5\nsave_every = 7\n", ["serve", *AT, "--grace", "3.5", "--save-every", "7"]),
+    "swarm serve": (swarm, "grace = 3.5\nstage = 7\n", ["serve", *AT, "--grace", "3.5", "--stage", "7"]),
     "ravnest train": (ravnest, "nodes = 3\nlayers = 2\n", ["train", *AT, "--nodes", "3", "--layers", "2"]),
     "ravnest plan": (ravnest, 'pool = "p.csv"\nbytes = "1G"\n', ["plan", "--pool", "p.csv", "--bytes", "1G"]),
 }

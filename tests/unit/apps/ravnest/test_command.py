@@ -64,7 +64,20 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
         ("local --metrics nowhere/file", "name another --metrics"),
         ("coordinator --journal nowhere/file", "name another --journal"),
-        ("local --resume", "--resume needs to know where to look; add --checkpoint DIR"),
+        ("local --resume", "--resume means nothing without --checkpoint; add it, or leave --resume out"),
+        (
+            "local --save-every 9",
+            "--save-every 9 means nothing without --checkpoint; add it, or leave --save-every out",
+        ),
+        ("serve --coordinator tcp://127.0.0.1:1 --save-every 9", "--save-every 9 means nothing without --checkpoint"),
+        ("local --prompt To", "--prompt 'To' means nothing without --sample; add it, or leave --prompt out"),
+        ("export --checkpoint saved --to model --prompt To", "--prompt 'To' means nothing without --sample"),
+        ("export --checkpoint saved --to model --context 9", "--context 9 means nothing without --sample"),
+        (
+            "train --coordinator tcp://127.0.0.1:1 --checkpoint saved",
+            "--checkpoint saved means nothing without --resume; add it to go on from there; to save, give each `serve` a "
+            "--checkpoint, or leave",
+        ),
         ("local --save-every -1", "--save-every must be at least 0 (it is -1); 0 saves only at the end"),
         ("export --checkpoint saved", "add --to DIR, or --sample N"),
         ("export --checkpoint saved --sample 5 --prompt", "a sample needs at least one character"),

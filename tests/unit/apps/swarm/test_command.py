@@ -14,6 +14,7 @@ from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from tests.launching import launched
 from tests.terminal import closed_over
 
+AT = ["--coordinator", "tcp://127.0.0.1:1"]
 CASES = [
     (CutOff("no answer"), 1),
     (JournalError("cannot write the journal"), 1),
@@ -53,6 +54,22 @@ def test_a_terminal_obeys_nothing_of_what_another_machine_wrote_into_an_error(mo
     told = capsys.readouterr().err
     assert "b: \ufffd]0;owned\ufffd\ufffd2J\ufffd\ufffdgone" in told
     assert not set(told) & set("\x1b\x07\x9b\r\u202e")
+
+
+@pytest.mark.parametrize(
+    "words, fact",
+    [
+        (["serve", *AT, "--save-every", "9"], "--save-every 9 means nothing without --checkpoint; add it, or leave"),
+        (["local", "--save-every", "9"], "--save-every 9 means nothing without --checkpoint"),
+        (["local", "--resume"], "--resume means nothing without --checkpoint; add it, or leave --resume out"),
+        (["local", "--prompt", "To"], "--prompt 'To' means nothing without --sample"),
+        (["train", *AT, "--prompt", "To"], "--prompt 'To' means nothing without --sample"),
+        (["export", *AT, "--to", "model", "--seed", "3"], "--seed 3 means nothing without --sample"),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(words, fact, capsys):
+    assert swarm.main(words) == 2
+    assert fact in capsys.readouterr().err
 
 
 def run(monkeypatch, work, *flags):
