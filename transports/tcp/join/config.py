@@ -61,6 +61,8 @@ class TcpConfig:
         """
         wait, unix = url.seconds("wait", WAIT), url.switch("unix")
         url.done(host=True)
+        if url.port == 0:
+            raise ValueError(f"the ranks cannot meet at port 0 in {url.text!r}; write a port from 1 to 65535")
         world_size = required_int(environ, "WORLD_SIZE", minimum=1)
         host = url.host or required(environ, "MASTER_ADDR")
         port = url.port or required_int(environ, "MASTER_PORT", minimum=1, maximum=65535)

@@ -64,6 +64,7 @@ def test_a_rank_outside_the_world_is_named_with_the_range():
     ("url", "message"),
     [
         ("tcp://here:port", "tcp://HOST:PORT"),
+        ("tcp://here:0", "port 0 in 'tcp://here:0'"),
         ("tcp://here:1?wait=0", "more than 0"),
         ("tcp://here:1?wait=soon", "'soon'"),
         ("tcp://here:1?wait=nan", "'nan'"),
