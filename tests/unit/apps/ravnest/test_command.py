@@ -75,8 +75,8 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("export --checkpoint saved --to model --context 9", "--context 9 means nothing without --sample"),
         (
             "train --coordinator tcp://127.0.0.1:1 --checkpoint saved",
-            "--checkpoint saved means nothing without --resume; add it to go on from there; to save, give each `serve` a "
-            "--checkpoint, or leave",
+            "--checkpoint saved means nothing without --resume; add it to go on from there; to save, give each `serve` "
+            "a --checkpoint, or leave",
         ),
         ("local --save-every -1", "--save-every must be at least 0 (it is -1); 0 saves only at the end"),
         ("export --checkpoint saved", "add --to DIR, or --sample N"),
