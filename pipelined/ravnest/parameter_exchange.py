@@ -19,6 +19,7 @@ from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
+from pipelined.errors import UsageError
 from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.saving import SaveSettings, by_parameter, fitting
 from pipelined.ravnest.view import RavnestView
@@ -32,6 +33,8 @@ from transports.rpc import Rejected, Request, Response
 TOPIC, AVERAGE = "saved parameter", "average"
 CHUNK = 64 << 20
 """Bytes of a reply: for most parameters there is one, and the largest needs no more of a connection's memory."""
+MOST_BYTES, EXTRA_BYTES = 16, 4096
+"""What is accepted of a parameter: this many times its expected bytes, for other dtypes and more fields; and some."""
 
 
 class ParameterExchange:
@@ -64,7 +67,7 @@ class ParameterExchange:
         """
         holders = self._holders(version)
         for name, part in by_parameter(specs).items():
-            yield fitting(await self._find(holders, version, name), part, version)
+            yield await self._find(holders, version, name, part)
 
     def keep(self, clusters: Clusters, values: Mapping[str, torch.Tensor]) -> None:
         """Give these values of the average after the last round of clusters to others that ask; none: no more."""
@@ -89,7 +92,8 @@ class ParameterExchange:
             for name, tensor in names.items():
                 if name not in found:
                     key, dtype = f"{name}/{VALUE}", str(tensor.dtype).removeprefix("torch.")
-                    found[name] = (await self._find(holders, version, name, {key: (dtype, tuple(tensor.shape))}))[key]
+                    expected = {key: (dtype, tuple(tensor.shape))}
+                    found[name] = (await self._find(holders, version, name, expected))[key]
 
     def _holders(self, version: Version) -> list[str]:
         """The nodes that offer a version, in the order in which this one asks them: itself, then those after it."""
@@ -97,31 +101,41 @@ class ParameterExchange:
         return sorted(self._view.holders(version), key=lambda name: (name < own, name))
 
     async def _find(
-        self, holders: list[str], version: Version, name: str, expected: TensorSpecs | None = None
+        self, holders: list[str], version: Version, name: str, expected: TensorSpecs
     ) -> Mapping[str, Block]:
+        """The tensors of a parameter, from the first node that gives them; the next calls ask it first.
+
+        Raises:
+            NoLongerValid: no node gives them. UsageError: only others were saved, see `fitting`.
+        """
+        saved, other_layout = version.lineage != AVERAGE, None
         for holder in [*holders]:
             try:
                 give = self._read if holder == self._node.name else partial(self._ask, holder, expected)
-                found = await give(version, name)
-            except (TransportError, TransferError, NoLongerValid) as error:
-                if expected is None or isinstance(error, TransferError):  # after the last step each node joins again
+                if not (found := await give(version, name)):
+                    continue
+                fit = fitting(found, expected, version)
+            except (TransportError, TransferError, NoLongerValid, UsageError) as error:
+                if saved or isinstance(error, TransferError | UsageError):  # after the last step each node joins again
                     warn("saved parameter not given", node=holder, name=name, why=str(error) or f"{holder} left")
+                if saved and isinstance(error, UsageError):
+                    other_layout = error
                 continue
-            if found:
-                holders.remove(holder)
-                holders.insert(0, holder)
-                return found
+            holders.remove(holder)
+            holders.insert(0, holder)
+            return fit
+        if other_layout:
+            raise other_layout
         asked = ", ".join(holders) or "none offers it"
         raise NoLongerValid(f"no node gives {name} of step {version.step} ({asked})")
 
-    async def _ask(self, holder: str, expected: TensorSpecs | None, version: Version, name: str) -> Mapping[str, Block]:
+    async def _ask(self, holder: str, expected: TensorSpecs, version: Version, name: str) -> Mapping[str, Block]:
         record = self._view.nodes.get(holder)
         if record is None:
             raise NoLongerValid
         async with self._view.while_holds(lambda: self._view.is_here(record)):
             manifest, parts = await self._chunk(record.address, version, name, 0)
-            if expected is not None and manifest.specs not in ({}, expected):
-                raise TransferError(f"another layout (sent: {manifest.specs!r:.80}, expected: {expected})")
+            _require_within(manifest, name, expected)
             download = Download(manifest)
             for index in range(manifest.chunks):
                 if index:
@@ -166,6 +180,14 @@ class ParameterExchange:
             with suppress(CutOff, LeaseLost):
                 await self._saver.note_unread(version, error)
             raise Rejected("damaged", step=version.step) from error
+
+
+def _require_within(manifest: Manifest, name: str, expected: TensorSpecs) -> None:
+    """Raise TransferError before memory is allocated that the expected tensors of a parameter cannot need."""
+    most = MOST_BYTES * Manifest(expected, b"").nbytes + EXTRA_BYTES
+    if manifest.nbytes > most or any(key.rpartition("/")[0] != name for key in manifest.names):
+        fact = f"bytes: {manifest.nbytes}, at most {most}, sent: {manifest.names!r:.80}"
+        raise TransferError(f"not this parameter ({fact})")
 
 
 def _wanted(note: Any) -> tuple[Version, str, int]:

@@ -8,9 +8,10 @@
     download.add(index, parts)                        # chunk_of(state, manifest, index), from any donor of the root
     download.finish()                                 # the state, once nothing is missing
 
-The joining peer accepts only chunks that match their hashes. Names, dtypes and shapes come from its own stage, so it
-allocates no size that a donor sent. A state is one run of bytes, tensor after tensor in the order of names, and a chunk
-is `CHUNK` bytes of it. This file needs no torch, no peers and no messages.
+The joining peer accepts only chunks that match their hashes. With `expect` names, dtypes and shapes come from its own
+stage, so it allocates no size that a donor sent; a receiver that unpacks a manifest must bound its bytes itself. A
+state is one run of bytes, tensor after tensor in the order of names, and a chunk is `CHUNK` bytes of it. This file
+needs no torch, no peers and no messages.
 """
 
 import hashlib
@@ -87,6 +88,11 @@ class Manifest:
         try:
             listing, digests, chunk = msgpack.unpackb(packed)
             manifest = cls({name: (dtype, tuple(shape)) for name, dtype, shape in listing}, digests, chunk)
+            shapes = [shape for _, shape in manifest.specs.values()]
+            if any(type(size) is not int or size < 0 for shape in [*shapes, (chunk,)] for size in shape):
+                raise ValueError("a size that is not a whole number from 0 up")
+            if type(digests) is not bytes or any(type(name) is not str for name in manifest.specs):
+                raise TypeError("names must be text, and digests bytes")
             count = -(-manifest.nbytes // chunk)
         except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
             raise TransferError(f"these bytes are no manifest ({type(error).__name__}: {error})") from error

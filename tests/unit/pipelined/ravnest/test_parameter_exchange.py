@@ -18,7 +18,7 @@ from pipelined.ravnest.parameter_exchange import TOPIC, ParameterExchange
 from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord, StagePlace
 from pipelined.ravnest.saving import SaveSettings
 from pipelined.ravnest.view import RavnestView
-from pipelined.state.manifest import describe, specs_of
+from pipelined.state.manifest import DIGEST, Manifest, describe, specs_of
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage, Version
 from tests.ravnest.story import at_once
@@ -30,6 +30,16 @@ pytestmark = pytest.mark.virtual
 AT = Version(6, "run-1")
 STATE = {f"{name}/value": np.full(3, at, np.float32) for at, name in enumerate("abc")}
 MANIFEST = describe({"c/value": STATE["c/value"]}).pack()
+
+
+def sent(state):
+    """A reply with this state, whole."""
+    return Response((describe(state).pack(), *state.values()))
+
+
+def claimed(*shape):
+    """A reply with a manifest of a shape, one digest, and no tensor."""
+    return Response((Manifest({"c/value": ("float32", shape)}, bytes(DIGEST), 1 << 60).pack(),))
 
 
 @asynccontextmanager
@@ -110,6 +120,12 @@ async def test_a_step_of_which_a_stage_is_held_by_no_node_is_not_begun_with(tmp_
         Response((np.zeros(3, np.float32),)),
         Response(()),
         Rejected("failed"),
+        claimed(1 << 44),
+        claimed(3.0),
+        sent({"c/value": np.zeros(3)}),
+        sent({"c/value": np.zeros((1, 3), np.float32)}),
+        sent({"d/value": np.zeros(3, np.float32)}),
+        sent({"c/value": STATE["c/value"], "d/value": np.zeros(3)}),
     ],
 )
 async def test_after_a_wrong_reply_the_next_node_gets_the_request(tmp_path, reply):
@@ -120,7 +136,8 @@ async def test_after_a_wrong_reply_the_next_node_gets_the_request(tmp_path, repl
 
     async with nodes(tmp_path, x=[0], y=[1, 2], z=[2]) as found:
         found["y"]._node.endpoint.handle(TOPIC, give)
-        assert list(await load(found["x"], {"c/value": STATE["c/value"]})) == ["c/value"]
+        got = await load(found["x"], {"c/value": STATE["c/value"]})
+        assert list(got) == ["c/value"] and (got["c/value"] == STATE["c/value"]).all()
 
 
 @pytest.mark.parametrize(
@@ -142,9 +159,10 @@ async def test_a_damaged_tensor_is_not_given_and_its_step_not_offered_any_more(t
 
 
 async def test_other_dtypes_are_refused_with_both(tmp_path):
-    async with nodes(tmp_path, x=[0]) as found:
-        with pytest.raises(UsageError, match=r"does not hold a/value \(saved: .*float32.*expected: .*float64.*--dtype"):
-            await load(found["x"], {"a/value": np.zeros(3)})
+    async with nodes(tmp_path, x=[0], y=[]) as found:
+        for node in found.values():
+            with pytest.raises(UsageError, match=r"not hold a/value \(saved: .*float32.*expected: .*float64.*--dtype"):
+                await load(node, {"a/value": np.zeros(3)})
 
 
 CLUSTERS = Clusters(

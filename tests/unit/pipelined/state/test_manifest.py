@@ -189,6 +189,11 @@ def test_a_manifest_on_the_wire_is_read_again_and_anything_else_is_refused():
         short,
         Manifest(manifest.specs, b"", 0).pack(),
         Manifest({"a": ("no", ())}, b"").pack(),
+        *(Manifest({"a": ("uint8", (size,))}, bytes(DIGEST)).pack() for size in (2.0, True, None)),
+        Manifest({"a": ("uint8", (-1, -2))}, bytes(DIGEST)).pack(),
+        Manifest({7: ("uint8", (2,))}, bytes(DIGEST)).pack(),
+        Manifest({"a": ("uint8", (2,))}, "d" * DIGEST).pack(),
+        Manifest({"a": ("uint8", (2,))}, bytes(DIGEST), 4.0).pack(),
     ):
         with pytest.raises(TransferError, match="manifest"):
             Manifest.unpack(packed)
