@@ -33,7 +33,7 @@ def read_url(url: str) -> ParsedUrl:
     """
     parsed = ParsedUrl("transport", url, TRANSPORTS)
     if parsed.links is not None and parsed.links.line < math.inf:
-        raise ValueError(f"a rank has a link to each other one, and no line for all (?line= in {url!r}); write ?rate=")
+        raise ValueError(f"line= is only for endpoints (url: {url!r}); limit a rank's links with rate=")
     return parsed
 
 

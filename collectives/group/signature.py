@@ -23,7 +23,7 @@ class Signature:
         collective: its name; for a broadcast with the root.
         op: of a reduction, with its accumulation if that is not the array's dtype.
         length, dtype: of the array; None and "" if there is none.
-        algorithm: the one requested, of an all-reduce.
+        algorithm: the one requested; "" if the collective has no choice.
         chosen: the algorithm that `auto` has chosen; "" before that.
         address: where the array lies in memory that all ranks map; "" if it lies elsewhere.
         lengths: the elements of each rank's segment; None if the array is cut evenly.

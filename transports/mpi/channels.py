@@ -1,9 +1,9 @@
 """Bare buffers over MPI: tag = channel. A buffer belongs to the caller or to MPI, never to both at once.
 
 So a cancelled receive returns only when MPI no longer uses its memory; a buffer that arrived meanwhile is kept for the
-next receive. MPI gets one receive of a peer and channel at a time: a later one would match the next buffer before it is
-known whether the earlier one keeps its own. Buffers from each peer are counted, because a closing peer reports how many
-it sent.
+next receive. MPI gets one receive of a peer and channel at a time. If a second receive were posted and the first
+then cancelled, MPI could already have given the second the wrong buffer. Buffers from each peer are counted, because a
+closing peer reports how many it sent.
 """
 
 import asyncio

@@ -123,7 +123,7 @@ class DoubleBuffer:
         return self._shared.read_again_at == self.memory.epoch
 
     def note_read_again(self) -> None:
-        """Note that ranks still read, of what was written two barriers ago, the half that is written next."""
+        """Record that other ranks may still be reading the half that will be written next."""
         self._shared.read_again_at = self.memory.epoch
 
     def elements(self, rank: int, slot: int, length: int) -> Any:

@@ -38,7 +38,7 @@ def test_invalid_link_options_list_the_allowed_values(scheme):
 
 @pytest.mark.parametrize("scheme", schemes(), ids="{}://".format)
 def test_ranks_share_no_line(scheme):
-    with pytest.raises(ValueError, match=r"no line for all \(\?line= in '.*line=1mbit'\); write \?rate="):
+    with pytest.raises(ValueError, match=r"line= is only for endpoints \(url: '.*line=1mbit'\); limit .* rate="):
         asyncio.run(open_transport(f"{scheme}://?line=1mbit"))
 
 
