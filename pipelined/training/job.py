@@ -8,13 +8,13 @@ import torch
 
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError, require_switch
+from pipelined.programs.masters import require_delayed
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.compression import NONE, check_codec
 from pipelined.training.exchange.stream import differentiable
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
-from pipelined.training.segments.masters import require_delayed
 
 OTHERWISE = ("recompute", "recompute_attention", "newest")
 """Fields of `Numerics` that public calls do not take under this name: from the plan, by marked layers, or never."""

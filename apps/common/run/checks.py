@@ -8,6 +8,7 @@ from apps.common.trackers import check_trackers
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import require_exact
+from pipelined.programs.masters import require_delayed, require_flush
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
@@ -16,7 +17,6 @@ from pipelined.state.checkpoints import checkpoint
 from pipelined.training.exchange.compression import check_codec
 from pipelined.training.graph.compiled import require_compilable
 from pipelined.training.segments.loss_scale import require_scalable
-from pipelined.training.segments.masters import require_delayed, require_flush
 from pipelined.training.sums.halves import require_divisible
 
 

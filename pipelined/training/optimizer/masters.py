@@ -23,11 +23,11 @@ import torch
 from torch import nn
 
 from pipelined.actors.executor import Executor
+from pipelined.programs.masters import require_flush
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer.config import update
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.optimizer.state import VALUE, VERSION_PREFIX
-from pipelined.training.segments.masters import require_flush
 from pipelined.training.sums.bucket import Bucket
 
 IN_USE = f"{VERSION_PREFIX}-1"
