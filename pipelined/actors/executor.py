@@ -52,13 +52,13 @@ class Executor(ABC):
         busy: seconds spent computing since the executor was made.
         took: seconds of the last piece of work of each op.
         name, owner: for errors: of the process, where it has a name, and the rank that computes, with its stages.
-        planned: counts the bytes of its plan at its fullest; None: there is no plan, or it cannot be counted.
+        planned_bytes: counts the bytes of its plan at its fullest; None: there is no plan, or it cannot be counted.
         remedy: see `OutOfMemory`.
     """
 
     device = "cpu"
     name, owner = "", ""
-    planned: Callable[[], float | None] | None = None
+    planned_bytes: Callable[[], float | None] | None = None
     remedy: str | None = None
 
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
@@ -125,7 +125,7 @@ class Executor(ABC):
         """The error of an operation for which no memory is left, with the bytes planned and free."""
         planned = None
         with suppress(Exception):  # counting them runs code of the user's schedule and layers
-            planned = self.planned and self.planned()
+            planned = self.planned_bytes and self.planned_bytes()
         told = "" if planned is None else f"planned: {planned / 2**20:,.1f} MiB, "
         room = f" ({told}free on {self.device}: {memory_of(self.device)})"
         return OutOfMemory(f"{self.name}: {doing}" if self.name else doing, error, room, self.remedy)
@@ -166,7 +166,7 @@ class TorchExecutor(Executor):
 
     @classmethod
     def of_rank(
-        cls, transport: Transport, threads: int | None = None, *, planned: int = 0, share_devices: bool = False
+        cls, transport: Transport, threads: int | None = None, *, ranks_sharing: int = 0, share_devices: bool = False
     ) -> "TorchExecutor":
         """The executor of a rank: on its GPU where the machine has one, else on the CPU.
 
@@ -175,7 +175,7 @@ class TorchExecutor(Executor):
         Args:
             transport: knows the ranks of this machine; learns when work begins and ends.
             threads: threads on the CPU; None: the rank's share of the cores of this machine.
-            planned: the number of ranks that are to share the cores. Default: those of this machine.
+            ranks_sharing: the number of ranks that are to share the cores. Default: those of this machine.
             share_devices: whether ranks may share a GPU.
         Raises:
             UsageError: they would have to, and may not.
@@ -184,8 +184,8 @@ class TorchExecutor(Executor):
 
         device = device_of_rank(transport, share=share_devices)
         if device == "cpu":
-            sharing = planned or len(transport.ranks_here)
-            torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // sharing))
+            ranks_sharing = ranks_sharing or len(transport.ranks_here)
+            torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // ranks_sharing))
         return cls(device, RealClock(), transport.set_computing)
 
     async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:

@@ -73,7 +73,9 @@ async def measure(
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
     local = len(transport.ranks_here) if transport.world_size > 1 else ranks
     cores, numerics = len(os.sched_getaffinity(0)), model.numerics()
-    executor = TorchExecutor.of_rank(transport, numerics.threads, planned=local, share_devices=launch.share_devices)
+    executor = TorchExecutor.of_rank(
+        transport, numerics.threads, ranks_sharing=local, share_devices=launch.share_devices
+    )
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
         async with Actor(transport) as actor:

@@ -180,7 +180,7 @@ class RavnestNode:
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}{late}")
         executor, planned = self._member.executor, self._planned
         executor.name = self._node.name
-        executor.planned = partial(planned.bytes_of, clusters, at, self._node.name) if planned else None
+        executor.planned_bytes = partial(planned.bytes_of, clusters, at, self._node.name) if planned else None
         log = ClusterLog(self.view, registration, clusters, cluster, self._node.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())

@@ -113,7 +113,7 @@ def torch_peer(node: Node, session: Session, executor: Executor, config: PeerCon
         return most + (replica.donor.nbytes if replica and on_host else 0)
 
     def build(index: int) -> TorchStage:
-        executor.owner, executor.planned = f"stage {index}", partial(planned, index)
+        executor.owner, executor.planned_bytes = f"stage {index}", partial(planned, index)
         return TorchStage(session.training, index, executor.device)
 
     process = PeerProcess(node, build, session.rules, executor, config)

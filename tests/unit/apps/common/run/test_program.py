@@ -20,7 +20,7 @@ def test_ranks_share_gpus_only_if_the_flags_say_so(share, code, used, monkeypatc
 
     def work(flags, launch):
         async def rank(transport):
-            executor = TorchExecutor.of_rank(transport, planned=4, share_devices=launch.share_devices)
+            executor = TorchExecutor.of_rank(transport, ranks_sharing=4, share_devices=launch.share_devices)
             found.append(executor.device)
             executor.close()
             return 0
