@@ -6,6 +6,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from os import sched_getaffinity
 from typing import Protocol, TypeVar
@@ -64,6 +65,7 @@ class Executor(ABC):
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         self.clock, self.busy, self.took = clock, 0.0, dict[str, float]()
         self._on_busy, self._unfinished = on_busy, 0
+        self._beside: list[ThreadPoolExecutor] = []
 
     @abstractmethod
     async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
@@ -130,8 +132,15 @@ class Executor(ABC):
         room = f" ({told}free on {self.device}: {memory_of(self.device)})"
         return OutOfMemory(f"{self.name}: {doing}" if self.name else doing, error, room, self.remedy)
 
-    def close(self) -> None:  # noqa: B027 (most executors hold nothing)
-        """Release the thread, if there is one."""
+    def thread_beside(self, name: str) -> ThreadPoolExecutor:
+        """A thread for work beside that of the executor; it is closed with it."""
+        self._beside.append(ThreadPoolExecutor(1, thread_name_prefix=name))
+        return self._beside[-1]
+
+    def close(self) -> None:
+        """Refuse further work; what was begun, or given up, is not waited for."""
+        for pool in self._beside:
+            pool.shutdown(wait=False)
 
     def _queued(self) -> None:
         self._unfinished += 1
@@ -222,7 +231,7 @@ class TorchExecutor(Executor):
         self._follower.follow(piece, then)
 
     def close(self) -> None:
-        """Refuse further work; cancelled work that still runs is not waited for."""
+        super().close()
         self._thread.close()
 
     def _compute(self, piece: Piece) -> None:

@@ -152,6 +152,22 @@ def test_an_error_of_the_last_update_fails_the_job(capfd):
     assert "this update fails" in capfd.readouterr().err
 
 
+def test_the_thread_that_updates_ends_with_its_training(monkeypatch):
+    begun = []
+
+    def started(thread):
+        begun.append(thread)
+        start(thread)
+
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", started)
+    trained(depth=1, microbatches=2, offload_optimizer=True)
+    masters = [thread for thread in begun if thread.name.startswith("masters")]
+    assert len(masters) == 1
+    masters[0].join(20)  # a pool that nothing closes keeps it until it is collected
+    assert not masters[0].is_alive()
+
+
 def test_weights_set_before_the_first_step_are_those_that_are_updated(tmp_path):
     """As a run does that begins with weights of a file."""
 

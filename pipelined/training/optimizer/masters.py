@@ -16,7 +16,7 @@ parameter update; here from the first step on).
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 
 import torch
@@ -49,7 +49,7 @@ class MasterOptimizer(RankOptimizer):
         self._device = "cpu" if offload else executor.device
         require_flush(job.plan)
         super().__init__(job, parameters, executor)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="masters")
+        self._thread = executor.thread_beside("masters")
         self._pending: list[Future[None]] = []
         """The work of the thread that was not waited for."""
 
