@@ -71,10 +71,10 @@ async def measure(
     Cost: some seconds for a small model: about a dozen stages, each of `sizes` for a quarter of a second.
     """
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
-    local = len(transport.ranks_here) if transport.world_size > 1 else ranks
+    here = len(transport.ranks_here) if transport.world_size > 1 else ranks
     cores, numerics = len(os.sched_getaffinity(0)), model.numerics()
     executor = TorchExecutor.of_rank(
-        transport, numerics.threads, ranks_sharing=local, share_devices=launch.share_devices
+        transport, numerics.threads, ranks_sharing=here, share_devices=launch.share_devices
     )
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
@@ -96,16 +96,15 @@ async def measure(
     of_team = _of_team(found_by(of_member, order), members(member)) if member is not None else None
     runtime, handed = max(0.0, runtime), max(0.0, handed)
     costs = replace(costs, runtime=runtime, coding=coding, member=of_team, hand_over=handed)
-    shared = cores if executor.device == "cpu" and local * _working(numerics) > cores else 0
+    shared = cores if executor.device == "cpu" and here * _working(numerics) > cores else 0
     machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
-    plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
     return Measurement(
         costs,
         machine,
         {
             "costs": _plain_costs(fits, order),
             "member_costs": _plain_costs(of_member, order),
-            "links": plain,
+            "links": {name: _plain_link(link) for name, link in links.items() if link is not None},
             "ranks": transport.world_size,
             "hosts": len(set(hosts)),
             "runtime": runtime,

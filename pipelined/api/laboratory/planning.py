@@ -1,5 +1,6 @@
 """The fastest arrangement of a model: measure, search, try. Behind `pipelined.plan` and `python -m pipelined plan`."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ class PlanRequest:
         ranks: the ranks of the job.
         costs: costs of stages; None: they are measured.
         machine: nodes and cores, and links that are not measured.
-        memory_limit: bytes that a rank may hold; None: its share of this machine's memory.
+        memory_limit: bytes that a rank may hold, infinite: any; None: its share of this machine's memory.
         stale: look at schedules without a flush, too, unless the optimizer updates masters.
         tries: plans to try with real steps; None: `TRIES` if that is possible.
     Raises:
@@ -59,7 +60,7 @@ class PlanRequest:
         require_switch("stale", self.stale)
         if self.tries is not None:
             require_whole("tries", self.tries, 0)
-        if self.memory_limit is not None:
+        if self.memory_limit is not None and self.memory_limit != math.inf:
             refuse_below(1, "memory_limit", self.memory_limit)
 
     def tries_on(self, launch: Launch) -> int:

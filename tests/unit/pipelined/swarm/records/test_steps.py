@@ -115,5 +115,5 @@ def test_fields_are_stored_under_the_words_of_the_first_version():
     peer = Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", successor="p1")
     commit = Commit(1, "m", step=3, lineage="run-3", parameter_version="run-2")
     saved = SavedStages([[5, 0, 1, "run-5"]])
-    assert (peer.stored()["heir"], commit.stored()["basis"], saved.stored()) == ("p1", "run-2", {"marks": saved.saved})
+    assert (peer.stored()["heir"], commit.stored()["basis"], saved.stored()["marks"]) == ("p1", "run-2", saved.saved)
     assert [type(each).unpack(each.pack()) for each in (peer, commit, saved)] == [peer, commit, saved]
