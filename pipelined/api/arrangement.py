@@ -102,7 +102,8 @@ class Arrangement:
         if depth is None:
             depth, knobs = default_depth(name, max(1, workers // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
-        find(name).stage_map(Shape(depth, microbatches, knobs))  # what it refuses no batch could mend
+        # refuse an impossible shape before the first batch is read
+        find(name).stage_map(Shape(depth, microbatches, knobs))
         rows = feed.rows_each(microbatches * width)
         plan = Plan(name, depth, width, rows, microbatches, knobs=knobs, tensor=self.team)
         return feed.with_batch_size(plan)

@@ -1,6 +1,7 @@
 """GPipe: all forwards, then all backwards.
 
-T = (N+D-1)(F+B); every worker holds N live microbatches. Source: Huang et al., GPipe (2019).
+T = (N+D-1)(F+B); every worker holds N live microbatches. Backwards run in the order of the forwards; the figure of the
+paper has the last microbatch first, in equal time and memory. Source: Huang et al., GPipe (2019).
 """
 
 from pipelined.schedules.parts.shapes import one_pipe

@@ -30,7 +30,7 @@ def stage_map(shape: Shape) -> StageMap:
     if shape.microbatches % workers:
         numbers = f"(microbatches: {shape.microbatches}, workers: {workers})"
         remedy = _nearest("microbatches", shape.microbatches, workers)
-        raise ScheduleError(f"interleaved needs a multiple of the workers as microbatches {numbers}; {remedy}")
+        raise ScheduleError(f"interleaved needs microbatches that are a multiple of its workers {numbers}; {remedy}")
     placement = {(0, stage): stage % workers for stage in range(shape.depth)}
     return StageMap(shape.depth, workers, placement, (tuple(range(shape.microbatches)),))
 

@@ -207,7 +207,7 @@ def costs_of(given: Mapping[str, StageSeconds]) -> Costs:
         if field not in names:
             raise UsageError(f"unknown cost {name!r}; known: {', '.join(names)}, as in forward=1,backward=2")
         if field != "p2p" and 0 in each_of(seconds):
-            raise UsageError(f"work takes time (the cost {name}=0); give more than 0, only p2p can be free")
+            raise UsageError(f"the cost {name} is 0; only p2p may be 0, give {name} more")
         found[names[field]] = seconds
     return Costs(**found)
 

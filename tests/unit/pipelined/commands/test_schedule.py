@@ -117,7 +117,7 @@ def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
         ([*FOUR, "--costs", "forward"], "--costs forward= is no number; write it as forward=1.5"),
         ([*FOUR, "--costs", "forward=1/2"], "--costs takes one number for forward (given: 2)"),
         ([*FOUR, "--costs", "forward=nan"], "the cost forward=nan is no duration"),
-        ([*FOUR, "--costs", "backward=0"], "work takes time (the cost backward=0); give more than 0"),
+        ([*FOUR, "--costs", "backward=0"], "the cost backward is 0; only p2p may be 0, give backward more"),
         ([*FOUR, "--costs", "forward=-1"], "the cost forward=-1.0 is no duration"),
         ([*FOUR, "--mailbox", "-1"], "a mailbox holds no negative number of messages (mailbox: -1)"),
         ([*FOUR, "--csv", "/nowhere/at/all.csv"], "cannot write /nowhere/at/all.csv"),

@@ -123,7 +123,7 @@ def test_a_picture_shows_and_saves(tmp_path):
         (lambda: pp.prove("gpipe", depth=2), "microbatches is missing"),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, pipe=2), "unknown argument 'pipe' .gpipe has the settings"),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forwards": 1}), "unknown cost 'forwards'"),
-        (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1, 0]}), "work takes time"),
+        (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1, 0]}), "forward is 0; only p2p may"),
         (lambda: pp.prove(WithoutSchedule, depth=2, microbatches=2), "it lacks schedule"),
         (lambda: pp.prove(AllForwards(), depth=2, microbatches=2), "is no schedule; give its name, a class, or"),
         (lambda: pp.prove(lambda worker: None, depth=2, microbatches=2), "define it at the top of a module"),
