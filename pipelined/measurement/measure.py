@@ -94,8 +94,7 @@ async def measure(
         return None
     costs, fits, order = timed
     of_team = _of_team(found_by(of_member, order), members(member)) if member is not None else None
-    runtime, handed = max(0.0, runtime), max(0.0, handed)
-    costs = replace(costs, runtime=runtime, coding=coding, member=of_team, hand_over=handed)
+    costs = replace(costs, runtime=max(0.0, runtime), coding=coding, member=of_team, hand_over=max(0.0, handed))
     shared = cores if executor.device == "cpu" and here * _working(numerics) > cores else 0
     machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
     return Measurement(
@@ -107,8 +106,8 @@ async def measure(
             "links": {name: _plain_link(link) for name, link in links.items() if link is not None},
             "ranks": transport.world_size,
             "hosts": len(set(hosts)),
-            "runtime": runtime,
-            "hand_over": handed,
+            "runtime": costs.runtime,
+            "hand_over": costs.hand_over,
             "coding": coding.plain(),
         },
     )

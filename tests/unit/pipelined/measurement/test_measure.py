@@ -95,7 +95,9 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     threads, divided = torch.get_num_threads(), []
     of_rank = TorchExecutor.of_rank
     monkeypatch.setattr(
-        TorchExecutor, "of_rank", lambda *place, **more: divided.append(more["planned"]) or of_rank(*place, **more)
+        TorchExecutor,
+        "of_rank",
+        lambda *place, **more: divided.append(more["ranks_sharing"]) or of_rank(*place, **more),
     )
 
     async def alone():
