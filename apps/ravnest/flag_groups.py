@@ -25,7 +25,7 @@ class FormingFlags:
     ahead: int | None = None
     """Microbatches alive in a cluster's first stage (K). Default: what keeps all stages busy, as far as it fits."""
     backups: int = 0
-    """Nodes, the last ones to come, that back up the least reliable places: they do the same, and go on in them."""
+    """Backup nodes, the last to join: each repeats what one of the least reliable nodes does, and replaces it."""
 
     def check(self) -> None:
         """Raises UsageError: no clusters can be formed so. The owner calls this: the error names its command."""

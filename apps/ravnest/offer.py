@@ -38,7 +38,8 @@ async def offer(
         speed = f"{flops * 1e-9:.3g} Gflops (measured)" if flops else "no layer fits, so its speed is not known"
     elif flops:
         speed = f"{flops * 1e-9:.3g} Gflops"
-    words = f"{ram / 2**20:,.0f} MiB, {line.rate * 8e-6:,.4g} mbit and {line.delay * 1e3:.3g} ms a way{how}, {speed}"
+    mbit = float(f"{line.rate * 8e-6:.4g}")  # four digits, and no exponent
+    words = f"{ram / 2**20:,.0f} MiB, {mbit:,g} mbit and {line.delay * 1e3:.3g} ms a way{how}, {speed}"
     return Capacity(ram, line.rate, flops, line.delay, flags.reliability), words
 
 

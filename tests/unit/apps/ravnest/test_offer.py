@@ -79,6 +79,11 @@ async def test_what_a_node_is_told_is_not_measured():
     assert words == "1,024 MiB, 200 mbit and 5 ms a way, 40 Gflops"
 
 
+async def test_a_fast_line_is_told_in_plain_digits():
+    _, words, _ = await offered({"bandwidth": "13523mbit", "delay": "5ms", "flops": "40G", "reliability": 0.5})
+    assert ", 13,520 mbit and" in words
+
+
 async def test_a_node_too_small_for_any_layer_has_no_speed():
     capacity, words, _ = await offered(ram=1)
     assert capacity.flops == 0 and "no layer fits" in words
