@@ -40,7 +40,7 @@ class LimitedExecutor(WeighingExecutor):
 
     def weigh(self):
         super().weigh()
-        if self.planned and self.seen.bytes > self._part * self.planned():
+        if self.planned_bytes and self.seen.bytes > self._part * self.planned_bytes():
             raise MemoryError(f"{self.seen.bytes} bytes")
 
 
