@@ -157,7 +157,8 @@ class ClusterFormer:
             fact = f"the nodes hold no step that all stages saved (held: {held})"
             if self.resume:
                 raise UsageError(f"{fact}; start all that saved, each with the --checkpoint that it had")
-            self.say(f"{fact}; training begins at step 0")
+            remedy = "against another loss, let all nodes share one --checkpoint, or add --backups"
+            self.say(f"{fact}; training begins at step 0; {remedy}")
         return begun
 
     def _plan(self, request: PoolRequest, *, again: bool) -> RavnestPlan:

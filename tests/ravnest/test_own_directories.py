@@ -83,6 +83,14 @@ def test_a_resume_without_the_node_that_saved_a_stage_is_refused(tmp_path):
         run_virtual(Story(training=BLOCKING, saving=saving, resume=True).run())
 
 
+def test_a_training_that_begins_again_for_want_of_a_stage_says_what_prevents_it(tmp_path):
+    first_run(tmp_path)
+    story = Story(training=BLOCKING, saving={**own(tmp_path), "n0": None})
+    run_virtual(story.run())
+    (said,) = [each for each in story.told if "training begins at step 0" in each]
+    assert said.endswith("; against another loss, let all nodes share one --checkpoint, or add --backups")
+
+
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize("seed", range(2))
 def test_after_random_faults_the_replay_has_the_same_bits(tmp_path, seed):
