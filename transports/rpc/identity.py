@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from transports.errors import AuthenticationError, RendezvousError, TransportError, WireError
 from transports.rpc.base import Party, Unreachable, reason_of
-from transports.stream.acceptor import run_handshake
+from transports.stream.acceptor import run_handshake_in_time
 from transports.stream.handshake import NONCE_BYTES, VERSION, Hello, Identity, Role, Verdict, check_prefix, connecting
 from transports.stream.key import SAME_KEY
 from transports.stream.sockets import SocketAddress, connect_to, is_loopback, lookup, set_options, system_text
@@ -155,7 +155,7 @@ async def _connect_to(address: SocketAddress, me: PartyIdentity) -> tuple[socket
     sock = await connect_to(address)
     try:
         set_options(sock)
-        return sock, (await run_handshake(sock, connecting(me, address[1]))).party
+        return sock, (await run_handshake_in_time(sock, connecting(me, address[1]))).party
     except BaseException as error:
         sock.close()
         if isinstance(error, AuthenticationError):

@@ -20,26 +20,29 @@ from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, read_exactly,
 MAX_PENDING = 256
 
 
-async def run_handshake(
-    sock: socket.socket, handshake: Handshake[H], on_read: Callable[[], None] = lambda: None, *, limited: bool = True
+async def run_handshake_in_time(
+    sock: socket.socket, handshake: Handshake[H], on_read: Callable[[], None] = lambda: None
 ) -> H:
-    """Run a handshake on a socket, within `HANDSHAKE_TIMEOUT_S` seconds. Returns the hello of the other end.
+    """`run_handshake` within `HANDSHAKE_TIMEOUT_S` seconds.
 
-    Args:
-        on_read: called after each read.
-        limited: False: without that limit, as the caller has one of its own.
     Raises:
-        TimeoutError: the other side did not send in time. ConnectionError: it closed the connection. Else as the
-            handshake.
+        TimeoutError: the other side did not send in time. Else as `run_handshake`.
     """
     try:
-        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S if limited else None):
-            return await _steps(sock, handshake, on_read)
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            return await run_handshake(sock, handshake, on_read)
     except TimeoutError as error:
         raise TimeoutError(f"silent for {HANDSHAKE_TIMEOUT_S:g} s") from error
 
 
-async def _steps(sock: socket.socket, handshake: Handshake[H], on_read: Callable[[], None]) -> H:
+async def run_handshake(sock: socket.socket, handshake: Handshake[H], on_read: Callable[[], None] = lambda: None) -> H:
+    """Run a handshake on a socket, for as long as its caller waits. Returns the hello of the other end.
+
+    Args:
+        on_read: called after each read.
+    Raises:
+        ConnectionError: the other end closed the connection. Else as the handshake.
+    """
     loop = asyncio.get_running_loop()
     try:
         step = next(handshake)
@@ -117,7 +120,9 @@ class Acceptor(Generic[H, P]):
     async def _handshake(self, sock: socket.socket) -> None:
         try:
             set_options(sock)
-            hello = await run_handshake(sock, accepting(self._me, self._owner.admit), partial(self._on_read, sock))
+            hello = await run_handshake_in_time(
+                sock, accepting(self._me, self._owner.admit), partial(self._on_read, sock)
+            )
         except (TransportError, OSError, TimeoutError) as error:
             sock.close()
             return self._owner.on_rejected(error)

@@ -92,7 +92,7 @@ class Coordinator(AcceptorOwner[RankHello]):
             rank.address = parse_listen_address(await read_control(sock, "listening"))
             self._check_complete()
             await readable(sock)  # an admitted rank sends nothing before the table: this rank has left
-        except (TransportError, OSError, TimeoutError):
+        except (TransportError, OSError):
             pass
         if not self._complete.done():  # else the table is being sent, which will fail
             self._joined.pop(hello.rank).sock.close()

@@ -148,7 +148,7 @@ async def greet(sock: socket.socket, address: SocketAddress, me: RankIdentity, p
     """
     try:
         set_options(sock)
-        return await run_handshake(sock, connecting(me, peer), limited=False)
+        return await run_handshake(sock, connecting(me, peer))
     except BaseException as error:
         sock.close()
         if not isinstance(error, WireError):
