@@ -31,7 +31,7 @@ from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.step_report import StepReport
 from transports import Transport
-from transports.rpc.world import RankHolder, RpcTransport, reason_of
+from transports.rpc.world import RankHolder, RpcTransport, abort_reason
 
 T = TypeVar("T", bound=Transport | None)
 
@@ -268,7 +268,7 @@ async def _opened(opening: Awaitable[T], leaving: Nursery | None) -> AsyncIterat
 
 async def _abort(world: Transport | None, error: BaseException) -> None:
     if world is not None:
-        await world.abort(reason_of(error))
+        await world.abort(abort_reason(error))
 
 
 async def _close(world: Transport | None, leaving: Nursery | None) -> None:

@@ -123,7 +123,7 @@ class Acceptor(Generic[H, P]):
             hello = await run_handshake_in_time(
                 sock, accepting(self._me, self._owner.admit), partial(self._on_read, sock)
             )
-        except (TransportError, OSError, TimeoutError) as error:
+        except (TransportError, OSError) as error:
             sock.close()
             return self._owner.on_rejected(error)
         except BaseException:

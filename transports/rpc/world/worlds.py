@@ -68,7 +68,7 @@ class Worlds(WorldOwner):
         try:
             await world.open()
         except BaseException as error:
-            await world.abort(f"{self.endpoint.address} could not open the world ({reason_of(error)})")
+            await world.abort(f"{self.endpoint.address} could not open the world ({abort_reason(error)})")
             raise
         return RpcTransport(world)
 
@@ -129,7 +129,7 @@ class Worlds(WorldOwner):
             world.on_lost(party)
 
 
-def reason_of(error: BaseException) -> str:
+def abort_reason(error: BaseException) -> str:
     """Why a party aborts a world, in words."""
     stopped = isinstance(error, asyncio.CancelledError)
     return "it was stopped" if stopped else str(error) or type(error).__name__
