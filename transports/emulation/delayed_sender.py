@@ -91,9 +91,9 @@ class DelayedSender:
                 leaving.cancel()
 
     @property
-    def carries(self) -> bool:
-        """Whether a message is in flight."""
-        return bool(self._in_flight)
+    def moves(self) -> bool:
+        """See `DelayLine.moves`."""
+        return self._line.moves
 
     async def drained(self) -> None:
         """Wait until no message is in flight: all have been passed to the inner transport."""

@@ -89,7 +89,7 @@ class SlowTransport(Transport):
 
     @property
     def progress(self) -> int:
-        moves = any(sender.carries for sender in self._senders.values())
+        moves = any(sender.moves for sender in self._senders.values())
         return self._inner.progress + (int(asyncio.get_running_loop().time()) if moves else 0)
 
     @property
