@@ -81,7 +81,7 @@ class SavedStages(Record):
         return [SavedStage(*entry) for entry in self.saved]
 
 
-def all_saved(records: Iterable[SavedStages]) -> list[SavedStage]:
+def undamaged(records: Iterable[SavedStages]) -> list[SavedStage]:
     """What these peers list, without what any of them found damaged: others may list the same directory."""
     records = list(records)
     damaged = {SavedStage(*entry) for each in records for entry in each.damaged}

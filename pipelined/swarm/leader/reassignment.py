@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
 from pipelined.directory.membership.view import NoLongerValid
-from pipelined.state.versions import SavedStage, all_saved, common_step, of_run
+from pipelined.state.versions import SavedStage, common_step, of_run
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records.members import STAY, Phase
 from pipelined.swarm.records.view import SwarmView
@@ -168,9 +168,8 @@ class Rollback:
 
     def _latest(self) -> SavedStage | None:
         """The latest step that all stages saved; None where the swarm is at this step."""
-        here = self._view.head.version if self._view.head else None
-        saved_stages = all_saved(self._view.saved.values())
-        latest = common_step(saved for saved in saved_stages if self.resume or (here and saved.version.run == here.run))
+        here, saved = self._view.head.version if self._view.head else None, self._view.saved_stages
+        latest = common_step(saved if self.resume else of_run(here.run, saved) if here else [])
         return None if latest is None or latest.version == here else latest
 
 
@@ -222,8 +221,7 @@ class EmergencyReassignment:
             return self._is_draining(stage)
         if self._view.version.is_untrained:
             return True
-        saved_stages = all_saved(self._view.saved.values())
-        return common_step(of_run(self._view.version.run, saved_stages)) is not None
+        return common_step(of_run(self._view.version.run, self._view.saved_stages)) is not None
 
     def _is_draining(self, stage: int) -> bool:
         return any(peer.phase == Phase.DRAINING for peer in self._view.serving(stage))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Set
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory, Entry, Prefixes
 from pipelined.directory.membership.view import ApplyEntry, MembershipView, Single, Table
-from pipelined.state.versions import SAVED, SavedStages, Version
+from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, undamaged
 from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records.members import (
     EVICTED,
@@ -164,6 +164,11 @@ class SwarmView(MembershipView):
         if head is None:
             raise RuntimeError("no committed step was read yet; wait for the head first")
         return head
+
+    @property
+    def saved_stages(self) -> list[SavedStage]:
+        """What the peers have on disk, but for what any of them found damaged."""
+        return undamaged(self.saved.values())
 
     @property
     def version(self) -> Version:

@@ -15,7 +15,7 @@ from pipelined.directory.membership.polls import poll_status
 from pipelined.directory.membership.task_record import TASK
 from pipelined.directory.messaging.messages import send
 from pipelined.errors import UsageError
-from pipelined.state.versions import all_saved, common_step, of_run, saved_steps
+from pipelined.state.versions import common_step, of_run, saved_steps
 from pipelined.swarm.protocol.status import Status, StatusReply
 from pipelined.swarm.records.members import WORKING, Peer, Phase, TrainerRecord, choose_saver
 from pipelined.swarm.records.steps import Commit
@@ -175,13 +175,12 @@ def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> st
         return "a trainer"
     if view.leader is None:
         return "a leader"
-    entries = all_saved(view.saved.values())
-    saved = saved_steps(entries)
+    saved = saved_steps(view.saved_stages)
     if head is None:
         return "peers that have saved all stages at one step" + (f" (saved: {saved})" if saved else "")
     if empty := [str(stage) for stage in range(head.stages) if not view.serving(stage)]:
         lost = ", ".join(stage for stage in empty if not view.holding(int(stage)))
-        if lost and not head.version.is_untrained and not common_step(of_run(head.version.run, entries)):
+        if lost and not head.version.is_untrained and not common_step(of_run(head.version.run, view.saved_stages)):
             fact = f"a peer that has the state of stage {lost}, or a saved step of all stages"
             return f"{fact} (saved: {saved or 'nothing'})"
         return f"a peer of stage {', '.join(empty)}"
