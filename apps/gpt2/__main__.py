@@ -148,7 +148,7 @@ async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRe
 
 
 async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
-    """One rank of a swarm. GPT2Job and text are checked before torch is imported, as above."""
+    """One rank of a swarm. The job and the text are checked before torch is imported, as above."""
     stop.listen()
     from apps.lm.data.text import share_text
 
@@ -160,7 +160,7 @@ async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopR
 
 
 async def _node(transport: Transport, job: RavnestJob, launch: Launch, stop: StopRequest) -> int:
-    """One rank of Ravnest's clusters. GPT2Job and text are checked before torch is imported, as above."""
+    """One rank of Ravnest's clusters. The job and the text are checked before torch is imported, as above."""
     stop.listen()
     from apps.lm.data.text import share_text
 
