@@ -11,7 +11,7 @@ from pipelined.state.manifest import specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.stage_lock import stage_lock
 from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage, SavedStages, all_saved
+from pipelined.state.versions import SavedStage, SavedStages, undamaged
 
 AT = SavedStage(5, 0, 1, "r-1")
 
@@ -76,7 +76,7 @@ def test_a_damaged_stage_is_reported_once_and_not_listed_any_more(tmp_path):
     asyncio.run(other.list_saved())
     assert len(other.saved_stages) == 4
     records = [SavedStages.unpack(each.record().pack()) for each in (saver, other)]
-    assert set(all_saved(records)) == set(saver.saved_stages), "another peer of the same directory lists it yet"
+    assert set(undamaged(records)) == set(saver.saved_stages), "another peer of the same directory lists it yet"
 
 
 def test_a_stage_that_is_not_here_is_reported_and_hides_no_other(tmp_path):
