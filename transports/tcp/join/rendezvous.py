@@ -25,6 +25,7 @@ from transports.errors import RendezvousError, WireError
 from transports.stream.acceptor import Acceptor, AcceptorOwner, run_handshake
 from transports.stream.handshake import Verdict, connecting
 from transports.stream.sockets import (
+    HANDSHAKE_TIMEOUT_S,
     SocketAddress,
     address_to_bind,
     check_files,
@@ -115,7 +116,7 @@ async def connect_to_rank_0(
         try:
             sock = await connect_to(address)
             seen = f"what listens at {at} does not reply: rank 0 is busy, or the port belongs to another program"
-            return sock, await greet(sock, address, with_key(me, point), 0)
+            return sock, await greet(sock, address, with_key(me, point), 0, silence_allowed(config.wait))
         except OSError as error:
             seen = f"{at}: {system_text(error)}"
             return None
@@ -137,25 +138,38 @@ async def connect_to_rank_0(
         ) from error
 
 
-async def greet(sock: socket.socket, address: SocketAddress, me: RankIdentity, peer: int) -> RankHello:
+def silence_allowed(wait: float) -> float:
+    """Seconds for which what listens at rank 0's port may be silent: rank 0 is busy, or it is another program.
+
+    All ranks are to end within 10 s where another program has the port, and `?wait=` is as it is by default.
+    """
+    return max(HANDSHAKE_TIMEOUT_S, wait / 10)
+
+
+async def greet(
+    sock: socket.socket, address: SocketAddress, me: RankIdentity, peer: int, silence: float | None = None
+) -> RankHello:
     """Complete the handshake with a rank on a connection to it; the socket is closed if that fails.
 
-    It waits as long as its caller does: a rank that imports or compiles may not reply for a while.
-
+    Args:
+        silence: seconds after which a silent end is no rank; None: it is known to be one, and may be busy.
     Raises:
         OSError: the other end closed the connection, as one that was busy during the handshake does.
         AuthenticationError, RendezvousError: refused, or no rank answers there.
     """
     try:
-        set_options(sock)
-        return await run_handshake(sock, connecting(me, peer))
+        async with asyncio.timeout(silence) as limit:
+            set_options(sock)
+            return await run_handshake(sock, connecting(me, peer))
     except BaseException as error:
         sock.close()
-        if not isinstance(error, WireError):
+        is_silent = isinstance(error, TimeoutError) and limit.expired()
+        if not is_silent and not isinstance(error, WireError):
             raise
+        fact = f"silent for {silence:g} s" if is_silent else str(error)
         raise RendezvousError(
-            f"what listens at {address[0]}:{address[1]} does not answer as rank {peer} ({error}); "
-            "the port may belong to another program: choose another MASTER_PORT"
+            f"what listens at {address[0]}:{address[1]} does not answer as rank {peer} ({fact}); "
+            "the port may belong to another program: choose another MASTER_PORT; or it is busy: wait longer with ?wait="
         ) from error
 
 
