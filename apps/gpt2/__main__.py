@@ -29,6 +29,7 @@ from pipelined.process.exit import end_process, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.run import RankProgram, StagesOf, run
 from pipelined.process.stop_request import StopRequest
+from pipelined.schedules.registry import UnknownSchedule
 from pipelined.simulation.machine import Machine
 from pipelined.state.checkpoints.claim import claimed
 from transports import Transport
@@ -47,7 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(config: GPT2Flags, launch: Launch) -> int:
     if config.schedule in SYSTEMS:
         return SYSTEMS[config.schedule](config, launch)
-    job = resolve(config, launch.world_size)
+    try:
+        job = resolve(config, launch.world_size)
+    except UnknownSchedule:
+        raise UnknownSchedule(config.schedule or "", SYSTEMS) from None
     if config.print_config or config.dry_run:
         return _show(job, launch)
     if not is_open(config):

@@ -48,6 +48,15 @@ ELSEWHERE = {
 """Names of schedules in papers and other libraries, to their names here; case, dashes and underscores do not count."""
 
 
+class UnknownSchedule(ScheduleError):
+    """There is no schedule of this name; the message lists the known ones, and other names that a program takes."""
+
+    def __init__(self, name: str, others: Iterable[str] = ()):
+        names = [*known(), *others]
+        choice = f"known: {', '.join(names)}, or a module on the path, or the path of a .py file or a .csv table"
+        super().__init__(f"unknown schedule {name!r}; {guess(name, names)}{choice}")
+
+
 class Schedule(Protocol):
     """The two functions that a schedule module defines."""
 
@@ -204,8 +213,7 @@ def find(name: str) -> Schedule:
     names = {_plain(each): here for each, here in (ELSEWHERE | {ours: ours for ours in SCHEDULES}).items()}
     if meant := names.get(_plain(name)):
         raise ScheduleError(f"unknown schedule {name!r}; here it is called {meant}")
-    choice = f"known: {', '.join(known())}, or a module on the path, or the path of a .py file or a .csv table"
-    raise ScheduleError(f"unknown schedule {name!r}; {guess(name, SCHEDULES)}{choice}")
+    raise UnknownSchedule(name)
 
 
 def _plain(name: str) -> str:

@@ -35,7 +35,7 @@ MISTAKES = [
     mistake("--depth 8", "more stages than layers (stages: 8, layers: 6", "lower --depth to 6"),
     mistake("--depth 4 --width 3 --batch 32", "the batch does not divide", "--batch 32", "30"),
     mistake("--depth 4 --pipes 3", "pipes: 3", "--pipes can be 2, 4"),
-    mistake("--schedule zigzag", "unknown schedule 'zigzag'", "known: ", ", chimera, "),
+    mistake("--schedule zigzag", "unknown schedule 'zigzag'", "known: ", ", chimera, ", ", swarm, ravnest, or a"),
     mistake("--schedule ~/absent.py", "importing the schedule", "absent.py", "the known: ", ", chimera, "),
     mistake("--schedule ~/stuck.py --depth 2 --dry-run", "deadlock", "^ waits for 0F0p0"),
     mistake("--schedule ~/forgets.py --depth 2", "worker 0 lacks 0B0p0", "^ missing: 0B0p0"),
