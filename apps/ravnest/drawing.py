@@ -48,7 +48,7 @@ def draw(plan: RavnestPlan) -> Figure:
                 axes.text((low + high) / 2, row, text, ha="center", va="center", fontsize=8)
     axes.set(xlim=(0, total), ylim=(rows - 0.4, -0.6), xlabel="parameters of the model")
     axes.set_yticks(range(rows), [f"cluster {number}" for number in range(rows)])
-    axes.set_title(f"{rows} clusters by {plan.objective}, {len(plan.rings)} rings")
+    axes.set_title(f"clusters: {rows}, by {plan.objective}; rings: {len(plan.rings)}")
     return figure
 
 

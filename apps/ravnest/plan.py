@@ -128,7 +128,7 @@ def _attention_bytes(model: ModelConfig, microbatch: int, sequence: int, product
 
 def described(plan: RavnestPlan) -> Iterator[str]:
     """The plan in lines for people."""
-    yield f"{len(plan.clusters)} clusters by {plan.objective} ({plan.method}), spread {plan.spread_s:.3g} s"
+    yield f"clusters: {len(plan.clusters)}, by {plan.objective} ({plan.method}), spread {plan.spread_s:.3g} s"
     sent = plan.round_bytes()
     for number, cluster in enumerate(plan.clusters):
         yield ", ".join(filter(None, [f"cluster {number}: transfer {cluster.transfer_s:.3g} s", cluster.pace_text]))
@@ -140,7 +140,7 @@ def described(plan: RavnestPlan) -> Iterator[str]:
             held += f", backup {stage.backup.name}" if stage.backup else ""
             yield f"  {stage.node.name}: {layers}, {held}, {_mib(sent[stage.node.name])} a round"
     if plan.rings:
-        yield f"{len(plan.rings)} rings"
+        yield f"rings: {len(plan.rings)}"
     if plan.waiting:
         small = "too small for any layer, or for a place to back up"
         yield f"waiting, {small}: {', '.join(node.name for node in plan.waiting)}"

@@ -131,9 +131,11 @@ class ClusterFormer:
         A remaining node first leaves its lost cluster, then joins again, and so lists all that it has saved.
         """
         if (missing := self.nodes - len(view.free)) > 0:
-            quiet = f" none has come for {self.return_s:g} s" if view.clusters else ""
-            self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes{quiet and ', until'}{quiet}")
-            await write_waits(view, f"until {self.nodes} nodes are there{quiet and ', or'}{quiet}")
+            here = f"{missing} more node{'s' * (missing > 1)} ({self.nodes - missing} of {self.nodes} here)"
+            fewer = f"; forms clusters of fewer after {self.return_s:g} s without a change" if view.clusters else ""
+            self.say(f"{self.node.name}: waits for {here}{fewer}")
+            quiet = f", or none has come for {self.return_s:g} s" if view.clusters else ""
+            await write_waits(view, f"until {self.nodes} nodes are there{quiet}")
         while not view.current and len(view.free) < max(self.nodes, len(view.nodes)):
             change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
             try:

@@ -80,7 +80,7 @@ def test_each_ring_is_a_band_of_its_own_colour_with_its_bytes(axes):
     assert [text.get_text() for text in axes.texts if "ring" in text.get_text()] == [
         f"ring {ring}\n0.1 MiB" for ring in range(4)
     ]
-    assert axes.get_title() == "3 clusters by transfer, 4 rings"
+    assert axes.get_title() == "clusters: 3, by transfer; rings: 4"
 
 
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path):

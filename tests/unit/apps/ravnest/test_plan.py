@@ -41,7 +41,7 @@ def test_json_has_the_promised_keys(pool, capsys):
 def test_text_names_every_node_and_ring(pool, capsys):
     assert main(["plan", "--pool", pool, "--clusters", "2", "--objective", "transfer"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("2 clusters by transfer (exhaustive)") and text.count("alive") == 4 and "rings" in text
+    assert text.startswith("clusters: 2, by transfer (exhaustive)") and text.count("alive") == 4 and "rings: " in text
 
 
 def test_bytes_group_without_cutting(pool, capsys):

@@ -164,12 +164,12 @@ async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_a
         await registration.put(node)
         asyncio.get_running_loop().run_in_executor = at_once
         train = network.endpoint("train")
-        own = EmbeddedDirectory(train, address_of("directory"), clock)
+        own, said = EmbeddedDirectory(train, address_of("directory"), clock), []
 
         def forming(parameters, task, nodes=1):
             layers = (LayerSize(parameters=parameters, activation_bytes=0, input_bytes=0, work=1.0),)
             request = PoolRequest((), layers, clusters=1)
-            return ClusterFormer(Node("train", train, own, clock), nodes, request, print, print, task=task).run()
+            return ClusterFormer(Node("train", train, own, clock), nodes, request, print, said.append, task=task).run()
 
         with pytest.raises(UsageError, match="larger than every node"):
             await forming(1000, first)
@@ -177,6 +177,7 @@ async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_a
         assert waits.fact.startswith("for another `train`: this one forms no clusters of them (")
         waiting = asyncio.ensure_future(forming(1, first, nodes=2))
         await clock.sleep(1.0)
+        assert said[-1] == "train: waits for 1 more node (1 of 2 here)"
         second = await nodes.transact({}, {TASK: b"small enough"})
         with pytest.raises(UsageError, match="another `train` has replaced what is trained"):
             await waiting
