@@ -1,16 +1,23 @@
 """The command `status` of a program: show the status of a system once, or continuously."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import ExitStack
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
 
 from apps.common.arguments import ShowFlags
 from apps.common.web import Rendering, S, Web, as_json
+from pipelined.aio.events import printable
 
 EVERY_S = 1.0
 """Seconds between two requests for the status of a system."""
+GAP = 2
+"""Characters between two columns."""
+FOLDED = 8
+"""Characters to which a column of names may shrink."""
 
 
 async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[S]) -> None:
@@ -35,3 +42,46 @@ async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[
                 web.last = seen
             if not flags.watch and web is None:
                 return
+
+
+def text(line: str, style: str = "") -> Text:
+    """A line or cell to print. Names and reasons come from the network, so control characters are replaced."""
+    return Text(printable(line, but=""), style=style)
+
+
+class Members:
+    """A line for each member of a system. On a narrow terminal names wrap, and the last columns are left out.
+
+    Args:
+        columns: their names.
+        rows: the cells of each member.
+        styles: of each row.
+        names: the columns that may wrap.
+        words: the columns that begin at the left; others end at the right.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        styles: Sequence[str],
+        *,
+        names: Collection[str],
+        words: Collection[str] = (),
+    ):
+        self._columns, self._rows, self._styles, self._names, self._words = columns, rows, styles, names, words
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = [self._column(*each) for each in zip(self._columns, *self._rows, strict=True)]
+        while sum((column.min_width or 0) + GAP for column in columns) - GAP > options.max_width and len(columns) > 2:
+            columns.pop()
+        shown = Table(*columns, box=None, pad_edge=False)
+        for row, style in zip(self._rows, self._styles, strict=True):
+            shown.add_row(*map(text, row[: len(columns)]), style=style)
+        yield shown
+
+    def _column(self, name: str, *cells: str) -> Column:
+        widest = max(map(len, (name, *cells)))
+        if name in self._names:
+            return Column(name, overflow="fold", min_width=min(FOLDED, widest))
+        return Column(name, no_wrap=True, justify="left" if name in self._words else "right", min_width=widest)

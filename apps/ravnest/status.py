@@ -4,21 +4,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
-from apps.common.status import EVERY_S, show
+from apps.common.status import EVERY_S, Members, show, text
 from apps.common.web import Rendering
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Status
 from apps.ravnest.plan import layer_sizes
-from pipelined.aio.events import printable
 from pipelined.aio.progress import MOMENT_S
 from pipelined.directory.membership.connection import connected
 from pipelined.ravnest.status import RavnestStatus, TrainedSizes, statuses
 
 OF_CLUSTER = ("cluster", "step", "loss", "s/step")
-COLUMNS = (*OF_CLUSTER, "stage", "node", "backup", "layers", "trained", "alive", "delay", "averaged MB")
+COLUMNS = (*OF_CLUSTER, "stage", "node", "backup", "layers", "trained", "alive", "delay", "averaged MiB")
 
 
 async def status(flags: Status) -> None:
@@ -38,13 +35,14 @@ def sizes_of(task: bytes) -> TrainedSizes:
 
 def table(seen: RavnestStatus) -> Group:
     """Everything of one status: a line for each node of each cluster."""
-    plain, shown = seen.plain(), Table(*COLUMNS, box=None, pad_edge=False)
-    for number, cluster in enumerate(plain["clusters"]):
+    rows, styles = [], []
+    for number, cluster in enumerate(seen.plain()["clusters"]):
         own = [str(number), _step(cluster), _number(cluster["loss"], ".4f"), _number(cluster["step_s"], ".2f")]
         for stage, place in enumerate(cluster["places"]):
-            cells = [*(own if stage == 0 else [""] * len(OF_CLUSTER)), str(stage), *_place(place)]
-            shown.add_row(*(_text(cell) for cell in cells), style="dim" if place["node"] in seen.missing else "")
-    return Group(_text(_where(seen), "bold"), shown, *(_text(line, "yellow") for line in _warnings(seen)))
+            rows.append([*(own if stage == 0 else [""] * len(OF_CLUSTER)), str(stage), *_place(place)])
+            styles.append("dim" if place["node"] in seen.missing else "")
+    shown = Members(COLUMNS, rows, styles, names={"step", "node", "backup"})
+    return Group(text(_where(seen), "bold"), shown, *(text(line, "yellow") for line in _warnings(seen)))
 
 
 RAVNEST = Rendering[RavnestStatus]("ravnest", table)
@@ -52,7 +50,7 @@ RAVNEST = Rendering[RavnestStatus]("ravnest", table)
 
 def _place(place: dict[str, Any]) -> list[str]:
     """A place's columns from its node on."""
-    sent = None if place["averaged_bytes"] is None else place["averaged_bytes"] / 1e6
+    sent = None if place["averaged_bytes"] is None else place["averaged_bytes"] / 2**20
     held = [place["node"], place["backup"] or "", f"{place['layers'][0]}-{place['layers'][1] - 1}"]
     alive, delay = str(place["alive"]), _number(place["staleness"], ".1f")
     return [*held, _number(place["microbatches"], "d"), alive, delay, _number(sent, ",.1f")]
@@ -83,8 +81,3 @@ def _step(cluster: dict[str, object]) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
-
-
-def _text(line: str, style: str = "") -> Text:
-    """A line or cell to print; names come from the network, so control characters are replaced."""
-    return Text(printable(line, but=""), style=style)

@@ -2,19 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import astuple
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.table import Column, Table
-from rich.text import Text
+from rich.console import Group
 
-from apps.common.status import EVERY_S, show
+from apps.common.status import EVERY_S, Members, show, text
 from apps.common.web import Rendering
 from apps.swarm.config import read_goal
 from apps.swarm.flags import Status
 from apps.swarm.status.prometheus import metrics
-from pipelined.aio.events import line, printable
+from pipelined.aio.events import line
 from pipelined.aio.progress import MOMENT_S
 from pipelined.directory.membership.connection import connected
 from pipelined.swarm.records.members import Phase
@@ -26,23 +24,23 @@ COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "shar
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""
 SHOWN_EVENTS = 5
 """The last events that are shown here; `--json` has more."""
-GAP = 2
-"""Characters between two columns."""
 
 
 def table(status: SwarmStatus) -> Group:
     """Everything of one status."""
-    trainers = [_text(_trainer(each)) for each in status.trainers]
-    warnings = [_text(each, "yellow") for each in _warnings(status)]
-    progress = [_text(each) for each in [*_progress(status), *_copies(status)]]
-    events = [_text(line(each.event, each.by), "dim") for each in status.events[-SHOWN_EVENTS:]]
-    summary = [_text(each) for each in _summary(status)]
-    return Group(_text(_where(status), "bold"), *summary, Peers(status.peers), *trainers, *progress, *warnings, *events)
+    trainers = [text(_trainer(each)) for each in status.trainers]
+    warnings = [text(each, "yellow") for each in _warnings(status)]
+    progress = [text(each) for each in [*_progress(status), *_copies(status)]]
+    events = [text(line(each.event, each.by), "dim") for each in status.events[-SHOWN_EVENTS:]]
+    summary = [text(each) for each in _summary(status)]
+    return Group(text(_where(status), "bold"), *summary, _peers(status), *trainers, *progress, *warnings, *events)
 
 
-def _text(line: str, style: str = "") -> Text:
-    """A line or cell to print. Names, phases and reasons come from the network, so control characters are replaced."""
-    return Text(printable(line, but=""), style=style)
+def _peers(status: SwarmStatus) -> Members:
+    """A line for each peer."""
+    peers = sorted(status.peers, key=lambda peer: (peer.record.stage, peer.record.name))
+    styles = ["" if peer.reply else "dim" for peer in peers]
+    return Members(COLUMNS, [_row(peer) for peer in peers], styles, names={"peer"}, words={"phase"})
 
 
 def _summary(status: SwarmStatus) -> Iterator[str]:
@@ -89,30 +87,6 @@ def _warnings(status: SwarmStatus) -> Iterator[str]:
 
 def _remedy(key: str) -> str:
     return "; if no trainer writes it anew, start one with --resume" if key == HEAD else ""
-
-
-class Peers:
-    """A line for each peer. On a narrow terminal names wrap, and the last columns are left out."""
-
-    def __init__(self, peers: Sequence[PeerStatus]):
-        self._peers = sorted(peers, key=lambda peer: (peer.record.stage, peer.record.name))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = [_row(peer) for peer in self._peers]
-        columns = [_column(*each) for each in zip(COLUMNS, *rows, strict=True)]
-        while sum((column.min_width or 0) + GAP for column in columns) - GAP > options.max_width and len(columns) > 2:
-            columns.pop()
-        peers = Table(*columns, box=None, pad_edge=False)
-        for peer, row in zip(self._peers, rows, strict=True):
-            peers.add_row(*map(_text, row[: len(columns)]), style="" if peer.reply else "dim")
-        yield peers
-
-
-def _column(name: str, *cells: str) -> Column:
-    if name == "peer":
-        return Column(name, overflow="fold", min_width=len("trainer0"))
-    widest = max(map(len, (name, *cells)))
-    return Column(name, no_wrap=True, justify="left" if name == "phase" else "right", min_width=widest)
 
 
 def _where(status: SwarmStatus) -> str:

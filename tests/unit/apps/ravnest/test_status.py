@@ -3,9 +3,11 @@
 import json
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from io import StringIO
 from math import prod
 
 import pytest
+from rich.console import Console
 
 from apps.common import web
 from apps.lm.models.gpt2_presets import layer_shapes
@@ -32,6 +34,7 @@ from transports.rpc.virtual.network import VirtualNetwork, address_of
 pytestmark = pytest.mark.virtual
 CLUSTERS = Clusters(4, [[StagePlace(Holder("a", "at a", 1), 0, 2, 2), StagePlace(Holder("b", "at b", 2), 2, 5, 1)]])
 NODES = {f"nodes/{name}": NodeRecord(name, f"at {name}", at, 1, 1.0, 0.0) for at, name in enumerate("abc", 1)}
+TASK = RavnestTask(RavnestConfig(layers=1, microbatch=4, batch=16), 256, "digest of a text")
 RECORDS = {
     **NODES,
     "clusters": CLUSTERS,
@@ -77,22 +80,30 @@ async def test_clusters_and_waiting_nodes_are_shown():
     assert (cluster["step"], cluster["loss"], cluster["step_s"], cluster["done"]) == (7, 2.5, 0.25, False)
 
 
+async def test_on_a_narrow_terminal_the_last_columns_are_left_out_and_no_value_is_cut():
+    look, *_ = await seen({**RECORDS, "subject": TASK})
+    console = Console(width=60, file=StringIO())
+    console.print(RAVNEST.table(look))
+    _, names, first, *_ = console.file.getvalue().splitlines()
+    assert names.split()[:6] == ["cluster", "step", "loss", "s/step", "stage", "node"] and "averaged" not in names
+    assert first.split()[:6] == ["0", "7", "2.5000", "0.25", "0", "a"] and "…" not in console.file.getvalue()
+
+
 async def test_what_each_place_trained_and_sent_follows_from_steps_and_rounds():
     """Steps of four microbatches; cluster 0 has done steps 0, 2, 4 and 6, and cluster 1 none; three rounds.
 
     With two clusters a node sends its own bytes in a round.
     """
-    task = RavnestTask(RavnestConfig(layers=1, microbatch=4, batch=16), 256, "digest of a text")
     rows = [[StagePlace(Holder("a", "at a", 1), 0, 1, 2), StagePlace(Holder("b", "at b", 2), 1, 3, 1)]]
     clusters = replace(CLUSTERS, rows=[*rows, [StagePlace(Holder("c", "at c", 3), 0, 3, 1)]])
     progress = ClusterProgress(4, 6, 2.5, [1.5, 0.0], 0.25, "")
-    look, *_ = await seen({**RECORDS, "clusters": clusters, "progress/0": progress, "subject": task})
-    embedding, *others = (4 * sum(map(prod, shapes.values())) for shapes in layer_shapes(task.subject.model(256)))
+    look, *_ = await seen({**RECORDS, "clusters": clusters, "progress/0": progress, "subject": TASK})
+    embedding, *others = (4 * sum(map(prod, shapes.values())) for shapes in layer_shapes(TASK.subject.model(256)))
     places = [place for cluster in look.plain()["clusters"] for place in cluster["places"]]
     assert [place["microbatches"] for place in places] == [16, 16, 0]
     sent = [3 * embedding, 3 * sum(others), 3 * (embedding + sum(others))]
     assert [place["averaged_bytes"] for place in places] == sent
-    assert f"{sent[1] / 1e6:,.1f}" in web.page(RAVNEST, look)
+    assert f"{sent[1] / 2**20:,.1f}" in web.page(RAVNEST, look)
 
 
 async def test_a_training_of_another_release_leaves_out_what_cannot_be_counted():
