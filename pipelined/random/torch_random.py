@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import torch
 
-from pipelined.random.keyed_random import KeyedRandom, current_random, drawing_from, seed_of, within
+from pipelined.random.keyed_random import KeyedRandom, Within, current_random, drawing_from, seed_of
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class TorchRandom:
                         return result
                 finally:
                     _TURNS.unshare()
-            with _TURNS.alone(), within(_RUNNING, self):
+            with _TURNS.alone(), Within(_RUNNING, self):
                 result = self.seeded(forward, place)
                 self._draws = self._draws or False
             return result
@@ -141,17 +141,18 @@ class _Turns:
     """A lock for several threads together or one alone: ranks in one process share torch's generators."""
 
     def __init__(self) -> None:
-        self._changed, self._running, self._owner = threading.Condition(), 0, 0  # no thread has the number 0
+        self._lock, self._running, self._owner = threading.RLock(), 0, 0  # no thread has the number 0
+        self._changed = threading.Condition(self._lock)
 
     def share(self) -> None:
         """Hold the lock together with other sharing threads, until `unshare`; waits while a thread is alone."""
-        with self._changed:
+        with self._lock:  # entered by one call, where a condition takes two
             while self._owner:
                 self._changed.wait()
             self._running += 1
 
     def unshare(self) -> None:
-        with self._changed:
+        with self._lock:
             self._running -= 1
             if self._owner:
                 self._changed.notify_all()

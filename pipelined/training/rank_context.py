@@ -81,15 +81,15 @@ class RankContext:
         """Sends tensors to other stages and receives them."""
         return self.compression or Compression(self.actor)
 
-    @property
+    @cached_property
     def group(self) -> int:
         return self.plan.position(self.actor.rank)[0]
 
-    @property
+    @cached_property
     def worker(self) -> int:
         return self.plan.position(self.actor.rank)[1]
 
-    @property
+    @cached_property
     def member(self) -> int:
         return self.plan.member(self.actor.rank)
 

@@ -7,8 +7,7 @@ result to the neighbour; only the schedule decides the order.
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -99,14 +98,14 @@ class TrainWorker(Worker):
         origins = self.origins(at)
         room = self._room if at.op == "W" or origins else self._local
         await room.acquire()
-        given = [await self._message(at, origins)]
+        given = [await self._message(at, origins) if origins else None]
         self._queue.append((at, room))
         if not at.computes:
             self._end_others()
             return
         work, is_awaited = self._work(at, given), self._is_awaited(at)
         if self._instructions is None:
-            with self._name_in_errors(at):
+            with _ErrorsOf(self, at):
                 ended = await self.context.compute(OPS[op], work, is_awaited)
             self._ended(at, *ended)
         else:
@@ -116,7 +115,7 @@ class TrainWorker(Worker):
     def _ended(self, at: Instruction, result: Any, start: float, end: float) -> None:
         """The first computation of the queue has ended."""
         _, room = self._queue.popleft()
-        with self._name_in_errors(at):
+        with _ErrorsOf(self, at):
             self._computed(at, result, start, end)
         self._over(at)
         room.release()
@@ -181,7 +180,7 @@ class TrainWorker(Worker):
         return forward if at.op == "F" else backward
 
     def _named(self, at: Instruction, work: Callable[[], T]) -> T:
-        with self._name_in_errors(at):
+        with _ErrorsOf(self, at):
             return work()
 
     def _computed(self, at: Instruction, result: Any, start: float, end: float) -> None:
@@ -211,12 +210,10 @@ class TrainWorker(Worker):
         self.losses[number] = float(total)
         self.count += 1.0 if count is None else count
 
-    async def _message(self, at: Instruction, origins: Mapping[int, Origin]) -> Message | None:
-        """The message that an instruction needs, joined if it comes from several stages; None if it needs none."""
-        if not origins:
-            return None
+    async def _message(self, at: Instruction, origins: Mapping[int, Origin]) -> Message:
+        """The message that an instruction needs, joined if it comes from several stages."""
         kind, skips = ACTIVATION if at.op == "F" else GRADIENT, self.context.skips
-        with self._name_in_errors(at), self.context.tracer.span("receive", kind, **self._span_fields(at)):
+        with _ErrorsOf(self, at), self.context.tracer.span("receive", kind, **self._span_fields(at)):
             messages = {stage: await self._messages.take(*origin) for stage, origin in origins.items()}
             join = skips.join_activations if at.op == "F" else skips.join_gradients
             return join(at.stage, messages)
@@ -270,17 +267,28 @@ class TrainWorker(Worker):
         last = at.stage == self.stage_map.depth - 1
         return self.context.feed.targets(self.step, self._number(at)) if last else None
 
-    @contextmanager
-    def _name_in_errors(self, at: Instruction) -> Iterator[None]:
-        """Add rank, stage, shard and microbatch to an instruction's error; a transport's errors name their rank."""
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, TransportError | UsageError) and not isinstance(error, OutOfMemory):
-                raise
-            where = f"rank {self.context.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
-            shard = f", shard {self.context.member} of {shards}" if (shards := self.context.plan.tensor) > 1 else ""
-            what = f"{where} through stage {at.stage} (pipe {at.pipe}{shard})"
-            if ran_out_of_memory(error):
-                raise self.context.executor.out_of_memory(what, error) from error
-            raise StageFailed(f"{what} failed: {error!r}") from error
+    def named(self, error: Exception, at: Instruction) -> Exception:
+        """An instruction's error with rank, stage, shard and microbatch; a transport's own name their rank."""
+        if isinstance(error, TransportError | UsageError) and not isinstance(error, OutOfMemory):
+            return error
+        where = f"rank {self.context.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
+        shard = f", shard {self.context.member} of {shards}" if (shards := self.context.plan.tensor) > 1 else ""
+        what = f"{where} through stage {at.stage} (pipe {at.pipe}{shard})"
+        if ran_out_of_memory(error):
+            return self.context.executor.out_of_memory(what, error)
+        return StageFailed(f"{what} failed: {error!r}")
+
+
+class _ErrorsOf:
+    """A `with` block in which errors get the place of an instruction; a generator would cost three times as much."""
+
+    __slots__ = ("_at", "_worker")
+
+    def __init__(self, worker: TrainWorker, at: Instruction):
+        self._worker, self._at = worker, at
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception) and (named := self._worker.named(error, self._at)) is not error:
+            raise named from error

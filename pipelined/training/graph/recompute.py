@@ -21,7 +21,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from pipelined.random.keyed_random import within
+from pipelined.random.keyed_random import Within
 from pipelined.random.torch_random import drawing_again
 
 _SELECTS_ATTENTION: ContextVar[bool] = ContextVar("whether the cores of attentions run again", default=False)
@@ -29,7 +29,7 @@ _SELECTS_ATTENTION: ContextVar[bool] = ContextVar("whether the cores of attentio
 
 def selecting_attention(selected: bool) -> AbstractContextManager[None]:
     """Let the cores of attentions in the block be `recomputed`, or not."""
-    return within(_SELECTS_ATTENTION, selected)
+    return Within(_SELECTS_ATTENTION, selected)
 
 
 def attention_core(core: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
