@@ -11,7 +11,7 @@ Source: Ravnest (2024), Algorithm 1 and equation 2.
 from dataclasses import replace
 
 from pipelined.schedules.parts.knobs import AHEAD, alive_limits
-from pipelined.schedules.parts.no_flush import segment
+from pipelined.schedules.parts.placements import segment
 from pipelined.schedules.parts.stage_map import Shape, StageMap, Updates
 from pipelined.schedules.parts.worker import Worker
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipelined.schedules.parts.knobs import PIPES, SCALE
-from pipelined.schedules.parts.shapes import check_chunks, check_even, check_positive
+from pipelined.schedules.parts.placements import check_chunks, check_even, check_positive
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 

@@ -16,7 +16,7 @@ from collections import deque
 
 from pipelined.schedules import chimera
 from pipelined.schedules.parts.knobs import PIPES
-from pipelined.schedules.parts.shapes import check_direct
+from pipelined.schedules.parts.placements import check_direct
 from pipelined.schedules.parts.stage_map import Shape
 from pipelined.schedules.parts.worker import Worker
 

@@ -6,8 +6,8 @@ weights are held twice. With fewer microbatches, or an odd number, the order is 
 Source: DeepSeek-V3 technical report (2024), section 3.2.1, Figure 5 and Table 2.
 """
 
-from pipelined.schedules.parts.dualpipe_steps import dualpipe_order
-from pipelined.schedules.parts.shapes import both_ways, check_even, follow
+from pipelined.schedules.parts.orders import dualpipe_order, follow
+from pipelined.schedules.parts.placements import both_ways, check_even
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 

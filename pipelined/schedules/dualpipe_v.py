@@ -7,8 +7,8 @@ microbatches the order is the same without the missing ones.
 Source: Qi et al., DualPipe could be better without the Dual (Sea AI Lab, 2025); github.com/deepseek-ai/DualPipe.
 """
 
-from pipelined.schedules.parts.dualpipe_steps import dualpipe_order
-from pipelined.schedules.parts.shapes import folded, follow
+from pipelined.schedules.parts.orders import dualpipe_order, follow
+from pipelined.schedules.parts.placements import folded
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 

@@ -5,7 +5,7 @@ B >= F; for B < F, DF + B takes the place of DB + F. Weights are held twice.
 Source: Jain et al., GEMS (2020); Li and Hoefler, Chimera (2021), section 2 and Figure 2.
 """
 
-from pipelined.schedules.parts.shapes import both_ways
+from pipelined.schedules.parts.placements import both_ways
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 

@@ -4,7 +4,7 @@ T = (N+D-1)(F+B); every worker holds N live microbatches. Backwards run in the o
 paper has the last microbatch first, in equal time and memory. Source: Huang et al., GPipe (2019).
 """
 
-from pipelined.schedules.parts.shapes import one_pipe
+from pipelined.schedules.parts.placements import one_pipe
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 

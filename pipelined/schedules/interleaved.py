@@ -8,7 +8,7 @@ Source: Narayanan et al., Efficient large-scale language model training (2021), 
 """
 
 from pipelined.schedules.parts.knobs import CHUNKS
-from pipelined.schedules.parts.shapes import check_settings, use_either
+from pipelined.schedules.parts.placements import check_settings, use_either
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 

@@ -3,7 +3,7 @@
 T = (N+D-1)(F+B), like GPipe; stage s holds min(N, D-s) live microbatches. Source: Fan et al., DAPPLE (2021).
 """
 
-from pipelined.schedules.parts.shapes import one_pipe
+from pipelined.schedules.parts.placements import one_pipe
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 

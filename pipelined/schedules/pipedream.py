@@ -5,7 +5,8 @@ weights, so the stage keeps D-s versions: w(t+1) = w(t) - lr g(w_0(t-D+1), …, 
 A step is N such updates. Source: Narayanan et al., PipeDream (2019), section 3.3 (weight stashing).
 """
 
-from pipelined.schedules.parts.no_flush import one_f_one_b, segment
+from pipelined.schedules.parts.orders import one_f_one_b_without_flush
+from pipelined.schedules.parts.placements import segment
 from pipelined.schedules.parts.stage_map import Shape, StageMap, Updates
 from pipelined.schedules.parts.worker import Worker
 
@@ -17,4 +18,4 @@ def stage_map(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one segment on one worker."""
-    await one_f_one_b(worker)
+    await one_f_one_b_without_flush(worker)

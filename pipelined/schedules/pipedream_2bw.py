@@ -6,7 +6,8 @@ microbatches alive.
 Source: Narayanan et al., Memory-efficient pipeline-parallel DNN training (2021), section 3.1 (double-buffered weights).
 """
 
-from pipelined.schedules.parts.no_flush import one_f_one_b, segment
+from pipelined.schedules.parts.orders import one_f_one_b_without_flush
+from pipelined.schedules.parts.placements import segment
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.parts.worker import Worker
 
@@ -26,4 +27,4 @@ def stage_map(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one segment on one worker."""
-    await one_f_one_b(worker)
+    await one_f_one_b_without_flush(worker)

@@ -5,7 +5,7 @@ the input and of the weight half. Every worker has min(N, D) microbatches alive,
 Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 2 and Figure 3.
 """
 
-from pipelined.schedules.parts.shapes import one_pipe
+from pipelined.schedules.parts.placements import one_pipe
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 

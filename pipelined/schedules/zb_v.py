@@ -6,9 +6,8 @@ T = 6N + P - 1 for N >= 2P-1: the only bubble is the wait for the first microbat
 without the missing ones. Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 6.
 """
 
-from collections.abc import Iterator
-
-from pipelined.schedules.parts.shapes import PipeStage, folded, follow
+from pipelined.schedules.parts.orders import Order, backward_in_halves, follow
+from pipelined.schedules.parts.placements import folded
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
@@ -23,17 +22,17 @@ async def schedule(worker: Worker) -> None:
     await follow(worker, _order(worker.index, worker.stage_map.workers, len(worker.stage_map.microbatches[0])))
 
 
-def _order(worker: int, workers: int, microbatches: int) -> Iterator[tuple[str, PipeStage]]:
-    """(op, place) in order; `down` is the worker's stage in the first half of the path, `up` in the second."""
+def _order(worker: int, workers: int, microbatches: int) -> Order:
+    """The order of a worker; `down` is its stage before the turn of the V, `up` its stage after it."""
     down, up = (0, worker), (0, 2 * workers - 1 - worker)
-    later = workers - worker
-    rounds = max(microbatches, 2 * workers - 1)
-    backward_down, backward_up = [("I", down), ("W", down)], [("I", up), ("W", up)]
-    yield from [("F", down)] * (2 * later - 1)
+    to_turn = workers - 1 - worker
+    rounds = max(microbatches, 2 * workers - 1)  # `follow` skips those that are missing
+    backward_down, backward_up = backward_in_halves(down), backward_in_halves(up)
+    yield from [("F", down)] * (2 * to_turn + 1)  # warm-up
     yield from [("F", up), ("F", down)] * worker
-    yield from [("F", up), *backward_up] * later
-    yield from [("F", down), *backward_down, ("F", up), *backward_up] * (rounds - 2 * workers + 1 + worker)
-    yield from [*backward_down, ("F", up), *backward_up] * (later - 1)
-    yield from [("I", down), ("I", up)] * worker
-    yield from backward_down * later
+    yield from [("F", up), *backward_up] * (to_turn + 1)
+    yield from [("F", down), *backward_down, ("F", up), *backward_up] * (rounds - 2 * workers + 1 + worker)  # steady
+    yield from [*backward_down, ("F", up), *backward_up] * to_turn
+    yield from [("I", down), ("I", up)] * worker  # cool-down
+    yield from backward_down * (to_turn + 1)
     yield from [("W", up)] * worker + [("W", down)] * worker

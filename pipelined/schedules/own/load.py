@@ -19,7 +19,7 @@ from typing import Any
 from pipelined.errors import user_code
 from pipelined.schedules.own.bounded import announced, bounded
 from pipelined.schedules.parts.knobs import Knob
-from pipelined.schedules.parts.shapes import one_pipe
+from pipelined.schedules.parts.placements import one_pipe
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 

@@ -1,1 +1,1 @@
-"""What schedules are written with: the verbs of a worker, stage maps, shapes, knobs, and orders that several share."""
+"""What schedules are written with: the verbs of a worker, knobs, and the stage maps and orders that several share."""

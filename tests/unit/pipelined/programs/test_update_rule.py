@@ -12,7 +12,7 @@ from pipelined.programs.record import record
 from pipelined.programs.staleness import uses
 from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import Shape, Updates, find
-from pipelined.schedules.parts.shapes import one_pipe
+from pipelined.schedules.parts.placements import one_pipe
 
 depths, seeds = st.integers(1, 6), st.integers(0, 2**32)
 

@@ -12,7 +12,7 @@ from benchmarks._footprint import count_activations, state_bytes
 from pipelined.programs.instructions import Instruction, gradient_sum
 from pipelined.programs.record import in_time
 from pipelined.schedules import Shape, Worker, chimera_w
-from pipelined.schedules.parts.shapes import folded, one_pipe
+from pipelined.schedules.parts.placements import folded, one_pipe
 from pipelined.simulation.memory import peak_bytes, rank_memory
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.workload import Parameters, StageCosts, Workload

@@ -8,7 +8,7 @@ import pytest
 import pipelined as pp
 from pipelined.__main__ import main
 from pipelined.schedules import find
-from pipelined.schedules.parts.shapes import one_pipe
+from pipelined.schedules.parts.placements import one_pipe
 
 
 async def one_after_the_other(worker):

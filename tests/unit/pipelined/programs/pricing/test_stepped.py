@@ -9,7 +9,7 @@ from pipelined.programs.pricing.price import Costs, price_schedule
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.pricing.stepped import PipeCosts, makespan, steady_step
 from pipelined.schedules import Shape, find
-from pipelined.schedules.parts.no_flush import segment
+from pipelined.schedules.parts.placements import segment
 
 ASYNC = find("async_1f1b")
 SECONDS = st.one_of(st.sampled_from([1.0, 2.0, 3.0]), st.floats(0.1, 5.0))

@@ -1,14 +1,9 @@
-"""Layouts that several schedules share, checks of shapes, and the run of a fixed order on a worker."""
+"""Stage maps that several schedules share (one pipe, both ways, folded like a V), and the checks of a shape."""
 
-from collections import Counter
-from collections.abc import Iterable
+from dataclasses import replace
 
 from pipelined.schedules.parts.knobs import AHEAD, CHUNKS, PIPES, SCALE
-from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
-from pipelined.schedules.parts.worker import Worker
-
-PipeStage = tuple[int, int]
-"""(pipe, stage)."""
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap, Updates
 
 
 def one_pipe(name: str, shape: Shape) -> StageMap:
@@ -21,6 +16,16 @@ def one_pipe(name: str, shape: Shape) -> StageMap:
     check_chunks(name, shape)
     placement = {(0, stage): stage for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth, placement, (tuple(range(shape.microbatches)),))
+
+
+def segment(name: str, shape: Shape, updates: Updates) -> StageMap:
+    """One pipe without a flush: it takes the microbatches of all steps of a segment one after another.
+
+    Raises:
+        ScheduleError: the shape has more pipes or chunks, or a scale.
+    """
+    microbatches = tuple(range(shape.steps * shape.microbatches))
+    return replace(one_pipe(name, shape), microbatches=(microbatches,), updates=updates)
 
 
 def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tuple[int, ...]]) -> StageMap:
@@ -54,22 +59,9 @@ def folded(name: str, shape: Shape) -> StageMap:
     return StageMap(shape.depth, shape.depth // 2, placement, (tuple(range(shape.microbatches)),))
 
 
-async def follow(worker: Worker, order: Iterable[tuple[str, PipeStage]]) -> None:
-    """Run an order of (op, (pipe, stage)) on a worker; skip those past the last microbatch of their pipe.
-
-    Args:
-        order: op is F, B, I or W; each takes the next microbatch of its stage.
-    """
-    issued: Counter[tuple[str, PipeStage]] = Counter()
-    for op, (pipe, stage) in order:
-        issued[op, (pipe, stage)] += 1
-        if issued[op, (pipe, stage)] <= len(worker.stage_map.microbatches[pipe]):
-            await worker.do(op, pipe, stage)
-
-
 def check_positive(shape: Shape) -> None:
     """Refuse a shape without stages, microbatches, chunks or steps, or with a limit that `async_1f1b` alone takes."""
-    CHUNKS.of(shape)
+    CHUNKS.of(shape)  # refuses fewer than 1
     for name in ("depth", "microbatches", "steps"):
         if getattr(shape, name) < 1:
             raise ScheduleError(f"{name} must be at least 1 (it is {getattr(shape, name)})")
