@@ -8,26 +8,36 @@ K_s-1; training reports it. The gradient is computed at the weights of the forwa
 Source: Ravnest (2024), Algorithm 1 and equation 2.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pipelined.schedules.parts.knobs import AHEAD, alive_limits
 from pipelined.schedules.parts.placements import segment
 from pipelined.schedules.parts.stage_map import Shape, StageMap, Updates
-from pipelined.schedules.parts.worker import Worker
+from pipelined.schedules.parts.worker import WaitChoice, Worker
 
 KNOBS = (AHEAD,)
 
 
 def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
-    without = replace(shape, knobs={name: value for name, value in shape.knobs.items() if name != AHEAD.name})
-    return replace(segment("async_1f1b", without, Updates(every=1)), alive=alive_limits(shape))
+    others = {name: value for name, value in shape.knobs.items() if name != AHEAD.name}  # `segment` refuses AHEAD
+    made = segment("async_1f1b", replace(shape, knobs=others), Updates(every=1))
+    return replace(made, alive=alive_limits(shape))
 
 
 async def schedule(worker: Worker) -> None:
     """Run one segment on one worker."""
     alive, most = 0, worker.stage_map.most_alive(worker.index)
-    while op := await worker.wait(*[("B", 0)] * (alive > 0), *[("F", 0)] * (alive < most)):
+
+    def possible() -> Iterator[WaitChoice]:
+        """What this worker may run next, gradients first."""
+        if alive > 0:
+            yield "B", 0
+        if alive < most:
+            yield "F", 0
+
+    while op := await worker.wait(*possible()):
         if op == "B":
             await worker.backward(0)
             alive -= 1

@@ -12,7 +12,7 @@ with X = max(0, B-3F), which is 0 where a backward takes as long as two to three
 Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more microbatches), 3.6 (more pipes).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pipelined.schedules.parts.knobs import PIPES, SCALE
@@ -64,30 +64,33 @@ def stage_map(shape: Shape) -> ChimeraStageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
-    doubled = units_of(worker)[0].forwards_per_slot == 2
-    for op, pipe in _phases(worker) if doubled else ((op, pipe) for _, op, pipe in slots(worker)):
-        await (worker.forward(pipe) if op == "F" else worker.backward(pipe))
+    for op, pipe in order(worker):
+        if op == "F":
+            await worker.forward(pipe)
+        else:
+            await worker.backward(pipe)
 
 
-def units_of(worker: Worker) -> tuple[Unit, ...]:
-    """The units of the step, in order."""
-    assert isinstance(worker.stage_map, ChimeraStageMap), "the stage map of chimera or chimera_w"
-    return worker.stage_map.units
+def order(worker: Worker) -> Iterable[tuple[str, int]]:
+    """(op, pipe) of a worker in order; op is F or B."""
+    if _units_of(worker)[0].forwards_per_slot == 2:
+        return _doubled(worker)
+    return [(op, pipe) for _, op, pipe in slots(worker)]
 
 
 def slots(worker: Worker) -> list[tuple[int, str, int]]:
     """(slot, op, pipe) in order: microbatch j of a unit runs its forwards from slot 2j on, one stage a slot, then its
     backwards in the reverse order of stages."""
-    depth, order = worker.stage_map.depth, []
-    for number, unit in enumerate(units_of(worker)):
+    depth, found = worker.stage_map.depth, []
+    for number, unit in enumerate(_units_of(worker)):
         for pipe, stage in worker.stage_map.held_by(worker.index):
             for j in range(unit.shares[pipe]):
                 first = 2 * depth * number + 2 * j
-                order += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
-    return sorted(order)
+                found += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
+    return sorted(found)
 
 
-def _phases(worker: Worker) -> Iterator[tuple[str, int]]:
+def _doubled(worker: Worker) -> Iterator[tuple[str, int]]:
     """(op, pipe) in order with forwards doubled, for two pipes (section 3.5, Figure 7d).
 
     `own` is the pipe in which the worker holds the stage of the smaller number. The last backwards of that pipe in one
@@ -95,15 +98,23 @@ def _phases(worker: Worker) -> Iterator[tuple[str, int]]:
     """
     half = worker.stage_map.depth // 2
     own, other = (0, 1) if worker.index < half else (1, 0)
-    near = min(worker.index, worker.stage_map.depth - 1 - worker.index)
-    far = half - near
-    for number, unit in enumerate(units_of(worker)):
-        forward_own, forward_other = [("F", own)] * unit.forwards_per_slot, [("F", other)] * unit.forwards_per_slot
-        yield from ([("B", own)] * (number > 0) + forward_own) * far
-        yield from (forward_other + forward_own) * near
-        yield from ([*forward_other, ("B", other)]) * far
-        yield from [("B", own), ("B", other)] * (near + (unit.forwards_per_slot - 1) * half)
-    yield from [("B", own)] * far
+    to_end = min(worker.index, worker.stage_map.depth - 1 - worker.index)
+    to_middle = half - to_end
+    late: list[tuple[str, int]] = []  # a backward that the unit before left to the first forwards of this one
+    for unit in _units_of(worker):
+        each = unit.forwards_per_slot
+        forward_own, forward_other = [("F", own)] * each, [("F", other)] * each
+        yield from (late + forward_own) * to_middle
+        yield from (forward_other + forward_own) * to_end
+        yield from [*forward_other, ("B", other)] * to_middle
+        yield from [("B", own), ("B", other)] * (to_end + (each - 1) * half)
+        late = [("B", own)]
+    yield from late * to_middle
+
+
+def _units_of(worker: Worker) -> tuple[Unit, ...]:
+    assert isinstance(worker.stage_map, ChimeraStageMap), "the stage map of chimera or chimera_w"
+    return worker.stage_map.units
 
 
 def _placement(depth: int, each_way: int) -> Iterator[tuple[tuple[int, int], int]]:

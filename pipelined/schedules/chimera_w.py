@@ -46,8 +46,8 @@ async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
     pending: deque[int] = deque()  # the pipe of each pending weight half, oldest first
     alive = 0
-    for _, slot, pipe in chimera.slots(worker):
-        op = "I" if slot == "B" else "F"
+    for chimera_op, pipe in chimera.order(worker):
+        op = "I" if chimera_op == "B" else "F"
         while pending and await _held_up(worker, op, pipe, alive):
             await worker.backward_weight(pending.popleft())
             alive -= 1

@@ -36,16 +36,21 @@ def stage_map(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """Run one step on one worker: warm-up, steady state, cool-down; each stage runs P microbatches, then the next."""
+    """Run one step on one worker: warm-up, steady state, cool-down; each stage runs P microbatches, then the next.
+
+    The first backward comes from the last stage: after (v-1)P forwards of the other stages, and 2 for each worker
+    between this one and the end of the row. With one stage a worker, 1 is enough, as in 1F1B.
+    """
     workers, stages = worker.stage_map.workers, worker.stage_map.stages_of(worker.index)
     chunks, total = len(stages), len(stages) * len(worker.stage_map.microbatches[0])
-    to_the_end = workers - 1 - worker.index
-    warm_up = min(total, (chunks - 1) * workers + to_the_end * (2 if chunks > 1 else 1))
-    for turn in range(warm_up + total):
-        if turn < total:
-            await worker.forward(0, stages[turn // workers % chunks])
-        if turn >= warm_up:
-            await worker.backward(0, stages[-1 - (turn - warm_up) // workers % chunks])
+    to_end = workers - 1 - worker.index
+    warm_up = min(total, (chunks - 1) * workers + to_end * (2 if chunks > 1 else 1))
+    for forward in range(warm_up + total):
+        backward = forward - warm_up
+        if forward < total:
+            await worker.forward(0, stages[forward // workers % chunks])
+        if backward >= 0:
+            await worker.backward(0, stages[::-1][backward // workers % chunks])
 
 
 def _nearest(name: str, number: int, of: int) -> str:

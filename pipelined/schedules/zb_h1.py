@@ -18,7 +18,8 @@ def stage_map(shape: Shape) -> StageMap:
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker: 1F1B's order of F and I; the weight half of an I runs `index` input halves later."""
     microbatches = len(worker.stage_map.microbatches[0])
-    warm_up, postponed = (min(microbatches, n) for n in (worker.stage_map.depth - 1 - worker.index, worker.index))
+    warm_up = min(microbatches, worker.stage_map.depth - 1 - worker.index)
+    postponed = min(microbatches, worker.index)
     for _ in range(warm_up):
         await worker.forward(0)
     for done in range(microbatches):

@@ -4,6 +4,7 @@ A knob is declared once. It becomes a flag of every program, a key of plan files
 the planner tries and names in its tables (see `registry.knobs_of`). The knobs here belong to several schedules.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -129,7 +130,7 @@ def alive_limits(shape: Shape) -> tuple[int, ...]:
     text = AHEAD.of(shape)
     if not text:
         return ()
-    numbers = [int(part) if part.isascii() and part.isdigit() and len(part) < 9 else 0 for part in text.split(",")]
+    numbers = [int(part) if re.fullmatch("[0-9]{1,8}", part) else 0 for part in text.split(",")]
     if not 1 <= min(numbers) <= max(numbers) <= MAX_AHEAD or len(numbers) not in (1, shape.depth):
         fact = f"{AHEAD.flag} {text} is no number of microbatches alive (stages: {shape.depth})"
         raise ScheduleError(f"{fact}; give K from 1 to {MAX_AHEAD}, or {shape.depth} such numbers with commas between")

@@ -36,7 +36,7 @@ class Worker(ABC):
     def __init__(self, index: int, stage_map: StageMap):
         self.index, self.stage_map = index, stage_map
         self._taken: Counter[tuple[str, int, int]] = Counter()
-        self._first = {pipe: stage for pipe, stage in reversed(stage_map.held_by(index))}
+        self._first = dict(reversed(stage_map.held_by(index)))  # of the stages of a pipe, the first replaces the others
 
     async def forward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Forward of the next (or the given) microbatch of a pipe through this worker's stage of that pipe."""
