@@ -10,8 +10,9 @@ from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.commands.flags import add_shape, arrangement
 from pipelined.commands.pairs import pairs, single
 from pipelined.errors import writing
+from pipelined.programs.csv_table import write_table
 from pipelined.schedules import Schedule, find
-from pipelined.schedules.own.table import TableSchedule, write_table
+from pipelined.schedules.own.table import TableSchedule
 
 TAKES_KNOBS = True
 """The settings of the schedule that is named are flags, too."""

@@ -6,11 +6,11 @@ import inspect
 import pytest
 import torch
 
+from pipelined.programs.csv_table import write_table
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find, known
-from pipelined.schedules.own.table import write_table
 from tests.conformance.worlds import tcp_world
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain

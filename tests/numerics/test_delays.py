@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipelined.programs.csv_table import write_table
 from pipelined.programs.plan import PlanError
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
-from pipelined.schedules.own.table import write_table
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from tests.launching import ROOT
 from tests.numerics.delayed import OPTIMIZER, delayed, double_buffered, pipedream

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pipelined.schedules.parts.knobs import AHEAD, CHUNKS, PIPES, SCALE
 from pipelined.schedules.parts.stage_map import FLUSH, ScheduleError, Shape, StageMap, Updates
@@ -136,28 +136,6 @@ class TableSchedule:
                 raise ScheduleError(f"{fact}; use `depth={own.depth}` and `microbatches={own.microbatches}`")
 
 
-class Instructed(Protocol):
-    """The part of an instruction that `write_table` reads."""
-
-    @property
-    def op(self) -> str: ...
-    @property
-    def pipe(self) -> int: ...
-    @property
-    def stage(self) -> int: ...
-    @property
-    def microbatch(self) -> int: ...
-
-
-class Recorded(Protocol):
-    """The part of a program that `write_table` reads."""
-
-    @property
-    def stage_map(self) -> StageMap: ...
-    @property
-    def workers(self) -> Sequence[Sequence[Instructed]]: ...
-
-
 def read_table(path: Path) -> TableSchedule:
     """Read a table.
 
@@ -178,31 +156,6 @@ def read_table(path: Path) -> TableSchedule:
     if empty or not rows:
         raise ScheduleError(f"{path}, row {empty or first}: there is no instruction; give every worker a row with some")
     return TableSchedule(str(path), rows, skipped, updates)
-
-
-def write_table(program: Recorded) -> str:
-    """A program as a table. Reading the table returns the same program if every pipe has a microbatch.
-
-    Raises:
-        ScheduleError: microbatches are cut into parts, which a table cannot express.
-    """
-    if program.stage_map.parts != 1:
-        fact = f"a table cannot say that microbatches are cut (parts: {program.stage_map.parts})"
-        raise ScheduleError(f"{fact}; use `scale=direct` or forward-doubling")
-    several, updates = program.stage_map.pipes > 1, program.stage_map.updates
-    text = io.StringIO()
-    if not updates.flushes:
-        text.write(f"updates every {updates.every}{'' if updates.delay is None else f' delay {updates.delay}'}\n")
-    for row in program.workers:
-        csv.writer(text, lineterminator="\n").writerow(_cell(i, several) for i in row)
-    return text.getvalue()
-
-
-def _cell(instruction: Instructed, several: bool) -> str:
-    """An instruction as a cell, with its pipe if there are several."""
-    if instruction.op == SUM:
-        return f"{instruction.stage}REDUCE_GRAD"
-    return f"{instruction.stage}{instruction.op}{instruction.microbatch}" + f"p{instruction.pipe}" * several
 
 
 def _updates(line: Sequence[str]) -> Updates:
