@@ -111,17 +111,9 @@ class Executor(ABC):
         try:
             yield
         except Exception as error:
-            if (told := self.explained(error, what)) is error:
+            if isinstance(error, OutOfMemory) or not ran_out_of_memory(error):
                 raise
-            raise told from error
-
-    def explained(self, error: BaseException, what: str) -> BaseException:
-        """The error of an operation of this rank; where memory ran out, one that names it, unless it names a part."""
-        if isinstance(error, OutOfMemory) or not ran_out_of_memory(error):
-            return error
-        told = self.out_of_memory(f"{self.owner}: {what}" if self.owner else what, error)
-        told.__cause__ = error
-        return told
+            raise self.out_of_memory(f"{self.owner}: {what}" if self.owner else what, error) from error
 
     def out_of_memory(self, doing: str, error: BaseException) -> OutOfMemory:
         """The error of an operation for which no memory is left, with the bytes planned and free."""
@@ -238,13 +230,14 @@ class TorchExecutor(Executor):
         """Do the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
         piece.start = self.clock.now()
         try:
-            piece.value = piece.work()
-            if self.device != "cpu":
-                import torch
+            with self.doing(NAMES.get(piece.op, piece.op)):
+                piece.value = piece.work()
+                if self.device != "cpu":
+                    import torch
 
-                torch.cuda.synchronize(self.device)
+                    torch.cuda.synchronize(self.device)
         except BaseException as error:
-            piece.error = self.explained(error, NAMES.get(piece.op, piece.op))
+            piece.error = error
         del piece.work
         piece.end = self.clock.now()
 
