@@ -65,6 +65,7 @@ class Plan:
         for name in (*SIZES, "tensor"):
             require_whole(name, getattr(self, name), 1)
         require_possible({"depth": self.depth, "width": self.width, "tensor": self.tensor})
+        self.costs.require_stages(self.depth)
         if self.tensor == 1:
             object.__setattr__(self, "layout", "")
         if self.microbatch % self.stage_map.parts:

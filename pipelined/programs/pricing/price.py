@@ -45,15 +45,19 @@ class Costs:
                     name = field.name.replace("_", "-")
                     raise ScheduleError(f"the cost {name}={seconds} is no duration; give finite seconds from 0 up")
 
+    def require_stages(self, depth: int) -> None:
+        """Raises ScheduleError: a cost is given by stage, but not for each of `depth` stages."""
+        for name, value in vars(self).items():
+            if isinstance(value, Sequence) and len(value) != depth:
+                fact = (
+                    f"the cost {name.replace('_', '-')} is for other stages (stages with a cost: {len(value)}, depth: "
+                )
+                raise ScheduleError(f"{fact}{depth}); give one number, or one for each stage")
+
     def of(self, op: str, stage: int) -> float:
-        """Seconds of one computation; op is F, B, I or W. Raises ScheduleError: none are given for this stage."""
+        """Seconds of one computation; op is F, B, I or W."""
         seconds = getattr(self, OPS[op])
-        if isinstance(seconds, float | int):
-            return float(seconds)
-        if stage >= len(seconds):
-            fact = f"no {OPS[op].replace('_', '-')} cost for stage {stage} (stages with a cost: {len(seconds)})"
-            raise ScheduleError(f"{fact}; give one number, or one for each stage")
-        return float(seconds[stage])
+        return float(seconds if isinstance(seconds, float | int) else seconds[stage])
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -113,6 +117,7 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
 
 
 def _demands(stage_map: StageMap, costs: Costs) -> Demands:
+    costs.require_stages(stage_map.depth)
     return Demands(stage_map, lambda i: costs.of(i.op, i.stage) / stage_map.parts)
 
 

@@ -147,5 +147,5 @@ def test_free_instructions_leave_no_bubble():
 
 def test_a_stage_without_a_cost_is_refused_with_both_numbers():
     program = record(find("gpipe"), Shape(4, 4))
-    with pytest.raises(ScheduleError, match=r"no forward cost for stage 2 \(stages with a cost: 2\); give one number"):
+    with pytest.raises(ScheduleError, match=r"forward is for other stages \(stages with a cost: 2, depth: 4\); give"):
         price(program, Costs(forward=[1.0, 1.0]))
