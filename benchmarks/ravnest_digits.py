@@ -58,7 +58,7 @@ class Options(Reported):
     def config(self) -> RavnestConfig:
         """The same."""
         rows = self.microbatch
-        return RavnestConfig(DIGITS, microbatch=rows, batch=4 * rows, steps=self.steps, seed=self.seed)
+        return RavnestConfig(preset=DIGITS, microbatch=rows, batch=4 * rows, steps=self.steps, seed=self.seed)
 
 
 def clusters(options: Options, digits: Digits) -> dict[str, Any]:

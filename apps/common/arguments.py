@@ -77,6 +77,36 @@ class OutputFlags:
 
 
 @dataclass(frozen=True)
+class ModelFlags:
+    """The sizes of a transformer."""
+
+    layers: int | None = None
+    """Transformer blocks, instead of the preset's."""
+    d_model: int | None = None
+    """Width of the model, instead of the preset's."""
+    heads: int | None = None
+    """Attention heads, instead of the preset's."""
+
+
+@dataclass(frozen=True)
+class FinalFlags:
+    """What becomes of the model at the end of its training."""
+
+    export: Path | None = None
+    """Write the model to this directory at the end, in Hugging Face's format."""
+    sample: int = 0
+    """Tokens to sample at the end. This and --export fetch all parameters."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot be done."""
+        check_sample(self.sample, self.prompt)
+        check_needs(self, prompt="sample")
+        check_directories(export=self.export)
+
+
+@dataclass(frozen=True)
 class ShowFlags:
     """How the status of a system is shown."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from apps.common.arguments import check_sample
+from apps.common.arguments import ModelFlags, check_sample
 from apps.common.flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
 from apps.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
@@ -27,7 +27,7 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class GPT2Flags(TextDataFlags, RunFlags):
+class GPT2Flags(ModelFlags, TextDataFlags, RunFlags):
     """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
 
     schedule: str | None = None
@@ -64,12 +64,6 @@ class GPT2Flags(TextDataFlags, RunFlags):
     preset: str = "tiny"
     """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera (the paper's), or of AutoDDL's paper autoddl-8, -20
     and -44, autoddl-small, -large and -deep."""
-    layers: int | None = None
-    """Transformer blocks, instead of the preset's."""
-    d_model: int | None = None
-    """Width of the model, instead of the preset's."""
-    heads: int | None = None
-    """Attention heads, instead of the preset's."""
     vocab: int | None = None
     """Vocabulary of the model, at least that of the tokenizer, instead of the preset's (tiny: the tokenizer's)."""
     seq: int | None = None

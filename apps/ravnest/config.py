@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from apps.common.arguments import ModelFlags
 from apps.common.flags import flag
 from apps.common.presets import find_preset
 from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
@@ -36,17 +37,11 @@ MAX_LAYERS = 1 << 16
 
 
 @dataclass(frozen=True)
-class RavnestConfig:
+class RavnestConfig(ModelFlags):
     """What Ravnest trains; the same for all of its processes."""
 
     preset: str = "tiny"
     """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or chimera, always with a head of its own; or digits."""
-    layers: int | None = None
-    """Transformer blocks, instead of the preset's."""
-    d_model: int | None = None
-    """Width of the model, instead of the preset's."""
-    heads: int | None = None
-    """Attention heads, instead of the preset's."""
     positions: int | None = None
     """The longest sequence in tokens, instead of the preset's."""
     dropout: float | None = None

@@ -11,7 +11,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.weights import Weights
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import Digits
-from apps.ravnest.flag_groups import FinalFlags
+from apps.ravnest.flag_groups import AverageFlags
 from apps.ravnest.training import training_of
 from pipelined.aio.nursery import beside
 from pipelined.aio.progress import Say
@@ -41,7 +41,7 @@ async def fetched_average(node: Node, task: RavnestTask, data: Text | Digits) ->
     return {name: block.torch() for name, block in found.items()}
 
 
-async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flags: FinalFlags, say: Say) -> None:
+async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flags: AverageFlags, say: Say) -> None:
     """Get the average, and write what is asked for. Raises: as `fetched_average`."""
     tensors = await fetched_average(node, task, data)
     subject, model = task.subject, task.subject.model(task.vocabulary)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from apps.common.arguments import check_directories, check_needs, check_sample
+from apps.common.arguments import FinalFlags
 from apps.common.paths import check_export
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.digits import DIGITS, DigitsConfig
@@ -48,26 +48,20 @@ class NewcomerFlags:
 
 
 @dataclass(frozen=True)
-class FinalFlags:
-    """What is written of the average at the end."""
+class AverageFlags(FinalFlags):
+    """What becomes of the average at the end."""
 
     export: Path | None = None
     """Directory for the final model in Hugging Face's format, which the nodes send; of --preset digits, its values."""
-    sample: int = 0
-    """Tokens to sample at the end."""
-    prompt: str = "ROMEO"
-    """What the sample begins with."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
         return self.export is None and not self.sample
 
-    def check(self, preset: str) -> None:
-        """Raises UsageError: it cannot be done."""
-        check_sample(self.sample, self.prompt)
-        check_needs(self, prompt="sample")
-        check_directories(export=self.export)
+    def check_preset(self, preset: str) -> None:
+        """Raises UsageError: it cannot be done, of this model or at all."""
+        self.check()
         if self.sample and preset == DIGITS:
             raise UsageError(f"--preset {DIGITS} has no text to sample (--sample {self.sample}); leave --sample out")
 

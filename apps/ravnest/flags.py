@@ -8,6 +8,7 @@ from apps.common.address import DirectoryAddress
 from apps.common.arguments import (
     AT_END,
     FileFlags,
+    ModelFlags,
     OutputFlags,
     ShowFlags,
     TextFlags,
@@ -18,7 +19,7 @@ from apps.common.arguments import (
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestConfig, find_model
 from apps.ravnest.digits import DigitsConfig, refuse_data
-from apps.ravnest.flag_groups import FinalFlags, FormingFlags, NewcomerFlags, check_clusters
+from apps.ravnest.flag_groups import AverageFlags, FormingFlags, NewcomerFlags, check_clusters
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.pool import BYTES, RATES, SECONDS, SPEEDS, quantity
@@ -29,8 +30,8 @@ MIN_VOCABULARY = 256
 """Symbols of a model that is only checked; the text decides later."""
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Plan(ModelFlags):
     """Form clusters of a pool, and cut the model in each: no network, no training."""
 
     pool: Path
@@ -42,12 +43,6 @@ class Plan:
     """Instead of a model: the bytes that a cluster needs, as 13G; nodes are grouped, and nothing is cut."""
     preset: str = "tiny"
     """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or chimera, always with a head of its own; or digits."""
-    layers: int | None = None
-    """Transformer blocks, instead of the preset's."""
-    d_model: int | None = None
-    """Width of the model, instead of the preset's."""
-    heads: int | None = None
-    """Attention heads, instead of the preset's."""
     vocab: int | None = None
     """Symbols, instead of the preset's."""
     positions: int | None = None
@@ -185,7 +180,7 @@ class Train:
     """With --resume: a directory in which nodes, or one of them, saved; it names the run."""
     resume: bool = False
     """Go on from the latest step of which the nodes hold all stages; start each with the --checkpoint that it had."""
-    final: FinalFlags = field(default_factory=FinalFlags)
+    final: AverageFlags = field(default_factory=AverageFlags)
     metrics: Path | None = None
     """Append one JSON object for each step to this file."""
     log: Level = "warning"
@@ -224,7 +219,7 @@ class Local:
     """Rounds from one save to the next; 0 saves only at the end."""
     resume: bool = False
     """Go on from the latest step of which --checkpoint has all stages."""
-    final: FinalFlags = field(default_factory=FinalFlags)
+    final: AverageFlags = field(default_factory=AverageFlags)
     orders: Path | None = None
     """Write to this directory what each node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
@@ -287,7 +282,7 @@ def check_forming(flags: Train | Local) -> None:
     flags.subject.model(MIN_VOCABULARY)
     refuse_data(flags.subject.preset, flags.text.data)
     flags.forming.check()
-    flags.final.check(flags.subject.preset)
+    flags.final.check_preset(flags.subject.preset)
     refuse_below(1, "--nodes", flags.nodes)
     if not (isinstance(flags, Local) and flags.pool):
         check_clusters(flags.forming, flags.nodes)

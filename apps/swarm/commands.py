@@ -46,7 +46,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 
 async def train(flags: Train, say: Callable[[str], None]) -> None:
     """Train until the last step is committed, or until a stop request; at the end export and sample, if requested."""
-    subject = flags.subject
+    subject, final = flags.subject, flags.final
     text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
     task, feed = prepared(subject, text, text.tokenizer.vocab_size)
     cut_of(subject, task.vocabulary)  # before torch is imported
@@ -57,7 +57,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     from pipelined.swarm.process import roles
 
     session = await asyncio.to_thread(session_of, task)
-    output = FinalOutput(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)
+    output = FinalOutput(final.export, final.sample, final.prompt, subject.seq, subject.seed)
     output.check(session.model)
 
     async def write(node: Node) -> None:

@@ -8,6 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from apps.common.arguments import ModelFlags
 from apps.common.flags import flag
 from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
@@ -16,18 +17,12 @@ from pipelined.swarm.status.status import Goal
 
 
 @dataclass(frozen=True)
-class TrainingConfig(SharedSettings):
+class TrainingConfig(ModelFlags, SharedSettings):
     """What a swarm trains; the same for all of its processes."""
 
     preset: str = "tiny"
     """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared; or gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or
     gpt2-chimera (docs/swarm-model.md has their sizes)."""
-    layers: int | None = None
-    """Transformer layers, instead of the preset's."""
-    d_model: int | None = None
-    """Width of the model, instead of the preset's."""
-    heads: int | None = None
-    """Attention heads, instead of the preset's."""
     positions: int | None = None
     """The longest sequence in tokens, instead of the preset's."""
     dropout: float | None = None

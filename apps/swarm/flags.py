@@ -10,13 +10,13 @@ from apps.common.address import DirectoryAddress
 from apps.common.arguments import (
     AT_END,
     FileFlags,
+    FinalFlags,
     OutputFlags,
     ShowFlags,
     TextFlags,
     check_directories,
     check_files,
     check_needs,
-    check_sample,
 )
 from apps.swarm.config import TrainingConfig
 from apps.swarm.families import cut_of
@@ -55,12 +55,7 @@ class Train(TrainerSettings):
     text: TextFlags = field(default_factory=TextFlags)
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
-    export: Path | None = None
-    """Write the model to this directory at the end, in Hugging Face's format."""
-    sample: int = 0
-    """Tokens to sample at the end. This and --export fetch all parameters; else a trainer holds none."""
-    prompt: str = "ROMEO"
-    """What the sample begins with."""
+    final: FinalFlags = field(default_factory=FinalFlags)
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
     file: FileFlags = field(default_factory=FileFlags)
@@ -71,10 +66,8 @@ class Train(TrainerSettings):
         self.subject.check()
         cut_of(self.subject, ANY_VOCABULARY)
         refuse_below(1, "--slots", self.slots)
-        check_sample(self.sample, self.prompt)
-        check_needs(self, prompt="sample")
+        self.final.check()
         check_files(metrics=self.metrics)
-        check_directories(export=self.export)
 
 
 @dataclass(frozen=True)
@@ -99,12 +92,7 @@ class Local:
     """Begin at the latest step of which the directory has all stages."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
-    export: Path | None = None
-    """Write the model to this directory at the end, in Hugging Face's format."""
-    sample: int = 0
-    """Tokens to sample at the end."""
-    prompt: str = "ROMEO"
-    """What the sample begins with."""
+    final: FinalFlags = field(default_factory=FinalFlags)
     journal: Path | None = None
     """The coordinator's journal. Default: in a directory that is removed at the end."""
     log: Level = "warning"
@@ -118,10 +106,10 @@ class Local:
         for name in ("peers", "trainers", "slots"):
             refuse_below(1, f"--{name}", getattr(self, name))
         refuse_below(0, "--save-every", self.save_every, AT_END)
-        check_sample(self.sample, self.prompt)
+        self.final.check()
         check_files(metrics=self.metrics, journal=self.journal)
-        check_directories(export=self.export, checkpoint=self.checkpoint)
-        check_needs(self, prompt="sample", save_every="checkpoint", resume="checkpoint")
+        check_directories(checkpoint=self.checkpoint)
+        check_needs(self, save_every="checkpoint", resume="checkpoint")
         if self.peers < self.subject.stages:
             fact = f"every stage needs a peer (peers: {self.peers}, stages: {self.subject.stages})"
             raise UsageError(f"{fact}; raise --peers or lower --stages")

@@ -93,9 +93,7 @@ def _training(flags: Local, number: int) -> list[str]:
 
 def _of_the_first(flags: Local) -> list[str]:
     """The flags of the first trainer alone."""
-    given = {name: getattr(flags, name) for name in ("metrics", "export", "sample")}
-    words = [f"--{name}={value}" for name, value in given.items() if value]
-    return [*words, f"--prompt={flags.prompt}"]  # "=", as a prompt may begin with "-"
+    return [*([f"--metrics={flags.metrics}"] if flags.metrics else []), *arguments_of(flags.final)]
 
 
 async def _report_end(peer: Child, name: str, last: Mapping[str, str], others: Sequence[Child], say: Say) -> None:

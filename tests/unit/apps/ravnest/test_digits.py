@@ -47,14 +47,14 @@ def test_a_sample_of_images_is_refused(capsys):
 def test_files_to_learn_from_are_refused(tmp_path):
     flags = Local().text
     with pytest.raises(UsageError, match="learns from scikit-learn's digits; leave --data out"):
-        read_data(RavnestConfig("digits"), type(flags)((tmp_path,)))
+        read_data(RavnestConfig(preset="digits"), type(flags)((tmp_path,)))
 
 
 @pytest.mark.in_turns(4)
 def test_two_clusters_train_on_digits_are_replayed_and_exported(tmp_path, capsys, one_thread):
     pytest.importorskip("sklearn")
     data = Digits.read()
-    config = RavnestConfig("digits", microbatch=8, batch=8, average_every=2, steps=6)
+    config = RavnestConfig(preset="digits", microbatch=8, batch=8, average_every=2, steps=6)
     task = RavnestTask(config, DIGITS_MODEL.classes, data.digest)
     training = training_of(RavnestTask.unpack(task.pack()), data)
     saving = SaveSettings(DiskStore(tmp_path / "saved", config.model(10).identity()), 1, "run")

@@ -74,4 +74,4 @@ def test_a_peer_that_is_refused_ends_all():
 @pytest.mark.parametrize("prompt", ["--ROMEO", "-x", "two words\nand a line"])
 def test_the_first_trainer_gets_the_flags_of_the_whole_swarm_whatever_their_text(prompt):
     words = _of_the_first(parse(["local", "--sample=5", f"--prompt={prompt}"]))
-    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).prompt == prompt
+    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).final.prompt == prompt
