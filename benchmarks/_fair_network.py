@@ -73,8 +73,8 @@ class FairNetwork(VirtualNetwork):
         super().__init__(seed, **options)
         self._turns = dict[str, _Turns]()
 
-    def _opened(self, source: str, destination: str) -> Any:
-        line = super()._opened(source, destination)
+    def _new_delay_line(self, source: str, destination: str) -> Any:
+        line = super()._new_delay_line(source, destination)
         if source not in self._access_lines or source == destination:
             return line
         return _TurnLine(line, self._turns.setdefault(source, _Turns()))

@@ -87,7 +87,7 @@ async def _times(
         if number < rounds_at(nbytes, rounds)
         for name in names
     ]
-    seconds = np.array([await _timed(group, name, nbytes, clock) for nbytes, name in timed])
+    seconds = np.array([await _time(group, name, nbytes, clock) for nbytes, name in timed])
     await all_reduce(group, seconds, "max", "ring")
     found: dict[tuple[int, str], list[float]] = defaultdict(list)
     for key, slowest in zip(timed, seconds.tolist(), strict=True):
@@ -95,7 +95,7 @@ async def _times(
     return found
 
 
-async def _timed(group: Group, name: str, nbytes: int, clock: Callable[[], float]) -> float:
+async def _time(group: Group, name: str, nbytes: int, clock: Callable[[], float]) -> float:
     array = np.full(nbytes // 4, 1.0 + group.rank, np.float32)
     await barrier(group)
     start = clock()

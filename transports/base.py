@@ -71,10 +71,10 @@ class SharedWindows(Protocol):
     def arrive(self) -> bool:
         """Arrive at a barrier, and wait for the other ranks for some milliseconds at most; the loop is not needed.
 
-        Returns: whether all ranks have arrived; else the caller awaits `arrived` before any other call.
+        Returns: whether all ranks have arrived; else the caller awaits `wait_for_missing` before any other call.
         """
 
-    async def arrived(self) -> None:
+    async def wait_for_missing(self) -> None:
         """Wait for the ranks that are missing at a barrier. Raises: as `barrier`."""
 
     async def yield_core(self) -> None:

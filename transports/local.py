@@ -78,7 +78,7 @@ class LocalTransport(Transport):
         blocks = tuple(Block.of(array) for array in arrays)
         offer = _Offer(peer, blocks, unpack_header(pack_header(key, blocks, note)))
         self._ranks[peer]._messages.arrived(self.rank, key, offer)
-        await self._until_taken(offer)
+        await self._wait_taken(offer)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._state.check(peer)
@@ -98,7 +98,7 @@ class LocalTransport(Transport):
         block = Block.bare(buffer)
         offer = _Offer(peer, (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), offer)
-        await self._until_taken(offer, uncounted)
+        await self._wait_taken(offer, uncounted)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
@@ -128,7 +128,7 @@ class LocalTransport(Transport):
         for other in self._others():
             other._lose(PeerLost(self.rank, "it closed"))
 
-    async def _until_taken(self, offer: _Offer, uncounted: int = 0) -> None:
+    async def _wait_taken(self, offer: _Offer, uncounted: int = 0) -> None:
         self._outgoing.add(offer)
         try:
             await offer.taken

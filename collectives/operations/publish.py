@@ -94,7 +94,7 @@ class Publication:
         self._calls.resume(self._calls.running)
         error: BaseException | None = None
         try:
-            await self._buffer.arrived()
+            await self._buffer.wait_for_missing()
         except BaseException as found:
             error = found
             raise

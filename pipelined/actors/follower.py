@@ -44,7 +44,7 @@ class Follower:
             try:
                 then(piece.result(), piece.start, piece.end)
             except BaseException as error:
-                self.parent.create_task(_raised(error))
+                self.parent.create_task(_raise(error))
         if not self._pieces:
             self.over = True
             self._empty.set()
@@ -69,7 +69,7 @@ class Follower:
             self._empty.set()
 
 
-async def _raised(error: BaseException) -> NoReturn:
+async def _raise(error: BaseException) -> NoReturn:
     try:
         raise error
     finally:

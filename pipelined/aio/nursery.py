@@ -1,4 +1,4 @@
-"""Structured tasks: `Nursery`, shared with the transports, `beside`, `first_of`, `cancelled`; time-outs; `Notifier`."""
+"""Structured tasks: `Nursery`, `beside`, `first_of`, `cancel_and_wait`; time-outs; `Notifier`."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pipelined.aio.clock import Clock
 from transports import Nursery
 
-__all__ = ["Notifier", "Nursery", "beside", "cancelled", "first_of", "with_timeout"]
+__all__ = ["Notifier", "Nursery", "beside", "cancel_and_wait", "first_of", "with_timeout"]
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ async def first_of(*works: Coroutine[Any, Any, T]) -> T:
     return next(task.result() for task in running if not task.cancelled())
 
 
-async def cancelled(*tasks: "asyncio.Task[Any]") -> None:
+async def cancel_and_wait(*tasks: "asyncio.Task[Any]") -> None:
     """Cancel these tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()

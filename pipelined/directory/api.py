@@ -108,7 +108,7 @@ class Lease(ABC):
     async def revoke(self) -> None:
         """End the lease now and delete its keys; does nothing if it has ended. Raises CutOff."""
 
-    async def disturbed(self) -> None:
+    async def wait_disturbed(self) -> None:
         """Wait until the lease should be renewed at once, for example because the connection broke.
 
         The default never returns: for directories that do not see connections break.
@@ -123,7 +123,7 @@ class Lease(ABC):
         """
         while True:
             with suppress(TimeoutError):
-                await with_timeout(clock, self.seconds / RENEWALS, self.disturbed())
+                await with_timeout(clock, self.seconds / RENEWALS, self.wait_disturbed())
             await self.renew()
 
 

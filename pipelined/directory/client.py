@@ -261,6 +261,6 @@ class EmbeddedLease(Lease):
     async def revoke(self) -> None:
         await self._directory.revoke(self.number)
 
-    async def disturbed(self) -> None:
+    async def wait_disturbed(self) -> None:
         while self._breaks == self._directory.breaks:
             await self._directory.broke.wait()

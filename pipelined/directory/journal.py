@@ -92,7 +92,7 @@ class Journal:
             self._kept += len(transitions)
             self._wanted.notify_all()
 
-    async def durable(self) -> None:
+    async def wait_durable(self) -> None:
         """Wait until all transitions queued so far are on the disk. Raises Closed: `write` has ended before that."""
         goal = self._kept
         while self._written < goal:

@@ -129,7 +129,7 @@ class _Server:
     def _handler(self, kind: type[ClientRequest], operation: Operation) -> Handler:
         async def respond(request: Request) -> Response:
             outcome = await self._execute(kind, operation, request)
-            await self._journal.durable()
+            await self._journal.wait_durable()
             if isinstance(outcome, Rejected):
                 raise outcome
             return Response((outcome if isinstance(outcome, bytes) else messages.pack(outcome),))

@@ -79,14 +79,14 @@ class LocalShared:
 
     async def barrier(self) -> None:
         if not self.arrive():
-            await self.arrived()
+            await self.wait_for_missing()
 
     def arrive(self) -> bool:
         self._table.epochs[self._index] += 1
         self._table.wake()
         return self._late is None
 
-    async def arrived(self) -> None:
+    async def wait_for_missing(self) -> None:
         while (late := self._late) is not None:
             self._check(self._ranks[late])
             future = asyncio.get_running_loop().create_future()

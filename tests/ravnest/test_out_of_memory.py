@@ -10,7 +10,7 @@ from apps.ravnest.commands import OUT_OF_MEMORY, serve, train
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.parties import planned_places
 from pipelined.aio.clock import RealClock, run_virtual
-from pipelined.aio.nursery import cancelled
+from pipelined.aio.nursery import cancel_and_wait
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.task_record import read_task
 from pipelined.errors import OutOfMemory
@@ -138,7 +138,7 @@ def test_serve_ends_with_the_planned_bytes_and_flags_that_help(monkeypatch):
             read = EmbeddedDirectory(endpoint, endpoint.address, RealClock())
             task = RavnestTask.unpack((await read_task(read, endpoint.address, print)).value)
             found = Clusters.unpack((await read.read(CLUSTERS)).entries[CLUSTERS].value)
-            await cancelled(training, directory)
+            await cancel_and_wait(training, directory)
             return str(caught.value), planned_places(task, saves=False).bytes_of(found, (0, 0), "attic")
 
     said, planned = on_loop(run())

@@ -22,7 +22,7 @@ from apps.swarm.data import feed_of
 from apps.swarm.flags import Train
 from apps.swarm.training import session_of
 from pipelined.aio.clock import RealClock, run_virtual
-from pipelined.aio.nursery import cancelled
+from pipelined.aio.nursery import cancel_and_wait
 from pipelined.directory import serve_directory
 from pipelined.errors import OutOfMemory, as_flags
 from pipelined.swarm.peer import all_reduce
@@ -175,7 +175,7 @@ def test_serve_ends_with_the_planned_bytes_and_flags_that_help(monkeypatch):
             training = asyncio.create_task(commands.train(parse(["train", *at, *flags, "--data", "LICENSE"]), print))
             with pytest.raises(OutOfMemory) as caught:
                 await commands.serve(parse(["serve", *at, "--name", "attic"]), print)
-            await cancelled(training, serving)
+            await cancel_and_wait(training, serving)
             return str(caught.value)
 
     said = on_loop(run())

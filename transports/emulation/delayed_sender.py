@@ -95,12 +95,12 @@ class DelayedSender:
         """See `DelayLine.moves`."""
         return self._line.moves
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Wait until no message is in flight: all have been passed to the inner transport."""
         await self._drained.wait()
         await asyncio.sleep(0)  # let the last tasks that it created start
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until all sends of the inner transport have ended."""
         while self._forwarding:
             await asyncio.wait(self._forwarding)

@@ -62,7 +62,7 @@ class SlowTransport(Transport):
         def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send(peer, header.key, *parts, note=header.note)
 
-        await self._sent(now, peer, blocks, PREAMBLE_BYTES + len(packed), forward)
+        await self._send(now, peer, blocks, PREAMBLE_BYTES + len(packed), forward)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._state.check(peer)
@@ -80,7 +80,7 @@ class SlowTransport(Transport):
         def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
 
-        await self._sent(now, peer, [block], PREAMBLE_BYTES, forward, uncounted=uncounted)
+        await self._send(now, peer, [block], PREAMBLE_BYTES, forward, uncounted=uncounted)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
@@ -108,16 +108,16 @@ class SlowTransport(Transport):
     async def abort(self, reason: str) -> None:
         self._end(Closed(f"rank {self.rank} aborted: {reason}"))
         await self._inner.abort(reason)
-        await self._ended()
+        await self._wait_ended()
 
     async def close(self) -> None:
         self._state.end_with(Closed(f"rank {self.rank} is closed"))
         for sender in self._senders.values():
-            await sender.drained()
+            await sender.wait_drained()
         await self._inner.close()
-        await self._ended()
+        await self._wait_ended()
 
-    async def _sent(
+    async def _send(
         self,
         now: float,
         peer: int,
@@ -154,9 +154,9 @@ class SlowTransport(Transport):
         for sender in self._senders.values():
             sender.fail(error)
 
-    async def _ended(self) -> None:
+    async def _wait_ended(self) -> None:
         for sender in self._senders.values():
-            await sender.ended()
+            await sender.wait_ended()
 
     def _sender(self, peer: int) -> DelayedSender:
         if peer not in self._senders:

@@ -78,7 +78,7 @@ class MpiShared:
             return True
         return self._windows.poll_for(THREAD_WAIT_S, True) is None
 
-    async def arrived(self) -> None:
+    async def wait_for_missing(self) -> None:
         if self._windows.first_missing() is not None:
             await self._wait()
 

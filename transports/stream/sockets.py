@@ -126,7 +126,7 @@ def listen(address: SocketAddress) -> socket.socket:
         raise
 
 
-async def readable(sock: socket.socket) -> None:
+async def wait_readable(sock: socket.socket) -> None:
     """Wait until the socket has bytes or a connection, or is closed by the peer."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
@@ -140,7 +140,7 @@ async def readable(sock: socket.socket) -> None:
 async def accept(listener: socket.socket) -> socket.socket:
     """Accept the next connection; while no descriptor is free, connections wait in the kernel's queue."""
     while True:
-        await readable(listener)
+        await wait_readable(listener)
         try:
             return make_nonblocking(listener.accept()[0])
         except OSError as error:
@@ -182,7 +182,7 @@ async def read_exactly(sock: socket.socket, count: int) -> bytes:
         try:
             part = sock.recv(count - len(data))
         except BlockingIOError:
-            await readable(sock)
+            await wait_readable(sock)
             continue
         if not part:
             raise ConnectionResetError(f"the peer closed the connection (bytes: {len(data)} of {count})")

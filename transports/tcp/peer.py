@@ -87,14 +87,14 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         header_bytes = header_memory(key, note, blocks)
         kept = header_bytes + sum([block.nbytes for block in blocks])
         if self._credit.acquire(kept):
-            return await self._written(frame, kept)
+            return await self._write(frame, kept)
         await self._offer(TcpKind.RTS, key, blocks, note, header_bytes)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
         """Send a bare buffer; return when its memory may be reused."""
         kept = FRAME_BYTES + view.nbytes
         if self._credit.acquire(kept):
-            return await self._written([encode_bare(TcpKind.BUFFER, channel, view.nbytes), view], kept)
+            return await self._write([encode_bare(TcpKind.BUFFER, channel, view.nbytes), view], kept)
         await self._offer(TcpKind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
 
     def end(self, ending: Ending, error: Exception, last: FrameViews = ()) -> None:
@@ -112,7 +112,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         for body in self._incoming_offers.values():  # kept: the peer may have begun to send one that was requested
             body.fail(error)
 
-    async def _written(self, views: FrameViews, kept: int) -> None:
+    async def _write(self, views: FrameViews, kept: int) -> None:
         frame = self.connection.write(views)
         if frame is None:
             return

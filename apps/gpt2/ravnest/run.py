@@ -27,7 +27,7 @@ from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.actors.host_memory import free_memory
-from pipelined.aio.nursery import Nursery, cancelled
+from pipelined.aio.nursery import Nursery, cancel_and_wait
 from pipelined.aio.progress import say_nothing
 from pipelined.directory.membership.connection import connected, member_node
 from pipelined.directory.membership.node import Node
@@ -92,7 +92,7 @@ class Rank:
         ):
             serving = tasks.create_task(self._serve(node, url))
             done = await lead(url, request)
-            await cancelled(serving)
+            await cancel_and_wait(serving)
         return done
 
     async def _serve(self, node: Node, url: str) -> None:
@@ -128,7 +128,7 @@ class Rank:
             stops.append(tasks.create_task(request.wait()))
             await asyncio.wait([training, *stops], return_when=asyncio.FIRST_COMPLETED)
             done = training.done()
-            await cancelled(training, *stops)
+            await cancel_and_wait(training, *stops)
             if done:
                 await self._finish(node)
         for rank in others:
@@ -140,7 +140,7 @@ class Rank:
         async with Nursery() as tasks:
             asking = tasks.create_task(self._ask(request))
             over = await self.transport.receive(0, OVER)
-            await cancelled(asking)
+            await cancel_and_wait(asking)
         return bool(over.note)
 
     async def _ask(self, request: StopRequest) -> None:

@@ -17,7 +17,7 @@ from apps.lm.data.ngram import compared
 from apps.lm.export import FinalOutput, Say, say_digest
 from apps.lm.weights import Weights
 from pipelined.aio.events import warn
-from pipelined.aio.nursery import Nursery, cancelled
+from pipelined.aio.nursery import Nursery, cancel_and_wait
 from pipelined.errors import UsageError
 from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.swarm.process.observer import SwarmSnapshot
@@ -64,7 +64,7 @@ class RankZero:
                 stopped = [tasks.create_task(transport.receive(rank, STOPPED)) for rank in others]
                 receiving = [tasks.create_task(self.rank.active_time.receive(rank)) for rank in others]
                 done, loss = await self._train(tasks, stopped, report)
-                await cancelled(*receiving)
+                await cancel_and_wait(*receiving)
                 for rank in others:
                     await transport.send(rank, STOP)
                 for each in stopped:

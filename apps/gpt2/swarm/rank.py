@@ -10,7 +10,7 @@ from apps.lm.data.text import Text
 from apps.swarm.training import ModelSession, session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchExecutor
-from pipelined.aio.nursery import Nursery, cancelled
+from pipelined.aio.nursery import Nursery, cancel_and_wait
 from pipelined.aio.progress import Say
 from pipelined.directory.membership.connection import connected
 from pipelined.directory.membership.node import Node
@@ -93,7 +93,7 @@ class Rank:
         async with Nursery() as tasks:
             sending = tasks.create_task(self.active_time.send(process.view))
             yield process
-            await cancelled(sending)
+            await cancel_and_wait(sending)
 
 
 def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> Rank:

@@ -15,7 +15,7 @@ from apps.gpt2.swarm.lead import RankZero
 from apps.gpt2.swarm.rank import DONE, PEER, STOP, STOPPED, TRAINER, Rank, prepare
 from apps.lm.data.text import Text
 from pipelined.actors.agree import agree, gather
-from pipelined.aio.nursery import Nursery, cancelled
+from pipelined.aio.nursery import Nursery, cancel_and_wait
 from pipelined.aio.progress import say_nothing
 from pipelined.directory.membership.node import Node
 from pipelined.process.exit import print_to_stderr
@@ -59,7 +59,7 @@ async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
                 await RankZero(rank, joined, url, stop).run()
         else:
             await _follow(rank, url, stop)
-        await cancelled(stopping, serving)
+        await cancel_and_wait(stopping, serving)
 
 
 async def _follow(rank: Rank, url: str, stop: asyncio.Event) -> None:

@@ -43,7 +43,7 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
                     send_pieces(group, partner, vector, kept_half), receive_pieces(group, partner, vector, sent_half)
                 )
 
-        await folding.folded(group, vector, reduction, halve_and_double)
+        await folding.run_folded(group, vector, reduction, halve_and_double)
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma), where c is the power of two, plus those of folding."""

@@ -28,7 +28,7 @@ class RecursiveDoublingAllReduce(AllReduceAlgorithm, ClosedForms):
                 distance *= 2
             reduction.finish(vector.elements, group.size)
 
-        await folding.folded(group, vector, reduction, double)
+        await folding.run_folded(group, vector, reduction, double)
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: log2 c (alpha + m beta + m gamma), where c is the power of two, plus those of folding."""

@@ -85,9 +85,9 @@ class DoubleBuffer:
         self._compare(call, at)
         return True
 
-    async def arrived(self) -> None:
+    async def wait_for_missing(self) -> None:
         """Wait for the ranks that were missing when this rank arrived. Raises: as `advance`."""
-        await self.memory.arrived()
+        await self.memory.wait_for_missing()
         self._compare(self._calls.running, FINGERPRINTS[self.memory.epoch - 1 & 1])
 
     def _write_fingerprint(self, call: Call) -> slice:

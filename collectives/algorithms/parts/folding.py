@@ -38,7 +38,9 @@ def member_of(rank: int, size: int) -> int | None:
     return rank // 2 if rank % 2 else None
 
 
-async def folded(group: Group, vector: Vector, reduction: Reduction, work: Callable[[int], Awaitable[None]]) -> None:
+async def run_folded(
+    group: Group, vector: Vector, reduction: Reduction, work: Callable[[int], Awaitable[None]]
+) -> None:
     """Fold in, run `work` on the members of the core, fold out.
 
     Args:

@@ -30,7 +30,7 @@ class EtcdLease(Lease):
         except EtcdError as error:
             if error.code not in (EXISTS, PRECONDITION):
                 raise
-            return cls(gateway, number, float((await _left(gateway, number))["grantedTTL"]))
+            return cls(gateway, number, float((await _query_time_to_live(gateway, number))["grantedTTL"]))
 
     async def renew(self) -> None:
         reply = await self._gateway.call("lease/keepalive", {"ID": str(self.number)})
@@ -46,8 +46,8 @@ class EtcdLease(Lease):
 
     async def lives(self) -> bool:
         """Whether the lease has not ended. Raises CutOff."""
-        return int((await _left(self._gateway, self.number)).get("TTL", 0)) > 0
+        return int((await _query_time_to_live(self._gateway, self.number)).get("TTL", 0)) > 0
 
 
-async def _left(gateway: Gateway, number: int) -> dict[str, str]:
+async def _query_time_to_live(gateway: Gateway, number: int) -> dict[str, str]:
     return await gateway.call("lease/timetolive", {"ID": str(number)})

@@ -105,7 +105,7 @@ class Probe:
                 return False
         return True
 
-    async def unreachable(self, members: Iterable[Member]) -> list[str]:
+    async def find_unreachable(self, members: Iterable[Member]) -> list[str]:
         """The names of the members that do not reply in time; all are probed at once."""
         async with Nursery() as tasks:
             reached = {member.name: tasks.create_task(self.reaches(member)) for member in members}

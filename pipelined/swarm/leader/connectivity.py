@@ -84,7 +84,7 @@ class ConnectivityCheck:
     async def _check(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
         view = self._view
         stages = members or [view.holding(stage) for stage in range(self._rules.stages)]
-        unreachable = set(await self._probe.unreachable(peer for peers in stages for peer in peers))
+        unreachable = set(await self._probe.find_unreachable(peer for peers in stages for peer in peers))
         here = [[peer for peer in peers if view.is_here(peer)] for peers in stages]
         if self._is_to_resign(here, unreachable):
             self._resigned, why = True, "no peer of a stage, or less than half of all peers, can be reached"

@@ -195,7 +195,7 @@ class AllReduce:
             async with limit:
                 span = self._span(start)
                 if owner == self._me:
-                    total[span] = await self._own(start, span)
+                    total[span] = await self._reduce_own(start, span)
                 else:
                     await spread.wait_for((number + turn / others) / len(starts))
                     total[span] = await self._ask(owner, start, span)
@@ -204,25 +204,25 @@ class AllReduce:
             for number, start in enumerate(starts):
                 tasks.create_task(one(number, start))
 
-    async def _own(self, start: int, span: slice) -> np.ndarray:
+    async def _reduce_own(self, start: int, span: slice) -> np.ndarray:
         chunk = self._chunk(start)
         _check_finite(self._sums[span])
         self._add_part(chunk, self._me, self._sums[span])
         await chunk.complete
-        coded = await self._encoded(self._added(chunk, span), Reason.NOT_FINITE)
+        coded = await self._encode(self._add_all(chunk, span), Reason.NOT_FINITE)
         chunk.parts = {}
         chunk.total.set_result(coded)
-        return await self._decoded(coded, span)
+        return await self._decode(coded, span)
 
     async def _ask(self, owner: int, start: int, span: slice) -> np.ndarray:
         member = self._members[owner]
-        part = await self._encoded(self._sums[span], Reason.PART_NOT_FINITE)
+        part = await self._encode(self._sums[span], Reason.PART_NOT_FINITE)
         request = SendPart(self.name, self._me, start, part)
         self._pending_totals[owner] += 1
         try:
             reply = await send(self._endpoint, member.address, request, member.incarnation)
             self._last_total_at[owner] = asyncio.get_running_loop().time()
-            return await self._decoded(reply.total, span)
+            return await self._decode(reply.total, span)
         except (Unreachable, Rejected) as error:
             _check_finite(self._sums[span])
             raise self._lost(member, error) from error
@@ -240,8 +240,8 @@ class AllReduce:
         if len(chunk.parts) == len(self._members):
             chunk.complete.set_result(None)
 
-    def _added(self, chunk: _Chunk, span: slice) -> np.ndarray:
-        """Add in the members' order: the same bits in any order of arrival."""
+    def _add_all(self, chunk: _Chunk, span: slice) -> np.ndarray:
+        """Add the parts in the members' order: the same bits in any order of arrival."""
         total, after = chunk.parts[0].copy(), self._sums.size - span.stop
         for position in range(1, len(self._members)):
             add_sums(total, chunk.parts[position], max(0, self._maxima - after))
@@ -262,21 +262,21 @@ class AllReduce:
 
     async def _part(self, coded: Coded, span: slice) -> np.ndarray:
         """Another member's part, decoded. Raises Rejected: it cannot be added."""
-        part = await self._decoded(coded, span)
+        part = await self._decode(coded, span)
         if not np.isfinite(part).all():
             raise Rejected(Reason.NOT_FINITE, start=span.start)
         return part
 
-    async def _encoded(self, values: np.ndarray, otherwise: Reason) -> Coded:
-        """The values as they travel. Raises Rejected: "beyond codec" if they are finite, else `otherwise`."""
+    async def _encode(self, values: np.ndarray, otherwise: Reason) -> Coded:
+        """Encode values as they travel. Raises Rejected: "beyond codec" if they are finite, else `otherwise`."""
         try:
             return await self._coding.pack([values], "gradient sums")
         except WireError as error:
             finite = np.isfinite(values).all()
             raise Rejected(Reason.BEYOND_CODEC if finite else otherwise, why=str(error)) from error
 
-    async def _decoded(self, coded: Coded, span: slice) -> np.ndarray:
-        """The numbers that were received. Raises Rejected: they are not as many as the span has."""
+    async def _decode(self, coded: Coded, span: slice) -> np.ndarray:
+        """Decode received numbers. Raises Rejected: they are not as many as the span has."""
         most = (span.stop - span.start) * self._sums.itemsize
         received = [Block.of(block) for block in await self._coding.unpack(*coded, most)]
         if [(block.dtype, block.shape) for block in received] != [(self._sums.dtype.name, (span.stop - span.start,))]:

@@ -50,7 +50,7 @@ class Handover:
             raise Rejected(Reason.IN_ROUND)
         state.handing_over, state.ledger.frozen = True, RoundName(MAX_INTEGER, 0)
         try:
-            sums, losses = await state.counted()
+            sums, losses = await state.read_sums()
             indices, values = np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
             await client.request(successor, Inherit(*state.version, sums, indices, values), limit)
             await state.drop()
@@ -67,7 +67,7 @@ class Handover:
             Malformed: the sums are of another stage, or indices are outside the step.
         """
         state = self._state
-        await state.reached_version(request.version)
+        await state.wait_for_version(request.version)
         _check(request, state.stage.sums, state.rules.batch)
         indices, version = request.indices.tolist(), state.version
 

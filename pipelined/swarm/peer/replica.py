@@ -62,7 +62,7 @@ class Passes:
         which = await self._which(request, range(self._state.rules.batch), ahead=True)
         inputs = await self._arrays(request.inputs, self._state.stage.expects())
         outputs = await self._compute("forward", which, lambda: self._state.stage.forward(which, inputs))
-        return Outputs(await self._packed(self._coding, outputs, f"outputs of microbatch {which.index}"))
+        return Outputs(await self._pack(self._coding, outputs, f"outputs of microbatch {which.index}"))
 
     async def backward(self, request: Backward) -> Gradients:
         """Compute the gradients of one microbatch's inputs; count the parameters' gradients unless already counted.
@@ -83,7 +83,7 @@ class Passes:
             return passed, which.index in ledger.losses
 
         passed, counted = await self._compute("backward", which, work)
-        coded = await self._packed(self._coding, passed.gradients, f"gradients of microbatch {which.index}")
+        coded = await self._pack(self._coding, passed.gradients, f"gradients of microbatch {which.index}")
         return Gradients(coded, counted)
 
     async def evaluate(self, request: Evaluate) -> Outputs:
@@ -101,7 +101,7 @@ class Passes:
             groups.append(await self._arrays(request.labels, self._state.stage.expects_given(), fewer=True))
         outputs = await self._compute("forward", which, lambda: self._state.stage.evaluate(*groups))
         coding = Coding() if last else self._coding
-        return Outputs(await self._packed(coding, outputs, f"outputs of microbatch {which.index}"))
+        return Outputs(await self._pack(coding, outputs, f"outputs of microbatch {which.index}"))
 
     @property
     def most_bytes(self) -> int:
@@ -109,7 +109,7 @@ class Passes:
         specs = [*self._state.stage.expects(), *self._state.stage.expects_given()]
         return CODEC_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in specs)
 
-    async def _packed(self, coding: Coding, arrays: Sequence[Any], what: str) -> Coded:
+    async def _pack(self, coding: Coding, arrays: Sequence[Any], what: str) -> Coded:
         """The arrays as they are sent: without the codec if it cannot carry their values, which are finite."""
         try:
             return await coding.pack(arrays, what)
@@ -138,7 +138,7 @@ class Passes:
     async def _which(self, request: PassRequest[Any], indices: range, ahead: bool = False) -> Microbatch:
         if request.index not in indices:
             raise Malformed(f"no such microbatch (index: {request.index}, there are: {indices})")
-        await self._state.reached_parameters(request.step, request.parameter_version, ahead)
+        await self._state.wait_for_parameters(request.step, request.parameter_version, ahead)
         return Microbatch(request.step, request.index)
 
     async def _arrays(self, coded: Coded, wanted: ArraySpecs, fewer: bool = False) -> tuple[Block, ...]:

@@ -53,8 +53,8 @@ class RoundService:
             Rejected: "old round" (another trainer leads), "step passed", "behind", "other lineage".
         """
         name, state = self._check_round(request.round), self._state
-        await state.reached_version(request.version)
-        await state.until(lambda: not state.handing_over)
+        await state.wait_for_version(request.version)
+        await state.wait_until(lambda: not state.handing_over)
         self._check_round(name)  # a later round may have begun meanwhile
         self.abort("another round began")
         state.ledger.frozen = name
@@ -112,7 +112,7 @@ class RoundService:
     async def receive_part(self, request: SendPart, sender: Party) -> PartTotal:
         """Receive another member's part of a chunk that this peer owns; waits until this peer has begun the round."""
         name = request.round
-        await self._state.until(lambda: self._round is not None and self._round.name >= name)
+        await self._state.wait_until(lambda: self._round is not None and self._round.name >= name)
         if self._round is None or self._round.name != name:
             raise Rejected(Reason.OLD_ROUND, round=str(name))
         return await self._round.receive_part(request, sender)

@@ -173,7 +173,7 @@ class PeerService:
     async def _report_reach(self, replica: Replica, request: ReportReach) -> Reach:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
         others = [peer for peer in self._view.holding(replica.index) if peer.name != replica.name]
-        unreachable = await self._probe.unreachable(others)  # meanwhile a resumed process reads what has arrived
+        unreachable = await self._probe.find_unreachable(others)  # meanwhile a resumed process reads what has arrived
         awaited = self.replica.rounds.awaited(request.round) if self.replica else Reach()
         return replace(awaited, unreachable=tuple(unreachable))
 

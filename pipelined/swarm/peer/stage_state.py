@@ -113,32 +113,32 @@ class StageState:
     def version(self) -> Version:
         return Version(self.step, self.lineage)
 
-    async def reached(self, step: int) -> None:
+    async def wait_for_step(self, step: int) -> None:
         """Wait until this step is current, if it is the next one; do not wait for later steps.
 
         Raises:
             Rejected: "step passed" or "behind", both with this peer's step.
         """
         if step == self.step + 1:
-            await self.until(lambda: self.step >= step)
+            await self.wait_until(lambda: self.step >= step)
         if step != self.step:
             raise Rejected(Reason.STEP_PASSED if step < self.step else Reason.BEHIND, step=self.step)
 
-    async def reached_version(self, version: Version) -> None:
-        """As `reached`, and check the lineage: all stages may have rolled back since the request was sent."""
-        await self.reached(version.step)
+    async def wait_for_version(self, version: Version) -> None:
+        """As `wait_for_step`, and check the lineage: all stages may have rolled back since the request was sent."""
+        await self.wait_for_step(version.step)
         if version.lineage != self.lineage:
             raise Rejected(Reason.OTHER_LINEAGE, step=self.step)
 
-    async def reached_parameters(self, step: int, parameter_version: str, ahead: bool) -> None:
-        """As `reached`, for the parameters that a pass needs.
+    async def wait_for_parameters(self, step: int, parameter_version: str, ahead: bool) -> None:
+        """As `wait_for_step`, for the parameters that a pass needs.
 
         Args:
             ahead: where updates are delayed, also accept the next step: the parameters here follow from all it needs.
         """
         if ahead and self.rules.delayed and (step, parameter_version) == (self.step + 1, self.lineage):
             return
-        await self.reached(step)
+        await self.wait_for_step(step)
         if parameter_version != self.parameter_version:
             raise Rejected(Reason.OTHER_LINEAGE, step=self.step)
 
@@ -151,7 +151,7 @@ class StageState:
         (self.step, self.lineage), self.parameter_version = version, parameter_version
         self.ledger, self.next_ledger = self.next_ledger, Ledger()
 
-    async def until(self, holds: Callable[[], bool]) -> None:
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
         """Wait until the condition holds. Raises Rejected: "left", the replica was given up."""
         while not holds():
             if self.given_up:
@@ -160,7 +160,7 @@ class StageState:
         if self.given_up:
             raise Rejected(Reason.LEFT)
 
-    async def counted(self) -> tuple[np.ndarray, Mapping[int, float]]:
+    async def read_sums(self) -> tuple[np.ndarray, Mapping[int, float]]:
         """The sums of the current step and their losses, after the device has finished the pass in progress.
 
         Nothing writes to these sums while counting is stopped, though passes of the next step may run.

@@ -98,7 +98,7 @@ class TrainerProcess:
         serve(self._endpoint, GetStage, self.leader.assign)
         serve(self._endpoint, Status, self._status)
         living = under_leases(self._node, TRAINERS, self.rules.lease_s, self._run_registered)
-        await beside(self._over(), self.view.follow(), living, _failure(self._endpoint))
+        await beside(self._wait_over(), self.view.follow(), living, _failure(self._endpoint))
 
     @property
     def is_over(self) -> bool:
@@ -119,7 +119,7 @@ class TrainerProcess:
         report, traffic = self.trainer.report(self.leader.report), traffic_of(self._endpoint)
         return StatusReply(self.view.cut_off, traffic, trainer=report, events=request.recent_events)
 
-    async def _over(self) -> None:
+    async def _wait_over(self) -> None:
         await self.view.wait_for_model(self.rules.digest)
         await self.view.wait_for(lambda: self.is_over)
 

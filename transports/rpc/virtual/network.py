@@ -157,10 +157,10 @@ class VirtualNetwork:
         """The delay line from one address to another."""
         ends = source, destination
         if ends not in self._delay_lines:
-            self._delay_lines[ends] = self._opened(*ends)
+            self._delay_lines[ends] = self._new_delay_line(*ends)
         return self._delay_lines[ends]
 
-    def _opened(self, source: str, destination: str) -> DelayLine:
+    def _new_delay_line(self, source: str, destination: str) -> DelayLine:
         names = source.removeprefix(SCHEME), destination.removeprefix(SCHEME)
         is_open = partial(self._is_open, *names)
         if source == destination:

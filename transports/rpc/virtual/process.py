@@ -39,12 +39,12 @@ class Process:
             Closed: the process is dead, or is killed meanwhile.
         """
         if seconds > 0:
-            await self._woken(self._loop.time() + seconds)
+            await self._wait_until(self._loop.time() + seconds)
         else:
             await asyncio.sleep(0)
         self._check_alive()
         while self.frozen:
-            await self._woken(None)
+            await self._wait_until(None)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run this as a task of the process; a kill cancels it. The caller awaits the task."""
@@ -83,7 +83,7 @@ class Process:
             if self._sleepers[sleeper] is None:
                 resolve(sleeper)
 
-    async def _woken(self, time: float | None) -> None:
+    async def _wait_until(self, time: float | None) -> None:
         """Wait until this time, or, if it is None, until the thaw."""
         self._check_alive()
         sleeper = self._loop.create_future()

@@ -83,7 +83,7 @@ class WorldPeers:
         async with Nursery() as tasks:
             for member in self.holders.others:
                 if member not in self.holders.lost:
-                    tasks.create_task(self._opened_by(member))
+                    tasks.create_task(self._wait_opened_by(member))
         for rank in range(self.world_size):
             if rank != self.rank:
                 self._state.check_sendable(rank)
@@ -98,15 +98,15 @@ class WorldPeers:
         if nbytes > self._max_bytes:
             raise WireError(f"the message is too large (bytes: {nbytes}, most: {self._max_bytes}); send it in pieces")
         if self.holders.have_backups:
-            await self._until_any_answered(rank, note, copied(blocks))
+            await self._wait_any_answered(rank, note, copied(blocks))
         else:
             self._state.check_sendable(rank)
-            await self._until_answered(rank, self._send_in_turn(rank, note, blocks))
+            await self._wait_answered(rank, self._send_in_turn(rank, note, blocks))
 
     async def send_twin(self, note: WorldNote, blocks: Blocks) -> None:
         """Send a message to the other holder of this rank; nothing if there is none. Raises: as `send`."""
         if (twin := self.holders.twin) is not None:
-            await self._until_answered(twin, self._send_in_turn(twin, note, blocks))
+            await self._wait_answered(twin, self._send_in_turn(twin, note, blocks))
 
     async def abort(self, reason: str) -> None:
         """See `Transport.abort`; also after an opening that failed."""
@@ -202,10 +202,10 @@ class WorldPeers:
         with suppress(TransportError):
             await self._request(member, note)
 
-    async def _opened_by(self, member: int) -> None:
+    async def _wait_opened_by(self, member: int) -> None:
         """Wait until a member has opened the world. Raises: as `open`, if its rank has no other holder."""
         try:
-            await self._until_answered(member, self._request(member, OpenNote(self.name)))
+            await self._wait_answered(member, self._request(member, OpenNote(self.name)))
         except PeerLost:
             if not self.holders.remaining(self.holders.ranks[member]):
                 raise
@@ -216,16 +216,16 @@ class WorldPeers:
                 raise self.holders.lost[member].with_traceback(None)
             await self._request(member, note, blocks)
 
-    async def _until_answered(self, member: int, request: Coroutine[Any, Any, None]) -> None:
+    async def _wait_answered(self, member: int, request: Coroutine[Any, Any, None]) -> None:
         """Await a request; it fails when this rank ends."""
-        task = await self._unanswered.ended(member, request)
+        task = await self._unanswered.wait_ended(member, request)
         if task.cancelled():
             self._state.check(None)
             if member in self.holders.lost:
                 raise self.holders.lost[member].with_traceback(None)
         task.result()
 
-    async def _until_any_answered(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
+    async def _wait_any_answered(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
         """Send to each holder of a rank; return when one has it, or needs it no more. The others get it meanwhile.
 
         Raises: as `send`.
@@ -255,7 +255,7 @@ class WorldPeers:
             WireError: the rank takes only smaller messages. Rejected: the rank has no memory for it ("busy").
         """
         try:
-            await self._delivered(member, note, blocks)
+            await self._deliver(member, note, blocks)
         except Unreachable as error:
             raise self._lost(member, error) from error
         except Rejected as error:
@@ -267,7 +267,7 @@ class WorldPeers:
                 self.end(PeerAborted(*culprit(error, self.holders.ranks[member])))
             raise self._lost(member, error) from error
 
-    async def _delivered(self, member: int, note: WorldNote, blocks: Blocks) -> None:
+    async def _deliver(self, member: int, note: WorldNote, blocks: Blocks) -> None:
         """Send a request; connect again while the process there listens and does not reply, as one without a core."""
         while True:
             try:

@@ -17,10 +17,10 @@ class Unanswered:
         """Start a request to a member."""
         task = asyncio.ensure_future(request)
         self._to[task] = member
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_ended)
         return task
 
-    async def ended(self, member: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+    async def wait_ended(self, member: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
         """A request to a member when it has ended, also by `cancel`. Cancelled: the request is, too."""
         task = self.start(member, request)
         try:
@@ -50,7 +50,7 @@ class Unanswered:
         for task in [task for task, to in self._to.items() if member in (None, to)]:
             task.cancel()
 
-    def _ended(self, task: "asyncio.Future[None]") -> None:
+    def _on_ended(self, task: "asyncio.Future[None]") -> None:
         del self._to[task]
         if not task.cancelled():
             task.exception()  # else asyncio reports it where no caller waits for this copy of a message any more

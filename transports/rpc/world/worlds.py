@@ -87,7 +87,7 @@ class Worlds(WorldOwner):
     async def _on_open(self, request: Request) -> Response:
         note = OpenNote.parse(request)
         if note.world not in self._worlds:
-            await self._opened(note.world)
+            await self._wait_opened(note.world)
         self._world_of(note).on_open(request.sender)
         return Response()
 
@@ -106,7 +106,7 @@ class Worlds(WorldOwner):
         self._world_of(note).on_end(request.sender, note)
         return Response()
 
-    async def _opened(self, name: str) -> None:
+    async def _wait_opened(self, name: str) -> None:
         """Wait until this party opens the world."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(name, []).append(waiting)

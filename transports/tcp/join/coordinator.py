@@ -15,7 +15,7 @@ from transports.errors import RendezvousError, TransportError, WireError
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, UnprovenKey
-from transports.stream.sockets import SocketAddress, is_loopback, readable
+from transports.stream.sockets import SocketAddress, is_loopback, wait_readable
 from transports.tcp.join.control import read_control, refuse, send_control
 from transports.tcp.join.identity import RankHello, RankIdentity
 
@@ -91,7 +91,7 @@ class Coordinator(AcceptorOwner[RankHello]):
         try:
             rank.address = parse_listen_address(await read_control(sock, "listening"))
             self._check_complete()
-            await readable(sock)  # an admitted rank sends nothing before the table: this rank has left
+            await wait_readable(sock)  # an admitted rank sends nothing before the table: this rank has left
         except (TransportError, OSError):
             pass
         if not self._complete.done():  # else the table is being sent, which will fail
@@ -125,7 +125,7 @@ class Coordinator(AcceptorOwner[RankHello]):
         check_reach(addresses.values())
         try:
             async with asyncio.timeout(self._wait):
-                await self._with_all(lambda rank: self._meshed(rank, table))
+                await self._with_all(lambda rank: self._send_table(rank, table))
                 await self._with_all(lambda rank: send_control(rank.sock, "go"))
         except TimeoutError as error:
             missing = [number for number, rank in sorted(self._joined.items()) if not rank.meshed]
@@ -133,7 +133,7 @@ class Coordinator(AcceptorOwner[RankHello]):
             remedy = "if they were only busy, wait longer with tcp://HOST:PORT?wait=SECONDS"
             raise RendezvousError(f"{fact}, waited: {self._wait:g} s); {remedy}") from error
 
-    async def _meshed(self, rank: JoinedRank, table: list[Any]) -> None:
+    async def _send_table(self, rank: JoinedRank, table: list[Any]) -> None:
         await send_control(rank.sock, "table", table)
         await read_control(rank.sock, "meshed")
         rank.meshed = True

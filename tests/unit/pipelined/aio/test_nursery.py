@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import Nursery, beside, cancelled, first_of, with_timeout
+from pipelined.aio.nursery import Nursery, beside, cancel_and_wait, first_of, with_timeout
 
 pytestmark = pytest.mark.virtual
 
@@ -272,14 +272,14 @@ def test_tasks_are_cancelled_to_their_end_and_a_cancellation_meanwhile_is_not_lo
     async def block():
         child = asyncio.create_task(ends_late())
         await VirtualClock().sleep(1.0)
-        cancelling = asyncio.create_task(cancelled(child))
+        cancelling = asyncio.create_task(cancel_and_wait(child))
         await VirtualClock().sleep(1.0)
         assert not child.done()
         cancelling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelling
-        await cancelled(child)
+        await cancel_and_wait(child)
         assert child.cancelled()
-        await cancelled()
+        await cancel_and_wait()
 
     run_virtual(block())

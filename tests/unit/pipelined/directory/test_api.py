@@ -27,7 +27,7 @@ class NotedLease(Lease):
     async def revoke(self):
         raise AssertionError("keeping a lease does not revoke it")
 
-    async def disturbed(self):
+    async def wait_disturbed(self):
         await self.trouble.wait()
         self.trouble.clear()
 

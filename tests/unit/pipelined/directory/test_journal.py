@@ -62,7 +62,7 @@ class Writer:
         self.machine.transact(DirectoryRequest(self.client, self.numbers, self.numbers), {}, {key: value})
         self.journal.keep(self.machine.transitions)
         self.machine.transitions.clear()
-        await self.journal.durable()
+        await self.journal.wait_durable()
 
 
 async def recovered(disk):

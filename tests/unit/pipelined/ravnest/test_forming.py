@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.aio.nursery import Nursery, cancelled, with_timeout
+from pipelined.aio.nursery import Nursery, cancel_and_wait, with_timeout
 from pipelined.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, WrongKey, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import TASK
@@ -119,7 +119,7 @@ async def test_a_train_that_is_cut_off_at_each_write_goes_on(written):
         async for changes in nodes.watch(CLUSTERS, seen):
             assert Clusters.unpack(changes[0].entry.value).number > number
             break
-        await cancelled(forming, serving)
+        await cancel_and_wait(forming, serving)
         assert sorted(own.cut_off) == [[CLUSTERS], [ENDING], [LOSSES]]
 
 
@@ -148,7 +148,7 @@ async def test_a_train_that_its_directory_refuses_ends(error):
         with pytest.raises(type(error)):
             former = ClusterFormer(Node("train", train, own, clock), 1, PoolRequest((), ()), print, print, task=task)
             await with_timeout(clock, 60.0, former.run())
-        await cancelled(serving)
+        await cancel_and_wait(serving)
 
 
 async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_another_training_is_formed():
@@ -188,7 +188,7 @@ async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_a
         async for changes in nodes.watch(CLUSTERS, second):
             assert Clusters.unpack(changes[0].entry.value).rows[0][0].holder.name == "a"
             break
-        await cancelled(trained, serving)
+        await cancel_and_wait(trained, serving)
 
 
 async def formed(request, losses=None, **offered):
@@ -212,7 +212,7 @@ async def formed(request, losses=None, **offered):
         former = ClusterFormer(Node("train", train, own, clock), 3, request, print, print)
         forming = tasks.create_task(former.run())
         async for changes in directory.watch(CLUSTERS, 0):
-            await cancelled(forming, serving)
+            await cancel_and_wait(forming, serving)
             return Clusters.unpack(changes[0].entry.value)
 
 

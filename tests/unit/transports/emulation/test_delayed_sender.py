@@ -44,8 +44,8 @@ def arrivals(messages, late=0.0, carry=None):
         for _ in range(messages):
             sent = loop.time()
             await sender.post(sent, [], 0, hand_over)
-            await sender.drained()
-            await sender.ended()
+            await sender.wait_drained()
+            await sender.wait_ended()
 
     with asyncio.Runner(loop_factory=lambda: Clock(late)) as runner:
         runner.run(main())

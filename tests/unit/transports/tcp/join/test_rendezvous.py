@@ -12,7 +12,15 @@ from tests.unit.transports.tcp.join.calling import connect
 from transports import AuthenticationError, RendezvousError, WireError
 from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import Verdict, accepting, connecting
-from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, KEEPALIVE, accept, connect_to, listen, read_exactly, readable
+from transports.stream.sockets import (
+    HANDSHAKE_TIMEOUT_S,
+    KEEPALIVE,
+    accept,
+    connect_to,
+    listen,
+    read_exactly,
+    wait_readable,
+)
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import LENGTH, SHORT, read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, check_reach
@@ -197,7 +205,7 @@ def test_a_silent_program_on_the_port_is_distinguished_from_a_rank_0_that_is_mis
         with listen((LOOPBACK, 0)) as silent:
             at = config(1, 2, port=silent.getsockname()[1])
             joining = asyncio.create_task(gathered(at, point=MasterPort(at)))
-            await readable(silent)
+            await wait_readable(silent)
             await turns()
             pass_time(HANDSHAKE_TIMEOUT_S)
             return await joining
@@ -224,7 +232,7 @@ def test_a_rank_0_that_is_busy_for_longer_than_a_handshake_takes_is_waited_for(m
         point = InProcess()
         with await point.open() as listener:
             joining = asyncio.create_task(gathered(config(1, 2, wait=600.0), point=point))
-            await readable(listener)
+            await wait_readable(listener)
             await turns()
             pass_time(10 * HANDSHAKE_TIMEOUT_S)
             await turns()

@@ -11,7 +11,7 @@ from collectives import Group, all_reduce
 from tests.conformance.worlds import kill, tcp_world
 from transports import PeerLost, RendezvousError, WireError
 from transports.shm.cores import MASK_BYTES
-from transports.stream.sockets import make_nonblocking, readable
+from transports.stream.sockets import make_nonblocking, wait_readable
 from transports.tcp.join import same_host
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
@@ -114,7 +114,7 @@ async def test_an_unauthenticated_caller_that_connects_first_is_refused(stranger
     monkeypatch.setattr(same_host, "connect_unix", first_a_stranger)
     ours, theirs = await asyncio.gather(upgrade_to_unix(0, {1: met[0]}), upgrade_to_unix(1, {0: met[1]}))
     ours[1].sendall(b"hello")
-    await readable(theirs[0])
+    await wait_readable(theirs[0])
     assert theirs[0].recv(9) == b"hello"
     for sock in (ours[1], theirs[0], *called):
         sock.close()
