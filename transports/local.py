@@ -29,7 +29,7 @@ def world(world_size: int) -> list["LocalTransport"]:
 
 async def open_url(url: ParsedUrl) -> "LocalTransport":
     """`local://`: a world of one rank; `world` makes larger ones."""
-    url.done()
+    url.check_all_taken()
     return world(1)[0]
 
 
@@ -77,7 +77,7 @@ class LocalTransport(Transport):
         self._state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         offer = _Offer(peer, blocks, unpack_header(pack_header(key, blocks, note)))
-        self._ranks[peer]._messages.arrived(self.rank, key, offer)
+        self._ranks[peer]._messages.put(self.rank, key, offer)
         await self._wait_taken(offer)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
@@ -97,7 +97,7 @@ class LocalTransport(Transport):
         self._state.check_sendable(peer, channel)
         block = Block.bare(buffer)
         offer = _Offer(peer, (block,))
-        self._ranks[peer]._buffers.arrived(self.rank, (channel,), offer)
+        self._ranks[peer]._buffers.put(self.rank, (channel,), offer)
         await self._wait_taken(offer, uncounted)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:

@@ -60,7 +60,7 @@ class Mailbox(Generic[Item]):
         self._gone: dict[int, Exception] = {}
         self._failure: Exception | None = None
 
-    def arrived(self, peer: int, key: Key, item: Item) -> None:
+    def put(self, peer: int, key: Key, item: Item) -> None:
         """Give the item to the matching receive that has waited longest, or keep it."""
         self._last_keys[peer] = key = tuple(key)
         self.put_back(Arrival(peer, key, next(self._order), item))
@@ -84,7 +84,7 @@ class Mailbox(Generic[Item]):
         With peer None, the peers take turns, each in its own order.
 
         Args:
-            destination: accepts the item at the match (inside `arrived` for a receive that waited), so that a transport
+            destination: accepts the item at the match (inside `put` for a receive that waited), so that a transport
                 can read the bytes directly into the receiver's memory.
         Raises:
             The error given to `fail_all`; or, if no matching arrival is left, the one given to `fail_peer`.

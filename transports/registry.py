@@ -60,7 +60,7 @@ def open_local(url: str, world_size: int) -> list[Transport]:
     parsed = read_url(url)
     if parsed.scheme != "local":
         raise ValueError(f"ranks of one process need local:// (got: {url!r}); open each rank by `open_transport`")
-    parsed.done()
+    parsed.check_all_taken()
     return [_slowed(rank, parsed.links) for rank in world(world_size)]
 
 

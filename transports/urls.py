@@ -1,7 +1,7 @@
 """The URLs of transports and endpoints, parsed once: the scheme, the host and port, the options in the query.
 
-A transport takes the parts that it knows, one by one, and `ParsedUrl.done` refuses the rest. The options of slow links,
-which every scheme takes, are taken here.
+A transport takes the parts that it knows, one by one, and `ParsedUrl.check_all_taken` refuses the rest. The options of
+slow links, which every scheme takes, are taken here.
 """
 
 from collections import Counter
@@ -75,8 +75,8 @@ class ParsedUrl:
             raise ValueError(f"?{name}= takes yes or no (got: {text!r}); write {self._example}?{name}=no")
         return text != "no"
 
-    def done(self, *, host: bool = False) -> None:
-        """Check that no part is left.
+    def check_all_taken(self, *, host: bool = False) -> None:
+        """Check that every part was taken.
 
         Args:
             host: whether the scheme takes a host and a port.

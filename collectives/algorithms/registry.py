@@ -110,10 +110,10 @@ class AlgorithmTable(Generic[A]):
         Args:
             nbytes: equal on all ranks.
         """
-        return self.find(name) if name != AUTO else self.chosen(group, await self.choose(group, nbytes))
+        return self.find(name) if name != AUTO else self.record_choice(group, await self.choose(group, nbytes))
 
-    def chosen(self, group: Group, name: str) -> A:
-        """The algorithm that `auto` means; the signature of the call names the first that was chosen in it."""
+    def record_choice(self, group: Group, name: str) -> A:
+        """The algorithm that `auto` means; the signature of the call names it, unless another was chosen before."""
         call = group.running
         if not call.signature.chosen:  # an algorithm may resolve another
             call.refine(chosen=name)

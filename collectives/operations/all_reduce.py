@@ -77,4 +77,4 @@ class _Auto:
         problem = vector.nbytes, measured
         if self._problem != problem:
             self._name, self._problem = await ALL_REDUCE.choose(group, *problem), problem
-        await ALL_REDUCE.chosen(group, self._name).run(group, vector, reduction)
+        await ALL_REDUCE.record_choice(group, self._name).run(group, vector, reduction)

@@ -134,12 +134,12 @@ class Executor(ABC):
         for pool in self._beside:
             pool.shutdown(wait=False)
 
-    def _queued(self) -> None:
+    def _on_queued(self) -> None:
         self._unfinished += 1
         if self._unfinished == 1:
             self._on_busy(True)
 
-    def _ended(self) -> None:
+    def _on_ended(self) -> None:
         self._unfinished -= 1
         if not self._unfinished:
             self._on_busy(False)
@@ -195,7 +195,7 @@ class TorchExecutor(Executor):
         piece = Piece(op, work, prompt, ended.set)
         del work  # the piece has it until its end
         self._thread.put(piece)
-        self._queued()
+        self._on_queued()
         try:
             await ended.wait()
         except asyncio.CancelledError:
@@ -217,7 +217,7 @@ class TorchExecutor(Executor):
         """See `Executor.begin`; one task follows all pieces of a parent until none is left."""
         piece = Piece(op, work, prompt)
         self._thread.put(piece)
-        self._queued()
+        self._on_queued()
         if self._follower is None or self._follower.over or self._follower.parent is not parent:
             self._follower = Follower(parent, self._withdraw)
         self._follower.follow(piece, then)
@@ -243,10 +243,10 @@ class TorchExecutor(Executor):
 
     def _withdraw(self, piece: Piece) -> bool:
         if withdrawn := self._thread.withdraw(piece):
-            self._ended()
+            self._on_ended()
         return withdrawn
 
     def _settle(self, piece: Piece) -> None:
-        self._ended()
+        self._on_ended()
         self._record(piece.op, piece.end - piece.start)
         piece.then()

@@ -120,7 +120,7 @@ class Journal:
         data = _record(transitions)
         await self._disk.append(data)
         self._size += len(data)
-        self._reached(goal)
+        self._set_written(goal)
 
     async def _compact(self, machine: StateMachine) -> None:
         """Replace the file by a snapshot of the machine, which includes the queued transitions."""
@@ -128,9 +128,9 @@ class Journal:
         self._transitions = []
         self._size = await self._disk.replace(lambda: MAGIC + _record(snapshot))
         self._most = max(MIN_COMPACTED, 2 * self._size)
-        self._reached(goal)
+        self._set_written(goal)
 
-    def _reached(self, goal: int) -> None:
+    def _set_written(self, goal: int) -> None:
         self._written = goal
         self._progress.notify_all()
 

@@ -258,7 +258,7 @@ class _Server:
         if self._machine.transitions:
             self._journal.keep(self._machine.transitions)
             self._replies.clear()
-            self._watchers.changed(self._machine.latest())
+            self._watchers.mark_changed(self._machine.latest())
         self._machine.transitions.clear()
 
 

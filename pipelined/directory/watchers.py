@@ -115,7 +115,7 @@ class Watchers:
             if not group.waiting:
                 self._remove(prefixes)
 
-    def changed(self, changes: Sequence[Change]) -> None:
+    def mark_changed(self, changes: Sequence[Change]) -> None:
         """Mark the groups that these changes concern. Cost: one look-up per character of each key."""
         for key, _, _ in changes:
             for length in range(len(key) + 1):

@@ -45,7 +45,7 @@ class Nursery:
             raise RuntimeError(f"the block that should be the parent of {work!r} has ended; start it inside")
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_done)
         if self._failed:
             task.cancel()
         return task
@@ -68,7 +68,7 @@ class Nursery:
         if self._error is not None and self._error is not error:
             _raise(self._error)
 
-    def _done(self, task: "asyncio.Task[Any]") -> None:
+    def _on_done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._fail(task.exception())

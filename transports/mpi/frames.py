@@ -173,11 +173,11 @@ class MpiFrameReceiver:
         kind = preamble.kind
         if kind is MESSAGE or kind is SHARED:
             body = frame[start:] if kind is MESSAGE else self._messages.view(source, preamble.number, header.nbytes)
-            return self._messages.arrived(source, header, body)
+            return self._messages.on_message(source, header, body)
         match kind:
             case MpiKind.RTS:
-                self._messages.offered(source, header, preamble.number)
+                self._messages.on_offer(source, header, preamble.number)
             case MpiKind.ABORT:
                 self._shutdown.fail(PeerAborted(source, str(header.note)))
             case MpiKind.GOODBYE:
-                self._shutdown.peer_closed(source, int(header.note))
+                self._shutdown.on_peer_closed(source, int(header.note))

@@ -98,7 +98,7 @@ async def open_url(url: ParsedUrl) -> Transport:
         RendezvousError: there is no library, or the launcher started every rank as a world of its own.
     """
     wait = url.seconds("wait", WAIT)
-    url.done()
+    url.check_all_taken()
     with init_timeout(wait, os.environ):
         world = load_library().COMM_WORLD
         check_launcher(world.size, os.environ)

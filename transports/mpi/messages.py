@@ -45,20 +45,20 @@ class ReceivedMessages:
         self._bodies, self._node_peers, self._progress = bodies, node_peers, progress
         self._ended = False
 
-    def arrived(self, source: int, header: Header, body: memoryview) -> None:
+    def on_message(self, source: int, header: Header, body: memoryview) -> None:
         """A message has arrived with its body, which stays in this memory."""
-        self.mailbox.arrived(source, header.key, ReceivedFrame(header, 0, split_body(header.layouts, body)))
+        self.mailbox.put(source, header.key, ReceivedFrame(header, 0, split_body(header.layouts, body)))
 
-    def offered(self, source: int, header: Header, tag: int) -> None:
+    def on_offer(self, source: int, header: Header, tag: int) -> None:
         """The header of a message has arrived; the sender holds the body under this tag."""
         if self._ended:
             self._bodies.discard(source, tag, header.layouts)
         else:
-            self.mailbox.arrived(source, header.key, ReceivedFrame(header, tag, None))
+            self.mailbox.put(source, header.key, ReceivedFrame(header, tag, None))
 
     def deliver(self, rank: int, header: Header, blocks: Sequence[Block]) -> None:
         """Deliver a message of this rank to itself by a copy: 1 MiB takes 0.07 ms, and 0.7 ms over MPI."""
-        self.mailbox.arrived(rank, header.key, ReceivedFrame(header, 0, copied(blocks)))
+        self.mailbox.put(rank, header.key, ReceivedFrame(header, 0, copied(blocks)))
 
     def view(self, source: int, page: int, nbytes: int) -> memoryview:
         """View a body that the sender stored at this page of its arena.

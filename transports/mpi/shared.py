@@ -143,7 +143,7 @@ async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, 
     try:
         address = bytes(ADDRESS_BYTES) if segment is None else segment.address
         addresses = await all_gather(transport, ranks, (*key, "at"), address)
-        windows = None if segment is None else _mapped(segment, addresses, ranks.index(transport.rank))
+        windows = None if segment is None else _map(segment, addresses, ranks.index(transport.rank))
         mapped = await all_gather(transport, ranks, (*key, "found"), b"\0" if windows is None else b"\1")
     except BaseException:
         windows = None  # the error's traceback keeps this frame alive
@@ -161,7 +161,7 @@ def _new_segment(nbytes: int) -> MemoryFile | None:
         return None
 
 
-def _mapped(segment: MemoryFile, addresses: Sequence[bytes], index: int) -> Windows | None:
+def _map(segment: MemoryFile, addresses: Sequence[bytes], index: int) -> Windows | None:
     try:
         return Windows(segment, addresses, index)
     except OSError:

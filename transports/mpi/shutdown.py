@@ -65,7 +65,7 @@ class Shutdown:
         if self._progress.failure is None:
             keep_alive(self._comm, self._progress.fail(self.refuse(error)))
 
-    def peer_closed(self, source: int, buffers: int) -> None:
+    def on_peer_closed(self, source: int, buffers: int) -> None:
         """Fetch all messages that the peer still holds, so that it can close; then fail receives without a message."""
         self._state.lose(PeerLost(source, "it closed"))
         self._channels.announce(source, buffers)

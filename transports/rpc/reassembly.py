@@ -99,7 +99,7 @@ class Reassembly(FrameReceiver[RpcKind]):
                 return
             del self._streams[preamble.number]
             if body.remaining:
-                return self._truncated(kind, body)
+                return self._on_truncated(kind, body)
             self._deliver(kind, body)
         elif not preamble.number:
             if isinstance(body, IncomingMessage):
@@ -126,7 +126,7 @@ class Reassembly(FrameReceiver[RpcKind]):
             if kind is RpcKind.CANCEL:
                 self._discard_request(body.header.key[0])
 
-    def _truncated(self, kind: RpcKind, body: Body) -> None:
+    def _on_truncated(self, kind: RpcKind, body: Body) -> None:
         if isinstance(body, IncomingMessage):
             self._channel.on_truncated(kind, body.header)
 

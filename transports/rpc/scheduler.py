@@ -201,13 +201,13 @@ class SendScheduler:
             self._leave_lane(item)
         frame = writer.write(views)
         if frame is None:
-            self._part_written(item, nbytes, began)
+            self._on_part_written(item, nbytes, began)
             return nbytes
 
         def on_written(future: asyncio.Future[None]) -> None:
             self._writing -= 1
             del item.writing[frame]
-            self._part_written(item, nbytes, began)
+            self._on_part_written(item, nbytes, began)
             self._write_parts()
 
         self._writing += 1
@@ -215,7 +215,7 @@ class SendScheduler:
         frame.written.add_done_callback(on_written)
         return nbytes
 
-    def _part_written(self, item: QueuedFrame, nbytes: int, began: float) -> None:
+    def _on_part_written(self, item: QueuedFrame, nbytes: int, began: float) -> None:
         """A part is written: adapt the part size, and call `on_sent` after the last part."""
         if nbytes > self._part:
             quick = self._loop.time() - began < PART_S

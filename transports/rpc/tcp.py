@@ -43,7 +43,7 @@ async def open_url(url: ParsedUrl) -> "TcpEndpoint":
         ValueError: the URL is malformed. Else as `open_at`.
     """
     listening = url.option("listen")
-    url.done(host=True)
+    url.check_all_taken(host=True)
     if not url.host:
         raise ValueError(f"no host to listen at in {url.text!r}; {USAGE}")
     host_port = url.host, url.port or 0

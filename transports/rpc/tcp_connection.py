@@ -55,7 +55,7 @@ class Connection(ConnectionOwner):
         self.channel = RpcChannel(endpoint.handlers, self)
         self._slow_channel = SlowChannel(self.channel, line.down, self._end_invalid) if line else None
         self._scheduler = SendScheduler()
-        self._reassembly = Reassembly(self._slow_channel or self.channel, self._received)
+        self._reassembly = Reassembly(self._slow_channel or self.channel, self._count_received)
         self._reader = FrameReader(KINDS, self._reassembly)
         self._connection: FrameConnection | None = None
         self._slow: SlowWriter | None = None
@@ -132,5 +132,5 @@ class Connection(ConnectionOwner):
         self.on_invalid(error)
         self.end(f"it sent an invalid frame: {error}")
 
-    def _received(self, nbytes: int) -> None:
+    def _count_received(self, nbytes: int) -> None:
         self._endpoint.bytes_received += nbytes

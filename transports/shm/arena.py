@@ -24,7 +24,7 @@ import numpy as np
 
 from transports.errors import WireError
 from transports.shm.barrier import TOTAL_STORE_ORDER
-from transports.shm.memfd import ADDRESS_BYTES, TOKEN_BYTES, MemoryFile, mapped
+from transports.shm.memfd import ADDRESS_BYTES, TOKEN_BYTES, MemoryFile, map_memory
 from transports.wire.arrays import Block
 
 PAGE = 4096
@@ -104,7 +104,7 @@ class PeerArena:
 
     def __init__(self, address: bytes, nbytes: int):
         self._pages, self._first = min(nbytes // PAGE, MAX_PAGES), _first(nbytes)
-        self._shared = mapped(address, self._first + nbytes)
+        self._shared = map_memory(address, self._first + nbytes)
 
     @property
     def sleep_state(self) -> int:

@@ -28,7 +28,7 @@ from enum import IntEnum
 from mmap import mmap
 from time import perf_counter
 
-from transports.shm.memfd import MemoryFile, mapped
+from transports.shm.memfd import MemoryFile, map_memory
 
 FUTEX_CALL = 202
 """The number of the system call on x86-64."""
@@ -99,7 +99,8 @@ class Windows:
     def __init__(self, own_memory: MemoryFile, addresses: Sequence[bytes], rank: int):
         nbytes = len(own_memory.memory)
         maps = [
-            own_memory.memory if index == rank else mapped(address, nbytes) for index, address in enumerate(addresses)
+            own_memory.memory if index == rank else map_memory(address, nbytes)
+            for index, address in enumerate(addresses)
         ]
         self.windows = [memoryview(shared)[HEADER_BYTES:] for shared in maps]
         counters = [_count(shared, EPOCH) for shared in maps]

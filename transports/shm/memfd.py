@@ -58,7 +58,7 @@ class MemoryFile:
             self._file, self._memory = -1, None  # the mapping has a descriptor of its own
 
 
-def mapped(address: bytes, nbytes: int) -> mmap.mmap:
+def map_memory(address: bytes, nbytes: int) -> mmap.mmap:
     """Map the memory that another process offers at this address.
 
     Raises:

@@ -185,7 +185,7 @@ class FrameConnection:
         """
         silent = seconds_unacknowledged(self._sock)
         if silent is not None and silent >= self._timeout and self._waited:
-            return self._broken(f"nothing that was sent is acknowledged (seconds: {silent:.0f})")
+            return self._on_broken(f"nothing that was sent is acknowledged (seconds: {silent:.0f})")
         self._waited = silent is not None
         self._next_check = self._loop.call_later(self._timeout / CHECKS, self._check_alive)
 
@@ -197,12 +197,12 @@ class FrameConnection:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._broken(f"the connection broke ({system_text(error)})")
+            self._on_broken(f"the connection broke ({system_text(error)})")
         except WireError as error:
             self._owner.on_invalid(error)
-            self._broken(f"it sent an invalid frame: {error}")
+            self._on_broken(f"it sent an invalid frame: {error}")
         except MemoryError:
-            self._broken("there is no memory for a message it announced")
+            self._on_broken("there is no memory for a message it announced")
 
     def _read_some(self) -> bool:
         """Read once. Returns whether to read on: the next bytes of a large body have probably come already."""
@@ -211,7 +211,7 @@ class FrameConnection:
         count = self._sock.recv_into(buffer)
         self._progress += count
         if not count:
-            self._broken("the connection was closed without a goodbye")
+            self._on_broken("the connection was closed without a goodbye")
         elif reader is not None:
             direct = reader.direct
             reader.advance(count)
@@ -224,7 +224,7 @@ class FrameConnection:
             if not self._queue and self._closing is not None:
                 self._sock.shutdown(socket.SHUT_WR)
         except OSError as error:  # report it later: this write may answer a frame that is being read
-            self._loop.call_soon(self._broken, f"the connection broke ({system_text(error)})")
+            self._loop.call_soon(self._on_broken, f"the connection broke ({system_text(error)})")
             return
         if bool(self._queue) != self._writing and not self._closed.done():
             self._writing = bool(self._queue)
@@ -233,7 +233,7 @@ class FrameConnection:
             else:
                 self._loop.remove_writer(self._sock)
 
-    def _broken(self, reason: str) -> None:
+    def _on_broken(self, reason: str) -> None:
         if self._closing is not None:
             self._drop(self._closing)
         elif not self._closed.done():

@@ -63,7 +63,7 @@ class IncomingBody(ABC, Generic[Memory]):
             ValueError: it does not fit; nothing has changed.
         """
 
-    def receive_posted(self) -> None:
+    def on_receive_posted(self) -> None:
         """A receive for it is posted: call the sender, the first time only."""
         if (sender := self.sender) is not None:
             self.sender = None
@@ -208,7 +208,7 @@ class ReceiveMemory(Generic[Memory]):
         """Receive this body into the memory. Raises ValueError if it does not fit."""
         self._views = body.attach(self._memory)
         self._body = body
-        body.receive_posted()
+        body.on_receive_posted()
 
     def detach(self) -> None:
         """The receive was cancelled: do not write to its memory again."""

@@ -151,11 +151,11 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             case TcpKind.MESSAGE:
                 kept = kept_bytes(header)
                 self._credit.on_received(kept)
-                return self._arrived(header, kept)
+                return self._put_message(header, kept)
             case TcpKind.BUFFER if preamble.number < CHANNELS:
                 kept = FRAME_BYTES + preamble.body_bytes
                 self._credit.on_received(kept)
-                return self._buffer_arrived(preamble.number, preamble.body_bytes, kept)
+                return self._put_buffer(preamble.number, preamble.body_bytes, kept)
             case TcpKind.RTS | TcpKind.RTS_BUFFER:
                 return self._on_rts(preamble, header)
             case TcpKind.DATA:
@@ -178,14 +178,14 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             case TcpKind.ABORT:
                 self._owner.on_abort(self._rank, str(header.note))
 
-    def _arrived(self, header: Header, kept: int, offer: int | None = None) -> IncomingMessage:
+    def _put_message(self, header: Header, kept: int, offer: int | None = None) -> IncomingMessage:
         incoming = IncomingMessage(header, self, kept, offer)
-        self._owner.inboxes.messages.arrived(self._rank, header.key, incoming)
+        self._owner.inboxes.messages.put(self._rank, header.key, incoming)
         return incoming
 
-    def _buffer_arrived(self, channel: int, nbytes: int, kept: int, offer: int | None = None) -> IncomingBuffer:
+    def _put_buffer(self, channel: int, nbytes: int, kept: int, offer: int | None = None) -> IncomingBuffer:
         incoming = IncomingBuffer(nbytes, self, kept, offer)
-        self._owner.inboxes.buffers.arrived(self._rank, (channel,), incoming)
+        self._owner.inboxes.buffers.put(self._rank, (channel,), incoming)
         return incoming
 
     def _on_rts(self, preamble: Preamble[TcpKind], header: Header) -> Body:
@@ -197,11 +197,11 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         kept = FRAME_BYTES if bare else header_memory(header.key, header.note, header.layouts)
         self._offer_credit.on_received(kept)
         if not bare:
-            self._incoming_offers[number] = self._arrived(header, kept, number)
+            self._incoming_offers[number] = self._put_message(header, kept, number)
             return EMPTY_BODY
         match header.key:
             case (int(channel),) if 0 <= channel < CHANNELS:
-                self._incoming_offers[number] = self._buffer_arrived(channel, header.nbytes, kept, number)
+                self._incoming_offers[number] = self._put_buffer(channel, header.nbytes, kept, number)
                 return EMPTY_BODY
         raise WireError(f"a buffer offered on no channel (key: {header.key!r}, channels: {CHANNELS})")
 

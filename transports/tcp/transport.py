@@ -117,7 +117,7 @@ class TcpTransport(Transport):
         blocks = tuple(Block.of(array) for array in arrays)
         if peer == self.rank:
             header = unpack_header(pack_header(key, blocks, note))
-            self._messages.arrived(peer, key, IncomingMessage.complete(header, copied(blocks)))
+            self._messages.put(peer, key, IncomingMessage.complete(header, copied(blocks)))
         else:
             await self._peers[peer].send_message(key, blocks, note)
         self.traffic.count_sent(peer, sum([block.nbytes for block in blocks]))
@@ -138,7 +138,7 @@ class TcpTransport(Transport):
         if peer == self.rank:
             incoming = IncomingBuffer(view.nbytes)
             copy_into_body(view, incoming)
-            self._buffers.arrived(peer, (channel,), incoming)
+            self._buffers.put(peer, (channel,), incoming)
         else:
             await self._peers[peer].send_buffer(channel, view)
         self.traffic.count_sent(peer, view.nbytes, uncounted)

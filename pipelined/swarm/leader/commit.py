@@ -172,7 +172,7 @@ class CommitLoop:
         spread_s = step.spread_s if overlaps else 0.0
         summing = attempt.reduce(prepared, spread_s, step.uncoded)
         totals = await self._connectivity.during(summing, attempt.name, attempt.peers, spread_s)
-        self._connectivity.summed([list(each) for each in prepared.replies], self._clock.now() - began)
+        self._connectivity.record_summed([list(each) for each in prepared.replies], self._clock.now() - began)
         return totals
 
     async def _resume_after(

@@ -59,10 +59,10 @@ class ConnectivityCheck:
         """
         return await beside(work, self._keep_checking(name, members, spread))
 
-    def summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
+    def record_summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
         """Record the members of a committed step, by stage, and the seconds of its sums."""
         self._sums.observe(seconds)
-        self.evictor.summed(members)
+        self.evictor.record_summed(members)
 
     async def wait_after_resignation(self) -> None:
         """After giving up leadership, wait one lease, so that another trainer can lead."""
@@ -101,7 +101,7 @@ class ConnectivityCheck:
                 reporting = names & reports.keys()
                 held = {other for each in reporting for other in waits[each].difference(reports[each].unreachable)}
                 why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
-                self.evictor.history.failed(
+                self.evictor.history.record_failed(
                     {each, other} for each in names for other in names & unreached.get(each, set())
                 )
                 await self.evictor.evict(name.term, stage, peers, unreached, why)

@@ -110,7 +110,7 @@ class History:
     def __init__(self) -> None:
         self._records = dict[str, _Record]()
 
-    def failed(self, groups: Iterable[Iterable[str]]) -> None:
+    def record_failed(self, groups: Iterable[Iterable[str]]) -> None:
         """Record groups of members that failed with one another; a group of one failed by itself."""
         for group in map(frozenset, groups):
             for name in group:
@@ -118,7 +118,7 @@ class History:
                 record.partners |= group - {name}
                 record.good = 0
 
-    def summed(self, members: Sequence[Sequence[str]]) -> None:
+    def record_summed(self, members: Sequence[Sequence[str]]) -> None:
         """Record that these members, by stage, committed a step. A member alone at its stage summed with no other."""
         for name in (name for names in members if len(names) > 1 for name in names):
             if name in self._records:
@@ -143,7 +143,7 @@ class History:
         pause = lease_s * 2 ** min(times - 1, MAX_DOUBLINGS)
         return times, min(pause, max(MAX_S, lease_s))
 
-    def evicted(self, name: str, times: int) -> None:
+    def record_evicted(self, name: str, times: int) -> None:
         """Record an eviction that the directory has; `times`: in a row, with this one."""
         record = self._of(name)
         record.evictions, record.good = times, 0
@@ -242,7 +242,7 @@ class Evictor:
                 continue
             why = f"{MAX_FAILED} attempts failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further attempts
-                self.history.failed(each.members for each in failures)
+                self.history.record_failed(each.members for each in failures)
                 await self.evict(term, stage, peers, reports, why)
         return True
 
@@ -262,9 +262,9 @@ class Evictor:
             seconds = await self._evict_one(term, peer, stays[0])
             warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
 
-    def summed(self, members: Sequence[Sequence[str]]) -> None:
+    def record_summed(self, members: Sequence[Sequence[str]]) -> None:
         """Record the members of a committed step, by stage; forget old failures."""
-        self.history.summed(members)
+        self.history.record_summed(members)
         evictions = self._view.evictions
         for name in [name for names in members for name in names if name in evictions]:
             if not self.history.remembers(name):
@@ -284,7 +284,7 @@ class Evictor:
         put = {EVICTED + peer.name: Eviction(times).pack()}
         lease = await view.directory.grant(seconds, lasting=True)
         await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
-        self.history.evicted(peer.name, times)  # not before: a failed transaction evicts no peer
+        self.history.record_evicted(peer.name, times)  # not before: a failed transaction evicts no peer
         await view.wait_for(lambda: not view.is_here(peer))
         return seconds
 

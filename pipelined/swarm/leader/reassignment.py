@@ -160,10 +160,10 @@ class Rollback:
 
     def _due(self) -> SavedStage | None:
         """The step to which the swarm must roll back; None: it need not, or cannot."""
-        lost = self._view.head is None or any(self._lost(stage) for stage in range(self._stages))
+        lost = self._view.head is None or any(self._is_lost(stage) for stage in range(self._stages))
         return self._latest() if lost else None
 
-    def _lost(self, stage: int) -> bool:
+    def _is_lost(self, stage: int) -> bool:
         return not self._view.census.holding(stage) and bool(self._view.joining(stage))
 
     def _latest(self) -> SavedStage | None:

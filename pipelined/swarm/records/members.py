@@ -205,11 +205,11 @@ class Census:
         """Set the record of the peer of this name; None: the record was deleted."""
         before = self.peers.pop(name, None)
         if before is not None:
-            self._changed(before.stage)
+            self._on_changed(before.stage)
             del self._stages[before.stage][name]
             self._holders[before.stage] -= before.phase != Phase.JOINING
         if peer is not None:
-            self._changed(peer.stage)
+            self._on_changed(peer.stage)
             self.peers[name] = self._stages.setdefault(peer.stage, {})[name] = peer
             self._holders[peer.stage] += peer.phase != Phase.JOINING
         if before is not None and (peer is None or peer.incarnation != before.incarnation):
@@ -265,7 +265,7 @@ class Census:
             staying[at] -= 1
         return staying
 
-    def _changed(self, stage: int) -> None:
+    def _on_changed(self, stage: int) -> None:
         self._ordered.pop(stage, None)
         self._changes[stage] += 1
 

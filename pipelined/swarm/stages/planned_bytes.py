@@ -81,7 +81,7 @@ def stage_bytes(training: StageTraining, index: int) -> HeldBytes:
             state = {}
         seen = _Seen([*learned.values(), *fixed])
         with seen:
-            _passed(training, index, module, [*learned.values()])
+            _run_pass(training, index, module, [*learned.values()])
     state = state or _state_of_zeros(training, index, learned)
     numbers, exact = sum(parameter.numel() for parameter in learned.values()), bool(training.exact_sums)
     gradients = sum(parameter.nbytes for parameter in learned.values())
@@ -104,7 +104,7 @@ def _state_of_zeros(training: StageTraining, index: int, learned: Mapping[str, n
     return found
 
 
-def _passed(training: StageTraining, index: int, module: nn.Module, learned: list[nn.Parameter]) -> Any:
+def _run_pass(training: StageTraining, index: int, module: nn.Module, learned: list[nn.Parameter]) -> Any:
     """Pass a microbatch forward and backward; the result keeps its gradients."""
     x = _empty(training.inputs(index)).requires_grad_(index > 0)
     with torch.autocast("cpu", torch.bfloat16) if training.autocast else nullcontext():

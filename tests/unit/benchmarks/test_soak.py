@@ -35,7 +35,7 @@ def test_a_level_that_rose_by_more_than_chance_allows_is_named(later, grown):
 def test_an_unexpected_message_a_task_and_a_descriptor_are_seen():
     async def story():
         mailbox, before = Mailbox(2), look()
-        mailbox.arrived(1, ("unasked",), b"1")
+        mailbox.put(1, ("unasked",), b"1")
         waiting = asyncio.create_task(asyncio.Event().wait())
         descriptor = os.open("/dev/null", os.O_RDONLY)
         await asyncio.sleep(0)

@@ -28,14 +28,14 @@ async def turns(count=3):
 
 
 async def test_an_arrival_waits_for_its_receive_and_the_other_way_round(box):
-    box.arrived(1, ("k",), "early")
+    box.put(1, ("k",), "early")
     assert (await box.take(1, ("k",))).item == "early"
     take = asyncio.ensure_future(box.take(1, ("k",)))
     await turns()
-    box.arrived(2, ("k",), "from another")
-    box.arrived(1, ("other",), "another key")
+    box.put(2, ("k",), "from another")
+    box.put(1, ("other",), "another key")
     assert not take.done()
-    box.arrived(1, ("k",), "late")
+    box.put(1, ("k",), "late")
     arrival = await take
     assert (arrival.peer, arrival.key, arrival.item) == (1, ("k",), "late")
 
@@ -43,15 +43,15 @@ async def test_an_arrival_waits_for_its_receive_and_the_other_way_round(box):
 @pytest.mark.parametrize("peer", [1, None])
 async def test_take_nowait_returns_an_arrival_or_none(box, peer):
     assert box.take_nowait(peer, ("k",)) is None
-    box.arrived(1, ("other",), "another key")
-    box.arrived(1, ("k",), "first")
-    box.arrived(1, ("k",), "second")
+    box.put(1, ("other",), "another key")
+    box.put(1, ("k",), "first")
+    box.put(1, ("k",), "second")
     assert [box.take_nowait(peer, ("k",)).item for _ in range(2)] == ["first", "second"]
     assert box.take_nowait(peer, ("k",)) is None and box.take_nowait(2, ("other",)) is None
 
 
 async def test_after_a_failure_nothing_is_taken_without_waiting(box):
-    box.arrived(1, ("k",), "here")
+    box.put(1, ("k",), "here")
     box.fail_all(Closed("over"))
     assert box.take_nowait(1, ("k",)) is None and not box.probe(1, ("k",))
     with pytest.raises(Closed, match="over"):
@@ -62,15 +62,15 @@ async def test_receives_from_anyone_and_from_a_peer_are_served_in_the_order_they
     takes = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (None, 1, None, 1)]
     await turns()
     for item in range(4):
-        box.arrived(1, ("k",), item)
+        box.put(1, ("k",), item)
     assert [(await take).item for take in takes] == [0, 1, 2, 3]
 
 
 async def test_from_anyone_the_peers_take_turns(box):
     for item in range(3):
-        box.arrived(0, ("k",), item)
-    box.arrived(1, ("k",), 10)
-    box.arrived(2, ("k",), 20)
+        box.put(0, ("k",), item)
+    box.put(1, ("k",), 10)
+    box.put(2, ("k",), 20)
     assert [(await box.take(None, ("k",))).item for _ in range(5)] == [0, 10, 20, 1, 2]
 
 
@@ -78,7 +78,7 @@ async def test_a_cancelled_receive_that_was_already_matched_brings_its_arrival_b
     takes = [asyncio.ensure_future(box.take(1, ("k",))) for _ in range(2)]
     await turns()
     for item in range(4):
-        box.arrived(1, ("k",), item)
+        box.put(1, ("k",), item)
     for take in takes:
         take.cancel()
     await turns()
@@ -88,7 +88,7 @@ async def test_a_cancelled_receive_that_was_already_matched_brings_its_arrival_b
 async def test_what_a_cancelled_receive_gives_back_goes_to_the_next_that_waits(box):
     first, second = (asyncio.ensure_future(box.take(1, ("k",))) for _ in range(2))
     await turns()
-    box.arrived(1, ("k",), "only")
+    box.put(1, ("k",), "only")
     first.cancel()
     assert (await second).item == "only"
     assert first.cancelled()
@@ -105,12 +105,12 @@ async def test_accept_runs_at_the_match_and_its_refusal_leaves_the_item(box):
     unfit = asyncio.ensure_future(box.take(1, ("k",), refuse))
     fit = asyncio.ensure_future(box.take(1, ("k",), SimpleNamespace(accept=accepted.append)))
     await turns()
-    box.arrived(1, ("k",), "item")
+    box.put(1, ("k",), "item")
     assert accepted == ["item"]
     with pytest.raises(ValueError, match="item does not fit"):
         await unfit
     assert (await fit).item == "item"
-    box.arrived(1, ("k",), "next")
+    box.put(1, ("k",), "next")
     with pytest.raises(ValueError, match="next does not fit"):
         await box.take(1, ("k",), refuse)
     assert (await box.take(1, ("k",))).item == "next"
@@ -120,7 +120,7 @@ async def test_a_lost_peer_fails_its_receives_once_nothing_is_left(box):
     waiting = asyncio.ensure_future(box.take(1, ("k",)))
     others = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (0, None)]
     await turns()
-    box.arrived(1, ("left",), "left")
+    box.put(1, ("left",), "left")
     box.fail_peer(1, PeerLost(1, "gone"))
     with pytest.raises(PeerLost, match="rank 1"):
         await waiting
@@ -137,7 +137,7 @@ async def test_a_lost_peer_fails_its_receives_once_nothing_is_left(box):
 async def test_after_fail_all_everything_fails_with_the_first_error(box):
     takes = [asyncio.ensure_future(box.take(peer, ("k",))) for peer in (0, None)]
     await turns()
-    box.arrived(2, ("left",), "left")
+    box.put(2, ("left",), "left")
     box.fail_all(Closed("first"))
     box.fail_all(Closed("second"))
     for take in [*takes, box.take(2, ("left",))]:
@@ -148,7 +148,7 @@ async def test_after_fail_all_everything_fails_with_the_first_error(box):
 async def test_dropped_arrivals_are_forgotten(box):
     for peer in (1, 2):
         for key in (("a",), ("b",)):
-            box.arrived(peer, key, (peer, key))
+            box.put(peer, key, (peer, key))
     assert sorted(arrival.item for arrival in box.drop(1)) == [(1, ("a",)), (1, ("b",))]
     assert box.drop(1) == []
     assert (await box.take(None, ("a",))).peer == 2
@@ -166,7 +166,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule(peer=PEERS, key=KEYS)
     def arrive(self, peer, key):
-        self._in_loop(lambda: self.box.arrived(peer, key, self.sent[peer, key]))
+        self._in_loop(lambda: self.box.put(peer, key, self.sent[peer, key]))
         self.sent[peer, key] += 1
 
     @rule(peer=st.none() | PEERS, key=KEYS)
@@ -184,7 +184,7 @@ class MailboxMachine(RuleBasedStateMachine):
         victims = data.draw(st.lists(st.sampled_from(waiting), unique=True)) if waiting else []
 
         def both():
-            self.box.arrived(peer, key, self.sent[peer, key])
+            self.box.put(peer, key, self.sent[peer, key])
             for task in victims:
                 task.cancel()
 

@@ -47,9 +47,9 @@ def test_a_url_is_parsed_once_and_taken_part_by_part():
     assert (url.scheme, url.host, url.port, url.links.delay) == ("tcp", "host", 29500, pytest.approx(0.05))
     assert url.seconds("wait", 1.0) == 60.0
     with pytest.raises(ValueError, match=r"unknown option in the tcp:// URL \(got: unix; known: wait, delay"):
-        url.done(host=True)
+        url.check_all_taken(host=True)
     assert not url.switch("unix") and url.option("listen") is None
-    url.done(host=True)
+    url.check_all_taken(host=True)
     assert read_url("tcp://host:29500?wait=60").links is None
 
 

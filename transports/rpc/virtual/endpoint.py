@@ -103,7 +103,7 @@ class VirtualConnection:
 
     def connect(self) -> None:
         """Request the connection; frames sent meanwhile follow this request."""
-        self.emit(PREAMBLE_BYTES, self._connect_arrived)
+        self.emit(PREAMBLE_BYTES, self._on_connect)
 
     def deliver(self, head: bytes, bodies: list[bytearray]) -> None:
         """Receive a frame that has arrived here."""
@@ -169,7 +169,7 @@ class VirtualConnection:
             self.channel.end(Unreachable(self.address, reason, sent))
             self.endpoint.connections.remove(self)
 
-    def _connect_arrived(self) -> None:
+    def _on_connect(self) -> None:
         """Runs when the connection request arrives at the other side."""
         if self._was_reset:
             return
@@ -179,9 +179,9 @@ class VirtualConnection:
             back.send(PREAMBLE_BYTES, partial(self.end, "no endpoint listens there", sent=False))
             return
         self.other = endpoint.accept(self)
-        self.other.emit(PREAMBLE_BYTES, partial(self._accepted, endpoint.party))
+        self.other.emit(PREAMBLE_BYTES, partial(self._on_accepted, endpoint.party))
 
-    def _accepted(self, peer: Party) -> None:
+    def _on_accepted(self, peer: Party) -> None:
         if not self.ended:
             self.endpoint.connections.identify(self, peer)
 

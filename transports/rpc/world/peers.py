@@ -135,16 +135,16 @@ class WorldPeers:
         self._check_taken(member)
         rank = self.holders.ranks[member]
         if rank == self.rank:
-            self.from_twin.arrived(rank, header.key, (header, blocks))
+            self.from_twin.put(rank, header.key, (header, blocks))
         elif self.holders.is_first(member, "message", header.key):
-            self.inboxes.messages.arrived(rank, header.key, (header, blocks))
+            self.inboxes.messages.put(rank, header.key, (header, blocks))
 
     def on_buffer(self, party: Party, note: BufferNote, blocks: Blocks) -> None:
         """A buffer has arrived. Raises Rejected: as `on_message`."""
         member = self.holders.member_of(party)
         self._check_taken(member)
         if self.holders.is_first(member, "buffer", (note.channel,)):
-            self.inboxes.buffers.arrived(self.holders.ranks[member], (note.channel,), blocks[0])
+            self.inboxes.buffers.put(self.holders.ranks[member], (note.channel,), blocks[0])
 
     def on_end(self, party: Party, note: EndNote) -> None:
         """A party leaves the world. Raises Rejected: it is not a member, or names no rank."""
@@ -245,7 +245,7 @@ class WorldPeers:
         try:
             await self._send_in_turn(member, note, blocks)
         except (Rejected, WireError) as error:
-            raise self._lost(member, error) from error
+            raise self._lose_unless_ended(member, error) from error
 
     async def _request(self, member: int, note: WorldNote, blocks: Blocks = ()) -> None:
         """Send a request to a member and await its reply.
@@ -257,7 +257,7 @@ class WorldPeers:
         try:
             await self._deliver(member, note, blocks)
         except Unreachable as error:
-            raise self._lost(member, error) from error
+            raise self._lose_unless_ended(member, error) from error
         except Rejected as error:
             if error.reason == "busy":
                 raise
@@ -265,7 +265,7 @@ class WorldPeers:
                 raise WireError(f"rank {self.holders.ranks[member]} did not take the message: {error}") from error
             if error.reason == "aborted":
                 self.end(PeerAborted(*culprit(error, self.holders.ranks[member])))
-            raise self._lost(member, error) from error
+            raise self._lose_unless_ended(member, error) from error
 
     async def _deliver(self, member: int, note: WorldNote, blocks: Blocks) -> None:
         """Send a request; connect again while the process there listens and does not reply, as one without a core."""
@@ -282,7 +282,7 @@ class WorldPeers:
                     rank = self.holders.ranks[member]
                     _logger.warning("waits for rank %d: %s (world: %s)", rank, error, self.name)
 
-    def _lost(self, member: int, error: TransportError) -> TransportError:
+    def _lose_unless_ended(self, member: int, error: TransportError) -> TransportError:
         """Lose a member, unless this rank has ended. Returns the error for its operations."""
         if self._state.end is None:
             self._lose(member, str(error))

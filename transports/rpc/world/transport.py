@@ -33,7 +33,7 @@ class RpcTransport(Transport):
         blocks = tuple(Block.of(array) for array in arrays)
         packed = pack_header(key, blocks, note)
         if peer == self.rank:
-            self._messages.arrived(peer, key, (unpack_header(packed), copied(blocks)))
+            self._messages.put(peer, key, (unpack_header(packed), copied(blocks)))
         else:
             await self._peers.send(peer, MessageNote(self._peers.name, packed), blocks)
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
@@ -61,7 +61,7 @@ class RpcTransport(Transport):
         self._state.check(peer, channel)
         block = Block.bare(buffer)
         if peer == self.rank:
-            self._buffers.arrived(peer, (channel,), copied([block])[0])
+            self._buffers.put(peer, (channel,), copied([block])[0])
         else:
             await self._peers.send(peer, BufferNote(self._peers.name, channel), (block,))
         self.traffic.count_sent(peer, block.nbytes, uncounted)

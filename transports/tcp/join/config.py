@@ -60,7 +60,7 @@ class TcpConfig:
             AuthenticationError: the key cannot be read.
         """
         wait, unix = url.seconds("wait", WAIT), url.switch("unix")
-        url.done(host=True)
+        url.check_all_taken(host=True)
         if url.port == 0:
             raise ValueError(f"the ranks cannot meet at port 0 in {url.text!r}; write a port from 1 to 65535")
         world_size = required_int(environ, "WORLD_SIZE", minimum=1)

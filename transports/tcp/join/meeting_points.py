@@ -136,12 +136,12 @@ class AgentStore(MeetingPoint):
 
     async def _call_store(self, operation: Callable[[Any], Any]) -> Any:
         try:
-            return await asyncio.to_thread(lambda: operation(self._connected()))
+            return await asyncio.to_thread(lambda: operation(self._open_store()))
         except RuntimeError as error:
             at = f"{self._config.host}:{self._config.port}"
             raise RendezvousError(f"torchrun's store at {at} does not answer ({error}); start the job again") from error
 
-    def _connected(self) -> Any:
+    def _open_store(self) -> Any:
         if self._store is None:
             from torch.distributed import TCPStore
 
@@ -194,7 +194,7 @@ class NodeFile(MeetingPoint):
         Raises:
             RendezvousError: another user could have written or read the file, or its content is malformed.
         """
-        return self._found()
+        return self._read_file()
 
     def close(self) -> None:
         """Remove the file after the rendezvous, unless another rank 0 has replaced it."""
@@ -206,7 +206,7 @@ class NodeFile(MeetingPoint):
         os.close(self._locked)
         self._locked = None
 
-    def _found(self) -> list[SocketAddress]:
+    def _read_file(self) -> list[SocketAddress]:
         try:
             found = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:

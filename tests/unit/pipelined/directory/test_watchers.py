@@ -50,7 +50,7 @@ async def test_only_those_are_woken_that_a_change_concerns():
         every, stage, several = (Watching(watchers, tasks, each) for each in ("", "stage/1/", ("head", "stage/2/")))
         await turns()
         for revision, key in enumerate(["stage/1/a", "stage/10/a", "head", "stage/2/b"], 1):
-            watchers.changed(changed(key, revision))
+            watchers.mark_changed(changed(key, revision))
             await VirtualClock().sleep(1.0)
         assert (len(every.woken), len(stage.woken), len(several.woken)) == (4, 1, 2)
         for each in (every, stage, several):
@@ -61,11 +61,11 @@ async def test_one_change_wakes_at_once_and_simultaneous_ones_together():
     async with watching() as (watchers, tasks):
         crowd = [Watching(watchers, tasks, "") for _ in range(100)]
         await turns()
-        watchers.changed(changed("first", 1))
+        watchers.mark_changed(changed("first", 1))
         await turns()
         assert crowd[0].woken == [0.0], "it waited for others"
         for revision in range(2, 22):
-            watchers.changed(changed("later", revision))
+            watchers.mark_changed(changed("later", revision))
             await VirtualClock().sleep(10 * ANSWER_S)
         await VirtualClock().sleep(1.0)
         assert len(crowd[0].woken) == 3, "as long as the answers to 100 take, changes are joined"
@@ -77,7 +77,7 @@ async def test_an_empty_group_is_forgotten():
     async with watching() as (watchers, _):
         with watchers.waiting(("a/", "b")):
             pass
-        watchers.changed(changed("a/1", 1))
+        watchers.mark_changed(changed("a/1", 1))
         assert not watchers._groups and not watchers._by_prefix and not watchers._marked
 
 

@@ -125,7 +125,7 @@ def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
     def arrive(number):
         header = unpack_header(pack_header((number, *key[1:]), blocks, NOTES[note]))
         incoming = IncomingMessage(header, SENDER, 10**6, number)
-        mailbox.arrived(0, header.key, incoming)
+        mailbox.put(0, header.key, incoming)
         if incoming.remaining:
             incoming.buffer()
 
@@ -137,7 +137,7 @@ def test_no_buffer_takes_more_memory_than_it_counts():
     buffers = Mailbox(2)
 
     def arrive(channel):
-        buffers.arrived(0, (channel,), IncomingBuffer(0, SENDER, 10**6, channel))
+        buffers.put(0, (channel,), IncomingBuffer(0, SENDER, 10**6, channel))
 
     assert kept(arrive, 100) <= FRAME_BYTES
 

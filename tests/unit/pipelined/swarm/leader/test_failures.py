@@ -9,7 +9,7 @@ from pipelined.swarm.leader.evictions import FORGIVEN_STEPS, History
 def evict(past, name, known=0, lease_s=1.0):
     """Count an eviction that succeeded; returns how many in a row that makes, and the pause."""
     times, pause = past.next_eviction(name, known, lease_s)
-    past.evicted(name, times)
+    past.record_evicted(name, times)
     return times, pause
 
 
@@ -31,29 +31,29 @@ def test_another_leader_goes_on_from_what_the_directory_has():
 
 def test_each_partner_counts_once_and_a_member_that_failed_by_itself_has_none():
     past = History()
-    past.failed([{"a", "b"}, {"a", "b"}, {"a", "c"}, {"d"}])
+    past.record_failed([{"a", "b"}, {"a", "b"}, {"a", "c"}, {"d"}])
     assert past.partners == {"a": 2, "b": 1, "c": 1, "d": 0}
 
 
 @pytest.mark.parametrize("again", ["failed", "evict"])
 def test_a_member_is_forgiven_after_so_many_steps_with_others_and_none_since_its_last_failure(again):
     past = History()
-    past.failed([{"a", "b"}])
+    past.record_failed([{"a", "b"}])
     for _ in range(FORGIVEN_STEPS - 1):
-        past.summed([["a", "b"], ["c"]])
-    past.failed([{"a", "c"}]) if again == "failed" else evict(past, "a")
-    past.summed([["a", "b"], ["c"]])
+        past.record_summed([["a", "b"], ["c"]])
+    past.record_failed([{"a", "c"}]) if again == "failed" else evict(past, "a")
+    past.record_summed([["a", "b"], ["c"]])
     assert past.remembers("a") and not past.remembers("b")
     for _ in range(FORGIVEN_STEPS - 1):
-        past.summed([["a", "b"], ["c"]])
+        past.record_summed([["a", "b"], ["c"]])
     assert not past.remembers("a") and evict(past, "a") == (1, 1.0)
 
 
 def test_steps_that_a_member_takes_alone_forgive_nothing():
     past = History()
-    past.failed([{"a", "b"}])
+    past.record_failed([{"a", "b"}])
     for _ in range(2 * FORGIVEN_STEPS):
-        past.summed([["a"], ["b"]])
+        past.record_summed([["a"], ["b"]])
     assert past.partners == {"a": 1, "b": 1}
 
 
