@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from transports.errors import PeerLost, TransportError
 
 CHANNELS = 16384
+ABORT_CHARACTERS = 4096
+"""Characters of the reason of an abort that are sent."""
 
 
 @dataclass(slots=True)

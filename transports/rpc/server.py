@@ -20,7 +20,7 @@ from transports.stream.incoming import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
 
-MAX_IN_FLIGHT = 1 << 30
+MAX_BYTES_IN_FLIGHT = 1 << 30  # of one connection's messages in the memory of this endpoint
 NAMED_TOPICS = 16
 NAME_CHARACTERS = 64
 
@@ -48,7 +48,7 @@ class Handlers:
         failed, rejected_requests: as for `Endpoint`.
     """
 
-    def __init__(self, max_in_flight: int = MAX_IN_FLIGHT):
+    def __init__(self, max_in_flight: int = MAX_BYTES_IN_FLIGHT):
         self.max_in_flight = max_in_flight
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.rejected_requests: Counter[str] = Counter()

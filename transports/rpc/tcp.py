@@ -24,7 +24,7 @@ from transports.rpc.identity import (
     parse_address,
     rejection_label,
 )
-from transports.rpc.server import MAX_IN_FLIGHT
+from transports.rpc.server import MAX_BYTES_IN_FLIGHT
 from transports.rpc.slow_links import SharedLine
 from transports.rpc.tcp_connection import Connection
 from transports.stream.acceptor import Acceptor, AcceptorOwner
@@ -58,7 +58,7 @@ async def open_at(
     host_port: SocketAddress,
     key: bytes = b"",
     profile: LinkProfile | None = None,
-    max_in_flight: int = MAX_IN_FLIGHT,
+    max_in_flight: int = MAX_BYTES_IN_FLIGHT,
     bind_address: SocketAddress | None = None,
 ) -> "TcpEndpoint":
     """Listen at the host and port at which others reach this party.

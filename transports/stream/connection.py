@@ -25,7 +25,7 @@ from transports.stream.sockets import ACK_TIMEOUT_S, seconds_unacknowledged, sys
 from transports.stream.writer import LONG_BYTES, FrameQueue, Outgoing
 
 DISCARD_BYTES = 64 << 10
-SHORT_BYTES = 64 << 10
+UNQUEUED_BYTES = 64 << 10  # the longest frame that is written at once, without the queue
 STEP_BYTES = 64 << 10  # bytes that a peer must take within the time-out while this end closes
 CHECKS = 12  # checks of a connection within the time-out
 MAX_BYTES_PER_CALLBACK = 2 << 20  # bytes read from or written to one peer before the other peers' turn
@@ -87,7 +87,7 @@ class FrameConnection:
         Returns: None if nothing is left; else the frame. The caller awaits its `written` before it reuses the memory.
         """
         waiting, nbytes = bool(self._queue), sum(map(len, views))
-        count = 0 if waiting or nbytes > SHORT_BYTES else self._write_short(views)
+        count = 0 if waiting or nbytes > UNQUEUED_BYTES else self._write_short(views)
         if nbytes and count == nbytes:
             return None
         frame = self._queue.push(views)

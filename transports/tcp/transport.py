@@ -16,6 +16,7 @@ from transports.base import Message, Transport
 from transports.errors import Closed, SizeMismatch
 from transports.mailbox import Arrival, Mailbox
 from transports.shm.cores import own_cores
+from transports.state import ABORT_CHARACTERS
 from transports.stream.connection import Ending
 from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage, ReceiveMemory, WrongSize
 from transports.stream.reader import copy_into_body
@@ -31,7 +32,6 @@ from transports.wire.arrays import Block, copied, destinations, flat_bytes, writ
 from transports.wire.frames import Key, encode, pack_header, unpack_header
 
 Item = TypeVar("Item", bound=IncomingBody[Any])
-REASON_CHARACTERS = 4096
 PREFIX_BYTES = 64 << 10
 """If a buffer of an unexpected size has at most this many bytes, the error includes its beginning."""
 BUSY_LOOP_S = 200e-6
@@ -166,7 +166,7 @@ class TcpTransport(Transport):
         self._busy_poll.set_computing(busy)
 
     async def abort(self, reason: str) -> None:
-        last = encode(TcpKind.ABORT, note=reason[:REASON_CHARACTERS])
+        last = encode(TcpKind.ABORT, note=reason[:ABORT_CHARACTERS])
         self._peers.end(Ending.ABORT, Closed(f"rank {self.rank} aborted: {reason}"), last)
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_S):

@@ -41,7 +41,7 @@ from collectives.arrays import Vector, pieces, segment
 from collectives.group import Group
 from collectives.reduction import Reduction
 
-SHORT_BYTES = 1 << 20
+ONE_BARRIER_BYTES = 1 << 20
 """Bytes of other ranks' arrays up to which a rank reduces them all itself: this costs less than a second barrier."""
 SLOW_ITEMSIZE = 2
 """Bytes of an element up to which its reduction takes longer than its copies, so that two ranks divide the work."""
@@ -67,7 +67,7 @@ class SharedAllReduce(SharedMemoryAlgorithm, AllReduceAlgorithm):
             return reduction.finish(vector.elements, group.size)
         if arrays := in_place(group, vector):
             await _in_place(buffer, arrays, reduction)
-        elif length <= max_elements and (peers == 1 or vector.nbytes * peers <= SHORT_BYTES):
+        elif length <= max_elements and (peers == 1 or vector.nbytes * peers <= ONE_BARRIER_BYTES):
             await _each_reduces(buffer, [vector], reduction)
         elif peers == 1 and vector.itemsize > SLOW_ITEMSIZE:
             await _each_reduces(buffer, _chunks(vector, min(max_elements, cached_elements(vector))), reduction)

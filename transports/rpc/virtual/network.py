@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
-from transports.rpc.server import MAX_IN_FLIGHT
+from transports.rpc.server import MAX_BYTES_IN_FLIGHT
 from transports.rpc.virtual.endpoint import SCHEME, FrameEvent, VirtualEndpoint
 from transports.rpc.virtual.process import Process
 from transports.urls import ParsedUrl
@@ -56,7 +56,7 @@ class VirtualNetwork:
         delay: float = 1e-3,
         jitter: float = 0.0,
         rate: float = math.inf,
-        max_in_flight: int = MAX_IN_FLIGHT,
+        max_in_flight: int = MAX_BYTES_IN_FLIGHT,
         scale: float = 1.0,
     ):
         self._profile, self.max_in_flight, self.scale = (

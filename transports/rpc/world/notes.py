@@ -17,11 +17,9 @@ from typing import Any, ClassVar
 
 from transports.errors import PeerAborted, PeerLost, WireError
 from transports.rpc.base import Rejected, Request
-from transports.state import CHANNELS
+from transports.state import ABORT_CHARACTERS, CHANNELS
 from transports.wire.arrays import ArrayType, Block
 from transports.wire.frames import Header, unpack_header
-
-REASON_CHARACTERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +115,13 @@ class EndNote(WorldNote):
     @classmethod
     def of(cls, world: str, error: PeerAborted | PeerLost) -> "EndNote":
         """The note for the error that its receivers are to raise."""
-        return cls(world, error.rank, error.reason[:REASON_CHARACTERS], isinstance(error, PeerAborted))
+        return cls(world, error.rank, error.reason[:ABORT_CHARACTERS], isinstance(error, PeerAborted))
 
     @classmethod
     def parse(cls, request: Request) -> "EndNote":
         """Raises Rejected: malformed."""
         world, rank, reason, failed = _fields(request, str, int, str, bool)
-        return cls(world, rank, reason[:REASON_CHARACTERS], failed)
+        return cls(world, rank, reason[:ABORT_CHARACTERS], failed)
 
 
 def culprit(error: Rejected, sender: int) -> tuple[int, str]:

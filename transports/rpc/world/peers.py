@@ -27,8 +27,9 @@ from transports.inboxes import Inboxes
 from transports.mailbox import Mailbox
 from transports.rpc.base import Endpoint, Party, Rejected, Unreachable
 from transports.rpc.world.holders import Holders
-from transports.rpc.world.notes import REASON_CHARACTERS, BufferNote, EndNote, MessageNote, OpenNote, WorldNote, culprit
+from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote, culprit
 from transports.rpc.world.unanswered import Unanswered
+from transports.state import ABORT_CHARACTERS
 from transports.wire.arrays import Block, copied
 from transports.wire.frames import Header
 
@@ -36,7 +37,7 @@ CLOSED = "it closed"
 """Why a rank is lost that has left after its program's end."""
 GOODBYE_S = 1.0
 """Seconds that a leaving rank waits until the others have received its goodbye."""
-MAX_IN_FLIGHT = 1024
+MAX_SENDS_AT_ONCE = 1024
 """Messages and buffers that one rank sends to one other at once; further sends wait for their turn."""
 Blocks = tuple[Block, ...]
 
@@ -69,7 +70,7 @@ class WorldPeers:
         self.inboxes = Inboxes[tuple[Header, Blocks], Block](self.world_size)
         self.from_twin = Mailbox[tuple[Header, Blocks]](2)
         self._state = self.inboxes.state
-        self._turns = [asyncio.Semaphore(MAX_IN_FLIGHT) for _ in self._addresses]
+        self._turns = [asyncio.Semaphore(MAX_SENDS_AT_ONCE) for _ in self._addresses]
         self._unanswered = Unanswered()
         self._silent = set[int]()
         self._has_left = False
@@ -152,11 +153,10 @@ class WorldPeers:
         if not 0 <= note.rank < self.world_size:
             raise Rejected("malformed", why="no such rank", rank=note.rank, size=self.world_size)
         if note.failed:
-            self.end(PeerAborted(note.rank, note.reason))
-        else:
-            if note.reason == CLOSED:
-                self.holders.closed.add(member)
-            self._lose(member, note.reason)
+            return self.end(PeerAborted(note.rank, note.reason))
+        if note.reason == CLOSED:
+            self.holders.closed.add(member)
+        self._lose(member, note.reason)
 
     def on_lost(self, party: Party) -> None:
         """The last connection with a party broke."""
@@ -297,4 +297,4 @@ class WorldPeers:
     def _check_open(self) -> None:
         """Raises Rejected: some rank has aborted."""
         if isinstance(end := self._state.end, PeerAborted):
-            raise Rejected("aborted", rank=end.rank, why=end.reason[:REASON_CHARACTERS])
+            raise Rejected("aborted", rank=end.rank, why=end.reason[:ABORT_CHARACTERS])

@@ -15,7 +15,7 @@ from transports.aio.nursery import resolve
 from transports.rpc.base import Endpoint, Party, Rejected, Request, Response
 from transports.rpc.world.holders import Holders
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote
-from transports.rpc.world.peers import MAX_IN_FLIGHT, WorldOwner, WorldPeers
+from transports.rpc.world.peers import MAX_SENDS_AT_ONCE, WorldOwner, WorldPeers
 from transports.rpc.world.transport import RpcTransport
 
 MAX_WORLDS = 64
@@ -35,8 +35,8 @@ class Worlds(WorldOwner):
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._gone = set[str]()
         endpoint.handle(OpenNote.topic, self._on_open)
-        endpoint.handle(MessageNote.topic, self._on_message, max_bytes, MAX_IN_FLIGHT * MAX_WORLDS)
-        endpoint.handle(BufferNote.topic, self._on_buffer, max_bytes, MAX_IN_FLIGHT * MAX_WORLDS)
+        endpoint.handle(MessageNote.topic, self._on_message, max_bytes, MAX_SENDS_AT_ONCE * MAX_WORLDS)
+        endpoint.handle(BufferNote.topic, self._on_buffer, max_bytes, MAX_SENDS_AT_ONCE * MAX_WORLDS)
         endpoint.handle(EndNote.topic, self._on_end)
         endpoint.on_lost(self._on_lost)
 

@@ -14,8 +14,8 @@ from transports.errors import AuthenticationError, RendezvousError, TransportErr
 from transports.stream.sockets import read_exactly
 
 LENGTH = Struct("!I")
-SHORT = 1 << 12
-REASON_CHARACTERS = 900
+SHORT = 1 << 12  # bytes of a control message, unless its reader allows more
+REFUSAL_CHARACTERS = 900  # of the reason in a refusal, which must fit into `SHORT`
 REFUSED = "refused"
 ERRORS: dict[str, type[TransportError]] = {kind.__name__: kind for kind in (AuthenticationError, RendezvousError)}
 
@@ -63,7 +63,7 @@ async def refuse(sock: socket.socket, error: TransportError) -> None:
     """Send a peer the reason why the rendezvous failed; best effort."""
     kind = next((name for name, kind in ERRORS.items() if isinstance(error, kind)), "RendezvousError")
     try:
-        await send_control(sock, REFUSED, [kind, str(error)[:REASON_CHARACTERS]])
+        await send_control(sock, REFUSED, [kind, str(error)[:REFUSAL_CHARACTERS]])
     except OSError:
         pass  # the peer is gone already
 
