@@ -56,34 +56,32 @@ class CallSequence(CallOwner):
         return Call(self, self._rank, signature)
 
     async def enter(self, call: Call) -> Call:
-        if not self._lock.acquire_nowait():
-            await self._lock.acquire()
-        self._begin(call)
-        self.resume(call)
+        if call is not self._current:  # else it was begun in a thread
+            if not self._lock.acquire_nowait():
+                await self._lock.acquire()
+            self._begin(call)
+        call.task = this_task()
+        self.wait_check.begin(call)
         return call
 
-    def enter_in_thread(self, call: Call) -> bool:
-        """Begin a call outside the loop's thread, which is to wait only for a moment; False: another one runs.
+    def begin_in_thread(self, signature: Signature) -> Call | None:
+        """Begin a call in another thread than the loop's, which may wait only for a moment; None: another one runs.
 
-        It is ended by `leave_in_thread`, or by `resume` and `leave` on the loop. No other call of the group may begin
-        at the same time.
+        `end_in_thread` ends it; or the loop enters it, to wait for longer. No other call of the group may begin at the
+        same time.
         """
         if not self._lock.acquire_nowait():
-            return False
+            return None
+        call = self.call(signature)
         self._begin(call)
-        return True
+        return call
 
     def _begin(self, call: Call) -> None:
         self._number += 1
         call.number, self._current = self._number, call
 
-    def resume(self, call: Call) -> None:
-        """Let this task wait in a call, and check how long."""
-        call.task = this_task()
-        self.wait_check.begin(call)
-
-    def leave_in_thread(self, error: BaseException | None) -> None:
-        """End the running call, in which no task has waited."""
+    def end_in_thread(self, error: BaseException | None) -> None:
+        """End the running call, which no task has entered; an error breaks the group."""
         self._current = None
         self._lock.release(error)
 

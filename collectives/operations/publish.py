@@ -11,6 +11,7 @@ import numpy as np
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.algorithms.parts.windows import BYTES, open_buffer, opened_buffer
 from collectives.group import Group
+from collectives.group.call import Call
 from collectives.group.signature import Signature
 from transports import wire_name
 
@@ -63,17 +64,17 @@ def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> 
     if buffer is None or not buffer.memory.is_threadsafe:
         return None
     places = _places(group, buffer, array, shapes)
-    if not places.fit or buffer.is_read_again or not group.calls.enter_in_thread(group.call(places.signature)):
+    if not places.fit or buffer.is_read_again or (call := group.calls.begin_in_thread(places.signature)) is None:
         return None
-    publication = Publication(group, buffer, places)
+    publication = Publication(group, call, buffer, places)
     try:
         places.copy_in(group.rank, array)
         if not buffer.arrive():
             return publication
     except BaseException as error:
-        group.calls.leave_in_thread(error)
+        group.calls.end_in_thread(error)
         raise
-    group.calls.leave_in_thread(None)
+    group.calls.end_in_thread(None)
     publication.arrays = places.views(1)
     return publication
 
@@ -85,26 +86,19 @@ class Publication:
         arrays: as `publish` returns them, if all ranks have arrived; else None, and the loop awaits `finish`.
     """
 
-    def __init__(self, group: Group, buffer: DoubleBuffer, places: "_Places"):
+    def __init__(self, group: Group, call: Call, buffer: DoubleBuffer, places: "_Places"):
         self.arrays: Sequence[Any] | None = None
-        self._calls, self._buffer, self._places = group.calls, buffer, places
+        self._calls, self._call, self._buffer, self._places = group.calls, call, buffer, places
 
     async def finish(self) -> Sequence[Any]:
         """Wait for the others. Returns: as `publish`. Raises: as `publish`."""
-        self._calls.resume(self._calls.running)
-        error: BaseException | None = None
-        try:
+        async with self._call:
             await self._buffer.wait_for_missing()
-        except BaseException as found:
-            error = found
-            raise
-        finally:
-            await self._calls.leave(error)
         return self._places.views(1)
 
     def abandon(self, error: BaseException) -> None:
         """End the call half done, instead of `finish`: the group is broken."""
-        self._calls.leave_in_thread(error)
+        self._calls.end_in_thread(error)
 
 
 def _check(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> None:
