@@ -13,9 +13,10 @@ The connection on which a rank was admitted stays its connection with rank 0. If
 """
 
 import asyncio
+import random
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,7 +41,7 @@ from transports.tcp.join.coordinator import Coordinator, parse_listen_address
 from transports.tcp.join.identity import RankHello, RankIdentity, digest
 from transports.tcp.join.meeting_points import MeetingPoint, check_key_required
 
-RETRY_S = 0.05
+RETRY_S, MAX_RETRY_S = 0.05, 8.0
 TABLE_BYTES = 1 << 12
 ENTRY_BYTES = 1 << 7
 
@@ -108,7 +109,7 @@ async def connect_to_rank_0(
     config: TcpConfig, point: MeetingPoint, me: RankIdentity
 ) -> tuple[socket.socket, RankHello]:
     """Connect to rank 0 at the meeting point; retry until rank 0 admits this rank or `config.wait` is over."""
-    seen = "nothing was published there"
+    seen, pauses = "nothing was published there", pauses_after_drops()
 
     async def attempt(address: SocketAddress) -> tuple[socket.socket, RankHello] | None:
         nonlocal seen
@@ -116,9 +117,14 @@ async def connect_to_rank_0(
         try:
             sock = await connect_to(address)
             seen = f"what listens at {at} does not reply: rank 0 is busy, or the port belongs to another program"
+        except OSError as error:
+            seen = f"{at}: {system_text(error)}"
+            return None
+        try:
             return sock, await greet(sock, address, with_key(me, point), 0, silence_allowed(config.wait))
         except OSError as error:
             seen = f"{at}: {system_text(error)}"
+            await asyncio.sleep(next(pauses))
             return None
 
     try:
@@ -136,6 +142,14 @@ async def connect_to_rank_0(
             f"rank {me.rank} could not reach rank 0 (waited: {config.wait:g} s; {seen}); "
             "start rank 0, or check MASTER_ADDR and MASTER_PORT"
         ) from error
+
+
+def pauses_after_drops() -> Iterator[float]:
+    """Seconds before a rank whose handshake was dropped comes again: at random, so that of many, few come at once."""
+    longest = 2 * RETRY_S
+    while True:
+        yield random.uniform(0.0, longest)
+        longest = min(2 * longest, MAX_RETRY_S)
 
 
 def silence_allowed(wait: float) -> float:
@@ -246,8 +260,7 @@ class PeerConnector(AcceptorOwner[RankHello]):
         await send_control(self._rank_0, "meshed")
 
     async def _connect(self, rank: int) -> None:
-        entry = self._table[rank]
-        hello = None
+        entry, hello, pauses = self._table[rank], None, pauses_after_drops()
         while hello is None:
             try:
                 sock = await connect_to(entry.address)
@@ -260,7 +273,7 @@ class PeerConnector(AcceptorOwner[RankHello]):
             try:
                 hello = await greet(sock, entry.address, self._me, rank)
             except OSError:  # it was too busy for this handshake
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(next(pauses))
         self._keep(hello, sock)
         if hello.incarnation != entry.incarnation:
             raise RendezvousError(f"rank {rank} is another process than the one that joined; start the job again")
