@@ -167,7 +167,10 @@ def _handler_class(
             self.send_header("Content-Type", f"{KINDS[self.path]}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
 
         def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
             """Count the error under the name of its status; nothing of the request becomes a name."""

@@ -96,6 +96,15 @@ def test_the_page_shows_the_last_look_and_takes_nothing_else():
             urlopen(f"{web.address}../etc/passwd")
 
 
+@pytest.mark.parametrize("path", ["", "status.json", "metrics"])
+def test_a_probe_gets_the_head_of_a_page_without_its_body(path):
+    with Web(0) as web:
+        web.last = STATUS
+        page, probe = (urlopen(Request(web.address + path, method=method)) for method in ("GET", "HEAD"))
+        assert probe.headers.items()[2:] == page.headers.items()[2:], "they differ beyond server and date"
+        assert page.read() and not probe.read() and not web.rejected
+
+
 HOSTILE = {
     "noise": (random.Random(0).randbytes(200) + b"\r\n\r\n", "Bad Request"),
     "no version of HTTP": (b"GET / HTTP/9x\r\n\r\n", "Bad Request"),
