@@ -60,8 +60,9 @@ class Course:
             steps[step] = status.get("loss"), status.get("tokens_per_s")
         peers = [peer for peer in status.get("peers", [])[:ROWS] if "forwards" in peer]
         passes = {peer["name"]: peer["forwards"] + peer["backwards"] for peer in peers}
-        look = Look(at, step, status.get("step_phase") or "", passes)
-        self._steps, self._looks = steps, (*self._looks[1 - LOOKS :], look)
+        self._steps = steps
+        if "step_phase" in status:  # else its steps have none, as Ravnest's
+            self._looks = (*self._looks[1 - LOOKS :], Look(at, step, status["step_phase"] or "", passes))
 
     def draw(self) -> str:
         """All so far as HTML; "" until two statuses tell of steps."""

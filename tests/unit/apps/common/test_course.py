@@ -55,6 +55,11 @@ def test_losses_that_are_no_numbers_are_left_out():
     assert points(found["loss"]) == [(0.0, 0.0), (WIDTH, HEIGHT)]
 
 
+def test_steps_without_phases_have_a_curve_alone():
+    statuses = [{"step": step, "loss": 9.0 - step} for step in (1, 2, 3)]
+    assert list(drawn(*statuses)) == ["loss"], "a run that trains is not idle"
+
+
 def test_a_process_is_darker_the_more_passes_it_did_and_a_step_has_the_colour_of_its_phase():
     looks = status(1, a=10, b=0), status(1, a=14, b=2), status(2, phase="summing", a=14, b=0, c=3)
     found = drawn(*looks)["the last steps"]
