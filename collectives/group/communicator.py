@@ -99,13 +99,7 @@ class Communicator:
             await self._receive_first(peer, call, 0, expected)
         await self.members.transport.receive_buffer(peer, self.members.channel, view)
 
-    async def exchange(
-        self,
-        to: int,
-        outgoing: memoryview,
-        source: int,
-        incoming: memoryview,
-    ) -> None:
+    async def exchange(self, to: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
         """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
         await run_both(self.send(to, outgoing), self.receive(source, incoming))
 

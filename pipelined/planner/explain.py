@@ -181,10 +181,7 @@ def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
     costs = found.get("costs", []) if plan.tensor == 1 else found.get("member_costs", [])
     ops = tuple("FIWUD" if RecordedPrograms().splits(plan) else "FBUD")
     for row in costs:
-        if row["op"] in ops and row["microbatch"] in (
-            0,
-            plan.rows / plan.tensor,
-        ):
+        if row["op"] in ops and row["microbatch"] in (0, plan.rows / plan.tensor):
             terms = ", ".join(_estimate(kind, pair, 1e-3, "ms") for kind, pair in row["seconds"].items())
             yield f"  {FIELDS[row['op']].replace('_', ' ')}: {terms}"
 

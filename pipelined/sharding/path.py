@@ -142,13 +142,7 @@ def _cached(source: ShardsKey, target: ShardsKey, replicated: tuple[str, ...]) -
     return _found(Shards(*source), Shards(*target), None, 0, replicated)
 
 
-def _found(
-    source: Shards,
-    target: Shards,
-    links: Links | None,
-    itemsize: int,
-    replicated: tuple[str, ...],
-) -> Path:
+def _found(source: Shards, target: Shards, links: Links | None, itemsize: int, replicated: tuple[str, ...]) -> Path:
     if source.lengths != target.lengths:
         shapes = f"from: {source.lengths}, to: {target.lengths}"
         raise UsageError(f"a move to another shape ({shapes}); compute the new shape first")

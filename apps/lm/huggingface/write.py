@@ -30,12 +30,7 @@ SHARD_BYTES = 2 << 30
 """The most bytes in one file of weights, unless one tensor is larger."""
 
 
-def export(
-    directory: str | Path,
-    tensors: Tensors,
-    config: ModelConfig,
-    tokenizer: Tokenizer | None,
-) -> None:
+def export(directory: str | Path, tensors: Tensors, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
     """Write a directory that `transformers.GPT2LMHeadModel.from_pretrained` reads.
 
     Args:
@@ -46,13 +41,7 @@ def export(
     Cost: memory for one tensor, where it is not on the host as it is written.
     """
     check_export(directory)
-    write(
-        directory,
-        tensors,
-        shapes(config),
-        lambda dtype: _describe(config, dtype, tokenizer),
-        tokenizer,
-    )
+    write(directory, tensors, shapes(config), lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
 
 
 def write(
