@@ -113,18 +113,14 @@ async def connect_to_rank_0(
 
     async def attempt(address: SocketAddress) -> tuple[socket.socket, RankHello] | None:
         nonlocal seen
-        at = f"{address[0]}:{address[1]}"
+        at, pause = f"{address[0]}:{address[1]}", 0.0
         try:
-            sock = await connect_to(address)
+            sock, pause = await connect_to(address), next(pauses)
             seen = f"what listens at {at} does not reply: rank 0 is busy, or the port belongs to another program"
-        except OSError as error:
-            seen = f"{at}: {system_text(error)}"
-            return None
-        try:
             return sock, await greet(sock, address, with_key(me, point), 0, silence_allowed(config.wait))
         except OSError as error:
             seen = f"{at}: {system_text(error)}"
-            await asyncio.sleep(next(pauses))
+            await asyncio.sleep(pause)
             return None
 
     try:
