@@ -156,6 +156,8 @@ class Saver:
                 emit("save skipped", stage=saved.stage, step=saved.step, why=f"{writer} is saving this stage")
             else:
                 self._unwritten = ""
+                self._damaged.discard(saved)
+                self._not_read = None
                 emit("stage saved", stage=saved.stage, step=saved.step)
         except StoreError as error:
             self._unwritten = str(error)

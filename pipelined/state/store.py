@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
+from pipelined.state.checkpoints.checkpoint import Checkpoint
+from pipelined.state.checkpoints.manifest import Meta
 from pipelined.state.checkpoints.names import found
+from pipelined.state.checkpoints.pieces import CheckpointError
 from pipelined.state.manifest import TensorSpecs, describe
 from pipelined.state.stage_lock import stage_lock
 from pipelined.state.versions import SavedStage, Version
@@ -95,7 +97,7 @@ class DiskStore:
     def save(self, saved: SavedStage, state: Mapping[str, Any], gone: str = "") -> str:
         """See `CheckpointStore`. Atomic; where the file system has no locks, several processes may save at once.
 
-        Cost: three passes over the bytes; nothing is written if this very state is saved already.
+        Cost: three passes over the bytes; if this very state is saved already, and undamaged, one reads it instead.
         """
         place = _stage_directory(self.directory, saved.stage)
         try:
@@ -133,7 +135,7 @@ class DiskStore:
     def _write(self, place: Path, saved: SavedStage, state: Mapping[str, Any]) -> None:
         """Write one stage, unless it is there; remove all parts of it if that fails."""
         root, existing = describe(state).root.hex(), found(place).get(saved.step)
-        if existing is not None and _entry(existing) == (saved, root):
+        if existing is not None and _entry(existing) == (saved, root) and checkpoint.open(existing).is_undamaged():
             return
         tensors: dict[str, dict[str, Any]] = {}
         for key, value in state.items():

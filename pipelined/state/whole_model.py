@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError
+from pipelined.state.checkpoints.checkpoint import Checkpoint
+from pipelined.state.checkpoints.pieces import CheckpointError
 from pipelined.state.store import saved_shards, saved_stages
 from pipelined.state.versions import SavedStage, common_step, saved_steps
 

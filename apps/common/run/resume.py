@@ -13,7 +13,7 @@ from apps.common.flags import AUTO_PLAN, F, start_of
 from pipelined.actors.agree import broadcast, refuse_other
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.checkpoint import CheckpointError
+from pipelined.state.checkpoints.pieces import CheckpointError
 from transports import Transport
 
 SIZES = ("layers", "d_model", "heads", "vocab", "dropout", "side")

@@ -37,19 +37,6 @@ from pipelined.state.whole_file import force
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "Meta",
-    "ShardRecord",
-    "clean",
-    "commit",
-    "discard",
-    "latest",
-    "open",
-    "write_shard",
-]
-
 State = Mapping[str, Mapping[str, "torch.Tensor"]]
 """Parameter name to its fields: "value", and the fields of the optimizer, such as "exp_avg"."""
 
@@ -232,6 +219,17 @@ class Checkpoint:
         """
         require_identity(self.path, self.meta, identity)
         return self
+
+    def is_undamaged(self) -> bool:
+        """Read every tensor, one after another, and compare it with its hash."""
+        try:
+            for shard in self.shards:
+                fields = [(name, field) for name, fields in shard["tensors"].items() for field in fields]
+                for _ in self._read(shard, fields):
+                    pass
+        except CheckpointError:
+            return False
+        return True
 
     def load(
         self, names: Iterable[str], parts: Mapping[str, TensorPart] | None = None, only: str | None = None

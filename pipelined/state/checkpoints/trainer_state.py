@@ -20,7 +20,9 @@ from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.errors import UsageError
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta, State
+from pipelined.state.checkpoints.checkpoint import Checkpoint, State
+from pipelined.state.checkpoints.manifest import Meta
+from pipelined.state.checkpoints.pieces import CheckpointError
 from pipelined.training.optimizer.state import has_shape_of_parameter
 from pipelined.training.segments.loss_scale import LossScale
 from pipelined.training.trainer import RankTrainer

@@ -79,6 +79,18 @@ def test_a_damaged_stage_is_reported_once_and_not_listed_any_more(tmp_path):
     assert set(undamaged(records)) == set(saver.saved_stages), "another peer of the same directory lists it yet"
 
 
+def test_a_damaged_stage_that_is_saved_again_is_listed_again(tmp_path):
+    saver = Saver(DiskStore(tmp_path, {"model": "toy"}), 1, False, lambda: None)
+    asyncio.run(saved_by(saver))
+    file = next((tmp_path / "stage-00").rglob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + b"\7")
+    weight = {"weight/value": np.zeros(3, np.float32)}
+    assert asyncio.run(saver.find(AT.version, specs_of(weight))) is None and list(saver.saved_stages) == []
+    asyncio.run(saved_by(saver))
+    assert list(saver.saved_stages) == [AT] and not saver.record().damaged
+    assert [*asyncio.run(saver.find(AT.version, specs_of(weight)))] == [*weight]
+
+
 def test_a_stage_that_is_not_here_is_reported_and_hides_no_other(tmp_path):
     disk = DiskStore(tmp_path, {"model": "toy"})
     disk.save(SavedStage(5, 1, 2, "r-1"), STATES[1])

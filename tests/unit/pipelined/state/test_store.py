@@ -209,6 +209,15 @@ def test_one_changed_byte_is_found(tmp_path: Path):
         load(tmp_path, common_step(saved_stages(tmp_path)), specs_of(state(0)), MODEL)
 
 
+def test_a_damaged_stage_is_written_again_when_its_bits_are_saved_again(tmp_path: Path):
+    save_all(tmp_path, 7)
+    at = common_step(saved_stages(tmp_path))
+    file = next((tmp_path / "stage-01" / "step-00000007").glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + b"\7")
+    save_all(tmp_path, 7)
+    assert same(load(tmp_path, at, specs_of(state(1)), MODEL), state(1))
+
+
 def test_a_state_of_another_model_or_shape_is_refused(tmp_path: Path):
     save_all(tmp_path, 5)
     at = common_step(saved_stages(tmp_path))
