@@ -34,8 +34,13 @@ class Record:
         Raises:
             ValueError: the bytes are not a record of this kind; the text names the field.
         """
+        return cls.from_stored(_mapping(cls, data))
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `stored`, also for values that were kept as JSON. Raises ValueError: as `unpack`."""
         record: Any = cls
-        values, known = _mapping(cls, data), _fields(record)
+        known = _fields(record)
         values = {**_absent(record), **values}
         if values.keys() != known.keys():
             raise ValueError(f"not a {cls.__name__} (fields: {sorted(values)}, expected: {sorted(known)})")
@@ -65,7 +70,8 @@ def _fields(cls: Any) -> Mapping[str, tuple[str, Any]]:
 @cache
 def _absent(cls: Any) -> Mapping[str, Any]:
     """What fields that earlier releases did not have, marked `absent` in their metadata, are there."""
-    return {each.name: each.metadata["absent"] for each in fields(cls) if "absent" in each.metadata}
+    stored = ((each.metadata.get("stored", each.name), each.metadata) for each in fields(cls))
+    return {name: metadata["absent"] for name, metadata in stored if "absent" in metadata}
 
 
 def address_in(data: bytes) -> str:

@@ -219,7 +219,7 @@ def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed
 def _read(path: Path) -> RunOrders:
     try:
         found = json.loads(path.read_text())
-        clusters = Clusters(**found["clusters"])
+        clusters = Clusters.from_stored(found["clusters"])
         instructions = tuple(map(str, found["order"]))
         if not all(re.fullmatch(r"[FB]\d{1,15}", each) for each in instructions):
             raise ValueError("no forward or backward")

@@ -1,7 +1,7 @@
 """Any process with the key can write records: one that is not of its kind is a ValueError, whatever it holds."""
 
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 
@@ -72,3 +72,16 @@ def test_what_is_not_of_the_kind_is_a_value_error(kind, data):
 def test_rows_that_are_no_lists_of_places_name_the_record(rows):
     with pytest.raises(ValueError, match="Clusters"):
         Clusters.unpack(msgpack.packb({"number": 1, "rows": rows}))
+
+
+@dataclass(frozen=True)
+class Ship(Record):
+    name: str
+    cargo: int = field(default=0, metadata={"stored": "load", "absent": 0})
+
+
+def test_a_field_with_another_stored_name_may_be_absent():
+    assert Ship.unpack(msgpack.packb({"name": "Argo"})) == Ship("Argo")
+    assert Ship.from_stored(Ship("Argo", 5).stored()) == Ship("Argo", 5)
+    with pytest.raises(ValueError, match=r"not a Ship .*expected: \['load', 'name'\]"):
+        Ship.from_stored({"name": "Argo", "cargo": 5})
