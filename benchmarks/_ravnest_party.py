@@ -22,7 +22,7 @@ from pipelined.ravnest.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import Newcomer
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
-from pipelined.ravnest.records import ClusterProgress, Clusters
+from pipelined.ravnest.records import ClusterProgress, Generation
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.ravnest.view import RavnestView
 from tests.ravnest.story import at_once
@@ -87,7 +87,7 @@ class Party:
     ram: int = 1 << 20
     keeps: Mapping[str, Any] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
-    formed: dict[int, tuple[float, Clusters]] = field(default_factory=dict)
+    formed: dict[int, tuple[float, Generation]] = field(default_factory=dict)
     executors: "dict[str, NotingExecutor]" = field(default_factory=dict)
 
     def run(self, *beside: "Coroutine[Any, Any, None]") -> "Party":
@@ -150,10 +150,10 @@ class Party:
     async def _watch(self) -> None:
         """Note the clusters that are written."""
         while True:
-            await self.view.wait_for(lambda: self.view.clusters and self.view.clusters.number not in self.formed)
-            clusters = self.view.clusters
-            assert clusters is not None
-            self.formed[clusters.number] = asyncio.get_running_loop().time(), clusters
+            await self.view.wait_for(lambda: self.view.generation and self.view.generation.number not in self.formed)
+            generation = self.view.generation
+            assert generation is not None
+            self.formed[generation.number] = asyncio.get_running_loop().time(), generation
 
     def _show(self, cluster: int, progress: ClusterProgress) -> None:
         self.seen.append(Seen(asyncio.get_running_loop().time(), cluster, progress))

@@ -25,7 +25,7 @@ from pipelined.programs.staleness import most_alive
 from pipelined.ravnest.backed import BackedPlace, fixed_order
 from pipelined.ravnest.orders import NodeOrder, OrderTracer
 from pipelined.ravnest.planning.places import Holder, StagePlace
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
@@ -80,7 +80,7 @@ def backed_place(run: dict[str, Any], world: RpcTransport, actor: Actor) -> Back
         StagePlace(Holder("", at, 0), n, n + 1, k)
         for n, (at, k) in enumerate(zip(run["addresses"], alive, strict=True))
     ]
-    order = NodeOrder(fixed_order(Clusters(1, [row]), (0, stage), each * run["steps"]), {})
+    order = NodeOrder(fixed_order(Generation(1, [row]), (0, stage), each * run["steps"]), {})
     return BackedPlace(world, actor, order, microbatches=each, alive=alive[stage])
 
 

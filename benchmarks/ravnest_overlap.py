@@ -119,8 +119,8 @@ def parameter_bytes(seen: Party, place: StagePlace) -> int:
 def late(options: Options) -> dict[str, Any]:
     """When a late cluster trains after it was formed, and what the others lose."""
     comes = joined(options, [f"late{number}" for number in range(3)], "cluster")
-    formed, clusters = comes.formed[max(comes.formed)]
-    count, late = len(clusters.rows), clusters.rows[-1]
+    formed, generation = comes.formed[max(comes.formed)]
+    count, late = len(generation.rows), generation.rows[-1]
     most = max(parameter_bytes(comes, place) for place in late)
     bound = (3 * most + 2 * (count - 1) / count * most) / options.rate
     trains = min(comes.executors[place.holder.name].first["forward"] for place in late)
@@ -131,11 +131,11 @@ def late(options: Options) -> dict[str, Any]:
 def backup(options: Options) -> dict[str, Any]:
     """When a new backup trains after its place was known, and what the clusters lose."""
     comes = joined(options, ["backup"], "backup")
-    formed, clusters = comes.formed[max(comes.formed)]
-    (new,) = clusters.backups
-    bound = 3 * parameter_bytes(comes, clusters.rows[new.cluster][new.stage]) / options.rate
+    formed, generation = comes.formed[max(comes.formed)]
+    (new,) = generation.backups
+    bound = 3 * parameter_bytes(comes, generation.rows[new.cluster][new.stage]) / options.rate
     trains = comes.executors["backup"].first["forward"]
-    lost = [lost_s(comes, cluster, formed, trains) for cluster in range(len(clusters.rows))]
+    lost = [lost_s(comes, cluster, formed, trains) for cluster in range(len(generation.rows))]
     return {"trains_after_s": trains - formed, "bound_s": bound, "lost_s": lost}
 
 

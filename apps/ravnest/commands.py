@@ -17,7 +17,7 @@ from pipelined.directory.membership.connection import connected, member_node
 from pipelined.directory.membership.task_record import RUN, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.orders import OrderDirectory, read_orders
-from pipelined.ravnest.records import CLUSTERS
+from pipelined.ravnest.records import GENERATION
 from pipelined.training.step_report import StepReport
 
 OUT_OF_MEMORY = (
@@ -83,7 +83,7 @@ async def train(flags: Train, say: Say) -> None:
     run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
         async with reported_wait(described(url), say):
-            revision = await publish_task(directory, task, run, until=CLUSTERS)
+            revision = await publish_task(directory, task, run, until=GENERATION)
             require_own_code(RavnestTask.unpack((await read_task(directory, url, say)).value), task.code)
         async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
             request = pool_request(subject, subject.model(symbols), flags.forming)

@@ -59,11 +59,11 @@ async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flag
 async def _averages(node: Node, view: RavnestView, layers: Layers, lease_s: float) -> Mapping[str, Block]:
     """All values of the average; a node that gives nothing yet is asked again for at most two leases."""
     exchange, found, since = ParameterExchange(node, view, None), dict[str, Block](), node.clock.now()
-    clusters = await view.wait_for(lambda: view.clusters)
+    generation = await view.wait_for(lambda: view.generation)
     while True:
         known = len(found)
         try:
-            await exchange.averages(clusters, layers, found)
+            await exchange.averages(generation, layers, found)
             return found
         except NoLongerValid as error:
             since = node.clock.now() if len(found) > known else since

@@ -60,7 +60,7 @@ def _where(seen: RavnestStatus) -> str:
     age = f"the directory does not reply; {seen.age_s:.0f} s ago: " if seen.age_s > MOMENT_S else ""
     why = f" ({seen.waits})" if seen.waits else ""
     waiting = f"; waiting: {', '.join(seen.waiting)}{why}" if seen.waiting else ""
-    if seen.clusters is None:
+    if seen.generation is None:
         return f"{age}no clusters yet{waiting}"
     last = f"step {seen.last.step}, loss {seen.last.loss:.4f}" if seen.last else "no step yet"
     return f"{age}{last}, round {seen.round}{waiting}"

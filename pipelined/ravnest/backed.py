@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from pipelined.actors.actor import Actor
 from pipelined.ravnest.orders import NodeOrder
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 from transports import PeerLost
 from transports.rpc.world import RankHolder, RpcTransport
 
@@ -30,7 +30,7 @@ FILL = 2
 """Steps that the other node may make while a new backup, which has the state, makes its first one."""
 
 
-def fixed_order(clusters: Clusters, place: tuple[int, int], microbatches: int) -> tuple[str, ...]:
+def fixed_order(generation: Generation, place: tuple[int, int], microbatches: int) -> tuple[str, ...]:
     """The instructions of a place; see `NodeOrder`.
 
     Args:
@@ -38,7 +38,7 @@ def fixed_order(clusters: Clusters, place: tuple[int, int], microbatches: int) -
         microbatches: that the cluster trains at most.
     """
     cluster, stage = place
-    alive = min(each.alive for each in clusters.rows[cluster][: stage + 1])  # no stage before it waits for more
+    alive = min(each.alive for each in generation.rows[cluster][: stage + 1])  # no stage before it waits for more
     order = [f"F{microbatch}" for microbatch in range(min(alive, microbatches))]
     for microbatch in range(microbatches):
         order.append(f"B{microbatch}")
@@ -94,7 +94,7 @@ class BackedPlace:
         return self.holder.is_backup and self.holder.has_twin
 
     def end_after(self, updates: int) -> None:
-        """A round was not committed, as both nodes see after equally many updates: these clusters end."""
+        """A round was not committed, as both nodes see after equally many updates: this generation ends."""
         if self._ended_after < 0:
             self._ended_after = updates
 

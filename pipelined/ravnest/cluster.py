@@ -1,8 +1,8 @@
 """One node's part in its cluster: a stage of a pipeline without a flush, as a rank of a world between endpoints.
 
 The worker, its weight versions and the agreement on each step are those of any pipeline. The clusters are averaged
-after each span of steps, or beside them. Where clusters end for others to go on, the node stops with its cluster, and
-begins in the next with the state that it has. Imports torch.
+after each span of steps, or beside them. Where the generation ends for another to follow, the node stops with its
+cluster, and begins in the next one with the state that it has. Imports torch.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.cluster_run import ClusterRank, ClusterRun
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import NodeOrder, OrderDirectory, OrderRecorder
-from pipelined.ravnest.records import Clusters, ClusterStop
+from pipelined.ravnest.records import ClusterStop, Generation
 from pipelined.ravnest.saving import ReadsSaved, SaveSettings, StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.versions import SavedStage
@@ -48,7 +48,7 @@ class OpensWorlds(Protocol):
 
 @dataclass(frozen=True)
 class ClusterOutcome:
-    """What a node has when these clusters end, or have trained their last step.
+    """What a node has when a generation ends, or has trained its last step.
 
     Args:
         state: of its stage; None: it is in a late cluster, and has received no committed round.
@@ -63,7 +63,7 @@ class ClusterOutcome:
 
 @dataclass(frozen=True)
 class ClusterMember:
-    """A node in one of these clusters.
+    """A node in one cluster of each generation that it is in.
 
     Args:
         worlds: of this node.
@@ -83,7 +83,7 @@ class ClusterMember:
 
     async def train(
         self,
-        clusters: Clusters,
+        generation: Generation,
         place: tuple[int, int],
         *,
         on_step: Callable[[StepReport], None],
@@ -93,13 +93,13 @@ class ClusterMember:
         limit: int | None = None,
         leaving: Nursery | None = None,
     ) -> ClusterOutcome:
-        """Train the steps of this node's cluster with rounds between or beside them, until these clusters end.
+        """Train the steps of this node's cluster with rounds between or beside them, until this generation ends.
 
         Args:
             place: the number of this node's cluster, and its stage.
             on_step: called with each step that the cluster completed, in order.
-            before: the state of this stage in the clusters before; None: it was not in them.
-            saved: what the clusters may begin with; None: what is saved where this node saves.
+            before: the state of this stage in the generation before; None: the node was not in it.
+            saved: what the generation may begin with; None: what is saved where this node saves.
             limit: steps of the cluster, by its own count, that a replay is to do again; None: all.
             leaving: where this node tells others that it leaves their worlds, beside what follows; None: before it
                 returns. What others get from it may be long on its way behind the bytes of a round that is of no use.
@@ -111,25 +111,25 @@ class ClusterMember:
         gc.collect()  # a lost cluster's stage is in cycles of its tasks and their errors
         number, _ = place
         async with AsyncExitStack() as stack:
-            rank = await self._prepare(stack, clusters, place, log, fresh=before is None, leaving=leaving)
+            rank = await self._prepare(stack, generation, place, log, fresh=before is None, leaving=leaving)
             training, trainer = rank.training, rank.trainer
-            run = ClusterRun(training, clusters, number, trainer, on_step, log=log, limit=limit, backed=rank.backed)
+            run = ClusterRun(training, generation, number, trainer, on_step, log=log, limit=limit, backed=rank.backed)
             async with Nursery() as writes:
                 saver = self._saver(writes, rank)
                 await rank.begin(before, saved or self.saving)
                 done, completed = await self._run(run, rank, saver)
             digest = await model_digest(rank.world, trainer.local) if completed else ""
             await rank.recorder.write()
-            rounds = training.rounds_of(clusters) if completed else await log.ended()
+            rounds = training.rounds_of(generation) if completed else await log.ended()
             await gather(rank.world, "stopped", True)  # each has written its order
             rank.held.free_gradients()
-        state = rank.held if number < clusters.established or rounds > 0 else None  # a late cluster has it from a round
-        return ClusterOutcome(state, training.stopped(clusters, number, done, rounds), digest)
+        state = rank.held if rounds or number < generation.established else None  # a late cluster's is from a round
+        return ClusterOutcome(state, training.stopped(generation, number, done, rounds), digest)
 
     async def _prepare(
         self,
         stack: AsyncExitStack,
-        clusters: Clusters,
+        generation: Generation,
         place: tuple[int, int],
         log: RoundLog,
         *,
@@ -140,21 +140,21 @@ class ClusterMember:
 
         Args:
             stack: closes the worlds.
-            fresh: whether this node was not in the clusters before.
+            fresh: whether this node was not in the generation before.
             leaving: see `train`.
         """
         number, stage = place
-        training = replace(self.training, begin=clusters.begun.step)
-        world = await stack.enter_async_context(_opened(self._open(clusters, number), leaving))
-        everyone = await stack.enter_async_context(self._everyone(clusters, log, leaving))
+        training = replace(self.training, begin=generation.begun.step)
+        world = await stack.enter_async_context(_opened(self._open(generation, number), leaving))
+        everyone = await stack.enter_async_context(self._everyone(generation, log, leaving))
         actor = await stack.enter_async_context(Actor(world))
-        backed = self._backed(training, clusters, place, world, actor)
+        backed = self._backed(training, generation, place, world, actor)
         order = backed.order if backed else self.order
         second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
-        recorder = OrderRecorder(self.orders, clusters, place, training.microbatches, second, beside=self.tracer)
+        recorder = OrderRecorder(self.orders, generation, place, training.microbatches, second, beside=self.tracer)
         trainer = build_rank(
             actor,
-            replace(training.job(clusters, number), fresh=fresh),
+            replace(training.job(generation, number), fresh=fresh),
             executor=self.executor,
             tracer=recorder.tracer if self.orders else self.tracer,
             orders=order.of_stage(stage) if order else None,
@@ -176,14 +176,14 @@ class ClusterMember:
 
     @asynccontextmanager
     async def _everyone(
-        self, clusters: Clusters, log: RoundLog, leaving: Nursery | None
+        self, generation: Generation, log: RoundLog, leaving: Nursery | None
     ) -> AsyncIterator["asyncio.Task[Transport | None] | None"]:
-        """Opens the world of all clusters while this one trains: to None where they end first; None: it is alone."""
-        if len(clusters.rows) == 1:
+        """Opens the world of all clusters while this one trains: to None where they end first; None: there is one."""
+        if len(generation.rows) == 1:
             yield None
             return
         async with Nursery() as tasks:
-            opening = tasks.create_task(log.attempt(self._open(clusters)))
+            opening = tasks.create_task(log.attempt(self._open(generation)))
             await asyncio.sleep(0)  # others get its request before the stage is built, which occupies the loop
             try:
                 yield opening
@@ -194,31 +194,31 @@ class ClusterMember:
                 raise
             await _close(await opening, leaving)
 
-    async def _open(self, clusters: Clusters, number: int | None = None) -> Transport:
-        """A rank of the world of one of these clusters; None: of the world of all."""
-        name, numbers = f"clusters {clusters.number}", range(len(clusters.rows))
+    async def _open(self, generation: Generation, number: int | None = None) -> Transport:
+        """A rank of the world of one cluster; None: of the world of the whole generation."""
+        name, numbers = f"clusters {generation.number}", range(len(generation.rows))
         if number is not None:
             name, numbers = f"{name}, {number}", range(number, number + 1)
-        addresses = [place.holder.address for each in numbers for place in clusters.rows[each]]
-        backups = [address for each in numbers for address in clusters.backup_addresses(each)]
+        addresses = [place.holder.address for each in numbers for place in generation.rows[each]]
+        backups = [address for each in numbers for address in generation.backup_addresses(each)]
         return await self.worlds.open(name, addresses, backups)
 
     async def _run(self, run: ClusterRun, rank: ClusterRank, saver: StageSaver | None) -> tuple[int, bool]:
         """See `ClusterRun.train_overlapped`."""
-        clusters, layers, held, everyone = run.clusters, rank.layers, rank.held, rank.everyone
+        generation, layers, held, everyone = run.generation, rank.layers, rank.held, rank.everyone
         if everyone is None:
             return await run.train_alone(saver, rank.recorder)
-        among_all = sum(map(len, clusters.rows[: run.number])) + rank.place[1]
+        among_all = sum(map(len, generation.rows[: run.number])) + rank.place[1]
         rounds = Rounds(
             among_all,
             everyone,
-            clusters,
+            generation,
             layers,
             tensors=held.tensors,
             executor=self.executor,
             log=run.log,
             saver=saver,
-            late=LateState(among_all, clusters, layers, held) if clusters.going.late else None,
+            late=LateState(among_all, generation, layers, held) if generation.going.late else None,
             recorder=rank.recorder,
         )
         if run.training.overlapped:
@@ -226,27 +226,27 @@ class ClusterMember:
         return await run.train_blocking(rounds)
 
     def _backed(
-        self, training: ClusterTraining, clusters: Clusters, place: tuple[int, int], world: Transport, actor: Actor
+        self, training: ClusterTraining, generation: Generation, place: tuple[int, int], world: Transport, actor: Actor
     ) -> BackedPlace | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
-        number, count = place[0], len(clusters.rows)
-        if self.order is not None or not clusters.has_backup(*place):
+        number, count = place[0], len(generation.rows)
+        if self.order is not None or not generation.has_backup(*place):
             return None
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
         each = training.microbatches
-        instructions = fixed_order(clusters, place, len(training.steps_of(number, count)) * each)
-        order = NodeOrder(instructions, fixed_turns(training.snapshots(clusters), training.every * each))
-        room = next(each.room for each in clusters.backups if each[:2] == place)
-        alive = clusters.rows[number][place[1]].alive
+        instructions = fixed_order(generation, place, len(training.steps_of(number, count)) * each)
+        order = NodeOrder(instructions, fixed_turns(training.snapshots(generation), training.every * each))
+        room = next(each.room for each in generation.backups if each[:2] == place)
+        alive = generation.rows[number][place[1]].alive
         return BackedPlace(world, actor, order, microbatches=each, alive=alive, room=room)
 
     def _saver(self, writes: Nursery, rank: ClusterRank) -> StageSaver | None:
         """Saves this node's stage; None: this node keeps nothing."""
-        clusters, (number, stage), saving = rank.clusters, rank.place, self.saving
+        generation, (number, stage), saving = rank.generation, rank.place, self.saving
         if saving is None:
             return None
-        at = SavedStage(0, stage, len(clusters.rows[number]), f"{saving.run}-{clusters.number}")
-        steps = rank.training.steps_by_round(clusters)
+        at = SavedStage(0, stage, len(generation.rows[number]), f"{saving.run}-{generation.number}")
+        steps = rank.training.steps_by_round(generation)
         return StageSaver(writes, saving, at, steps=steps, stage=rank.held, writes=rank.is_writer)
 
 

@@ -1,8 +1,8 @@
 """The records of a cluster that a node writes to the directory: its steps, rounds of averaging, and where it stopped.
 
-Each write holds only while this incarnation is listed and its clusters are the last. So a node that was stopped, and
-runs again after its cluster ended, changes nothing. A round is written only before its clusters end: a node that sees
-that they end has seen all of their rounds.
+Each write holds only while this incarnation is listed and its generation is the last. So a node that was stopped, and
+runs again after its cluster ended, changes nothing. A round is written only before its generation ends: a node that
+sees that it ends has seen all of its rounds.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
 from pipelined.ravnest.records import (
-    CLUSTERS,
     ENDING,
+    GENERATION,
     PROGRESS,
     ROUND,
     STOPPED,
     ClusterProgress,
-    Clusters,
     ClusterStop,
+    Generation,
     RoundEnd,
 )
 from pipelined.ravnest.view import RavnestView
@@ -42,25 +42,28 @@ class ClusterLog:
 
     Args:
         registration: of the node.
-        clusters: the last clusters of this view.
+        generation: the last one of this view.
         cluster: the number of this node's own. A backup of its first node writes what that one has not written.
         clock: of the node.
     """
 
-    def __init__(self, view: RavnestView, registration: Registration, clusters: Clusters, cluster: int, clock: Clock):
-        self._view, self._clusters, self._cluster, self._clock = view, clusters, cluster, clock
-        self._expected = {CLUSTERS: view.clusters_revision, registration.key: registration.revision}
+    def __init__(
+        self, view: RavnestView, registration: Registration, generation: Generation, cluster: int, clock: Clock
+    ):
+        self._view, self._generation, self._cluster, self._clock = view, generation, cluster, clock
+        self._expected = {GENERATION: view.generation_revision, registration.key: registration.revision}
         self._ending, self._patience_s = view.ending_revision, LEASES * registration.lease.seconds
         self._steps = asyncio.Queue[ClusterProgress | None]()
-        self._own = next((each for each in clusters.all_holders if each.incarnation == registration.incarnation), None)
-        begun = max(0, clusters.begun.step - 1)
-        self._last = ClusterProgress(clusters.number, begun, loss=0.0, staleness=[], seconds=0.0, digest="")
+        own = registration.incarnation
+        self._own = next((each for each in generation.all_holders if each.incarnation == own), None)
+        begun = max(0, generation.begun.step - 1)
+        self._last = ClusterProgress(generation.number, begun, loss=0.0, staleness=[], seconds=0.0, digest="")
 
     def report(self, report: StepReport) -> None:
         """Write a completed step, when it is its turn."""
-        number, delays = self._clusters.step_of(self._cluster, report.step), list(report.staleness)
+        number, delays = self._generation.step_of(self._cluster, report.step), list(report.staleness)
         self._last = ClusterProgress(
-            self._clusters.number, number, report.loss, staleness=delays, seconds=report.step_s, digest=""
+            self._generation.number, number, report.loss, staleness=delays, seconds=report.step_s, digest=""
         )
         self._steps.put_nowait(self._last)
 
@@ -82,33 +85,35 @@ class ClusterLog:
 
         Others may go on once one node has written it. Raises NoLongerValid: as `write`.
         """
-        await self._view.wait_for(lambda: self._is_first or self._has_stopped or self._view.clusters != self._clusters)
+        await self._view.wait_for(
+            lambda: self._is_first or self._has_stopped or self._view.generation != self._generation
+        )
         if not self._has_stopped:
             await self._write({f"{STOPPED}{self._cluster}": stopped})
 
     async def write(self, number: int) -> None:
-        """See `RoundLog`. Raises NoLongerValid: this node has left, or newer clusters were formed."""
+        """See `RoundLog`. Raises NoLongerValid: this node has left, or a newer generation was formed."""
         if not self._end_of(number):
             await self._write_round(number=number)
 
     async def refuse(self, number: int, cluster: int, fact: str) -> None:
         """See `RoundLog`. Raises NoLongerValid: as `write`."""
         if not self._end_of(number):
-            refused = [*self._view.round_of(self._clusters).refused, [number, cluster]]
+            refused = [*self._view.round_of(self._generation).refused, [number, cluster]]
             await self._write_round(refused=refused, fact=fact)
 
     def sender_of(self, number: int) -> int | None:
         """See `RoundLog`."""
-        return self._view.refused(self._clusters).get(number)
+        return self._view.refused(self._generation).get(number)
 
     def ends(self) -> bool:
         """See `RoundLog`."""
-        return self._view.ends(self._clusters)
+        return self._view.ends(self._generation)
 
     async def ended(self) -> int:
         """See `RoundLog`."""
         await self._view.wait_for(self.ends)
-        return self._view.rounds_of(self._clusters)
+        return self._view.rounds_of(self._generation)
 
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
         """See `RoundLog`. Raises TransportError: as `settle`."""
@@ -137,9 +142,9 @@ class ClusterLog:
         """How a round has ended; None: it has not."""
         if self.sender_of(number) is not None:
             return RoundEnd.REFUSED
-        if self._view.rounds_of(self._clusters) >= number:
+        if self._view.rounds_of(self._generation) >= number:
             return RoundEnd.COMMITTED
-        return RoundEnd.CLUSTERS_END if self.ends() else None
+        return RoundEnd.GENERATION_ENDS if self.ends() else None
 
     async def _until(
         self, settled: Callable[[], bool], work: Coroutine[Any, Any, T], over: Callable[[], bool]
@@ -150,7 +155,7 @@ class ClusterLog:
             await self._view.wait_for(until)
 
         def is_explained() -> bool:
-            return over() or bool(self._view.missing(self._clusters))
+            return over() or bool(self._view.missing(self._generation))
 
         try:
             return await first_of(work, wait(settled))
@@ -174,18 +179,18 @@ class ClusterLog:
     @property
     def _shares_place(self) -> bool:
         """Whether another node holds this node's place, too."""
-        place = self._own and self._clusters.place_of(self._own)
-        return place is not None and len(self._view.remaining_at(self._clusters, *place)) > 1
+        place = self._own and self._generation.place_of(self._own)
+        return place is not None and len(self._view.remaining_at(self._generation, *place)) > 1
 
     @property
     def _is_first(self) -> bool:
         """Whether this node writes for its cluster: the nodes that write before it have left."""
-        return self._own in self._view.remaining_at(self._clusters, self._cluster, 0)[:1]
+        return self._own in self._view.remaining_at(self._generation, self._cluster, 0)[:1]
 
     @property
     def _has_stopped(self) -> bool:
         """Whether it is written what this cluster had done."""
-        return self._cluster in self._view.stops(self._clusters)
+        return self._cluster in self._view.stops(self._generation)
 
     def _is_due(self, progress: ClusterProgress) -> bool:
         """Whether the nodes that write before this one have written a step, or have left."""
@@ -194,13 +199,13 @@ class ClusterLog:
     def _is_past(self, progress: ClusterProgress) -> bool:
         """Whether this step, or a later one of the cluster, is written."""
         found = self._view.progress.get(f"{self._cluster}")
-        if found is None or found.clusters != self._clusters.number or progress.digest:
-            return found is not None and found.clusters == self._clusters.number and found.digest != ""
-        own, other = (self._clusters.own_step(self._cluster, each.step) for each in (progress, found))
+        if found is None or found.generation != self._generation.number or progress.digest:
+            return found is not None and found.generation == self._generation.number and found.digest != ""
+        own, other = (self._generation.own_step(self._cluster, each.step) for each in (progress, found))
         return found.digest != "" or (own is not None and other is not None and other >= own)
 
     async def _write_round(self, **changed: Any) -> None:
-        record = replace(self._view.round_of(self._clusters), **changed)
+        record = replace(self._view.round_of(self._generation), **changed)
         await self._write({ROUND: record}, **{ENDING: self._ending, ROUND: self._view.round_revision})
 
     async def _write(self, records: Mapping[str, Record], **expected: int) -> None:

@@ -17,7 +17,7 @@ from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
 from pipelined.ravnest.backed import BackedPlace
 from pipelined.ravnest.held_stage import HeldStage
 from pipelined.ravnest.orders import NodeOrder, OrderRecorder
-from pipelined.ravnest.records import Clusters, RoundEnd
+from pipelined.ravnest.records import Generation, RoundEnd
 from pipelined.ravnest.saving import ReadsSaved, StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.training.segments.stage_updates import AfterUpdate, do_nothing
@@ -28,10 +28,10 @@ from transports import Transport
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterRank:
-    """A node's rank in one of these clusters, from the opened worlds to the stage that it trains.
+    """A node's rank in one cluster of a generation, from the opened worlds to the stage that it trains.
 
     Args:
-        training: begins where these clusters begin.
+        training: begins where this generation begins.
         world: of the cluster.
         everyone: opens the world of all clusters while this one trains; None: there is one cluster.
         layers: of the whole model, the state of each by name.
@@ -52,8 +52,8 @@ class ClusterRank:
     backed: BackedPlace | None
 
     @property
-    def clusters(self) -> Clusters:
-        return self.recorder.clusters
+    def generation(self) -> Generation:
+        return self.recorder.generation
 
     @property
     def place(self) -> tuple[int, int]:
@@ -64,26 +64,26 @@ class ClusterRank:
         return self.place[0] == 0 and not (self.backed and self.backed.is_second)
 
     async def begin(self, before: HeldStage | None, saved: ReadsSaved | None) -> None:
-        """Begin with the state before, or with a save; clusters that go on share it where it is missing.
+        """Begin with the state before, or with a save; where clusters go on, nodes share the state that is missing.
 
         Raises:
             NoLongerValid: see `share_state`.
         """
         if before is not None:
             await self.held.take_over(before)
-        elif self.clusters.begun.lineage:
+        elif self.generation.begun.lineage:
             await self._load(saved)
-        if self.clusters.going.clusters > 0 and self.place[0] < self.clusters.established:
+        if self.generation.going.clusters > 0 and self.place[0] < self.generation.established:
             await self._share(before is not None)
 
     async def _load(self, saved: ReadsSaved | None) -> None:
-        assert saved is not None, "clusters that begin with a save need to know where to read it"
-        async for state in saved.load(self.clusters.begun, self.held.specs):
+        assert saved is not None, "a generation that begins with a save needs to know where to read it"
+        async for state in saved.load(self.generation.begun, self.held.specs):
             await self.held.restore({key: block.torch() for key, block in state.items()})
 
     async def _share(self, has_state: bool) -> None:
         """Give a new backup of this place the state, or get it as the new backup."""
-        holder, first = self.backed.holder if self.backed else None, self.clusters.holders(*self.place)[0]
+        holder, first = self.backed.holder if self.backed else None, self.generation.holders(*self.place)[0]
         sending = await share_state(holder, self.trainer.context.actor, self.held, has_state, first.name)
         if self.backed:
             self.backed.copying = sending
@@ -96,13 +96,13 @@ class ClusterRun:
     Args:
         number: of the cluster.
         on_step: called with each step that the cluster completed, in order.
-        log: whether these clusters end.
+        log: whether this generation ends.
         limit: see `ClusterMember.train`.
         backed: this node's place, if it has a backup; then rounds alone decide where the node stops.
     """
 
     training: ClusterTraining
-    clusters: Clusters
+    generation: Generation
     number: int
     trainer: RankTrainer
     on_step: Callable[[StepReport], None]
@@ -116,7 +116,7 @@ class ClusterRun:
         Returns: as `train_overlapped`.
         """
         training, steps = self.training, self._steps
-        every, spans = training.every * training.microbatches, len(training.spans_of(self.clusters, 0))
+        every, spans = training.every * training.microbatches, len(training.spans_of(self.generation, 0))
 
         async def save(number: int) -> None:
             if saver is not None:
@@ -146,9 +146,9 @@ class ClusterRun:
 
     async def train_blocking(self, rounds: Rounds) -> tuple[int, bool]:
         """Train span by span, and drain for the round after each. Returns: as `train_overlapped`."""
-        clusters, number, done = self.clusters, self.number, 0
-        spans = self.training.spans_of(clusters, number)
-        for span in [*clusters.opening * [range(0)], *spans]:
+        generation, number, done = self.generation, self.number, 0
+        spans = self.training.spans_of(generation, number)
+        for span in [*generation.opening * [range(0)], *spans]:
             if span := span[: len(self._steps[span.start :])]:
                 report = await self._train(span)
                 done = report.step + 1
@@ -165,11 +165,11 @@ class ClusterRun:
 
         Args:
             add_after, added: see `OverlappedRounds`.
-        Returns: the steps trained, by the cluster's own count, and whether the last round is committed; if not, these
-            clusters end.
+        Returns: the steps trained, by the cluster's own count, and whether the last round is committed; if not, this
+            generation ends.
         """
-        training, clusters, number, steps = self.training, self.clusters, self.number, self._steps
-        snapshots = training.snapshots(clusters)[clusters.opening :]
+        training, generation, number, steps = self.training, self.generation, self.number, self._steps
+        snapshots = training.snapshots(generation)[generation.opening :]
         actor = self.trainer.context.actor
         overlapped = OverlappedRounds(
             rounds, actor, snapshots=snapshots, add_after=add_after, added=added, weigh=partial(self._weight, rounds)
@@ -180,10 +180,10 @@ class ClusterRun:
             if self.backed and overlapped.ended:
                 self.backed.end_after(updates)
 
-        if clusters.opening and number < clusters.established:
+        if generation.opening and number < generation.established:
             await self.trainer.prepare()  # its small messages would wait behind the round's
             await overlapped.begin()
-        elif clusters.opening:
+        elif generation.opening:
             if not await self._average(rounds):
                 return 0, False
             added[1] = 0
@@ -197,10 +197,10 @@ class ClusterRun:
         return len(steps), await self._average(rounds)
 
     def _weight(self, rounds: Rounds) -> float | None:
-        return self.training.weight(self.clusters, self.number, rounds.done + 1, rounds.last)
+        return self.training.weight(self.generation, self.number, rounds.done + 1, rounds.last)
 
     async def _average(self, rounds: Rounds) -> bool:
-        """Take part in the next round; returns whether training goes on, or is whole: else these clusters end.
+        """Take part in the next round; returns whether training goes on, or is whole: else this generation ends.
 
         They end with a refused last round: the cluster that sent the slice leaves, and the others train its steps.
 
@@ -211,11 +211,11 @@ class ClusterRun:
         end, number = await rounds.average(self._weight(rounds)), rounds.done
         if end is not RoundEnd.REFUSED:
             return end is RoundEnd.COMMITTED
-        is_last = number == self.training.rounds_of(self.clusters)
+        is_last = number == self.training.rounds_of(self.generation)
         if (
             self.log.sender_of(number) == self.number
             if is_last
-            else self.number >= self.clusters.established and not rounds.last
+            else self.number >= self.generation.established and not rounds.last
         ):
             raise NoLongerValid(f"round {number} was refused")
         return not is_last
@@ -223,13 +223,13 @@ class ClusterRun:
     @property
     def _empty_rounds(self) -> EmptyRounds | None:
         """Of a single cluster with a backup for every place; in others a place without one decides where it stops."""
-        if not self.backed or len(self.clusters.backups) < len(self.clusters.rows[0]):
+        if not self.backed or len(self.generation.backups) < len(self.generation.rows[0]):
             return None
-        actor, begins = self.trainer.context.actor, self.training.snapshots(self.clusters)
+        actor, begins = self.trainer.context.actor, self.training.snapshots(self.generation)
         return EmptyRounds(self.log, actor, writes=actor.rank == 0, begins=begins, add_after=self.backed.order.added)
 
     async def _train(self, steps: range, then: AfterUpdate = do_nothing) -> StepReport:
-        """Train these steps, or fewer if these clusters end; returns the report of the last one.
+        """Train these steps, or fewer if this generation ends; returns the report of the last one.
 
         Args:
             then: called after each update, when the running statistics are those of all steps that ended with it.
@@ -249,4 +249,4 @@ class ClusterRun:
 
     @property
     def _steps(self) -> range:
-        return self.training.steps_of(self.number, len(self.clusters.rows))[: self.limit]
+        return self.training.steps_of(self.number, len(self.generation.rows))[: self.limit]

@@ -1,8 +1,8 @@
-"""The process that forms clusters, and then supervises them: it waits for nodes, plans, and writes the clusters.
+"""The process that forms clusters, and then supervises them: it waits for nodes, plans, and writes a generation.
 
-When a cluster is lost, or nodes that wait can form another one, it lets the clusters end, so that others go on
-(`supervision`). When all are lost, it forms others of the nodes that are left. It holds no parameters, and the clusters
-train on if it ends. Started again, it supervises the clusters that train. No torch.
+When a cluster is lost, or nodes that wait can form another one, it lets the generation end, so that another follows
+(`supervision`). When all clusters are lost, it forms a generation of the nodes that are left. It holds no parameters,
+and the clusters train on if it ends. Started again, it supervises the clusters that train. No torch.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from pipelined.errors import UsageError
 from pipelined.ravnest.going_on import Joining, rules_of
 from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
-from pipelined.ravnest.records import CLUSTERS, PROGRESS, ClusterProgress, Clusters, NodeRecord
+from pipelined.ravnest.records import GENERATION, PROGRESS, ClusterProgress, Generation, NodeRecord
 from pipelined.ravnest.supervision import Supervision, write_waits
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.versions import Version, saved_steps
@@ -77,42 +77,42 @@ class ClusterFormer:
         await view.wait_for(lambda: view.revision > 0)
         digests = None
         while digests is None:
-            while (clusters := view.current) is None:
+            while (generation := view.current) is None:
                 await self._form(view)
-            self._describe(clusters)
-            digests = await self._supervise(clusters, view, changes)
+            self._describe(generation)
+            digests = await self._supervise(generation, view, changes)
         if len(set(digests.values())) > 1:
             raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests.values())})")
         await write_waits(view, "for another training: all steps of this one are trained")
         self.say(f"average {digests[0]}")
 
     async def _supervise(
-        self, clusters: Clusters, view: RavnestView, changes: deque[Change]
+        self, generation: Generation, view: RavnestView, changes: deque[Change]
     ) -> Mapping[int, str] | None:
         """See `Supervision.run`; the nodes that left are counted in any case."""
         joining, clock = Joining(view, self.request, self.nodes), self.node.clock
         supervision = Supervision(
-            clusters, joining, changes, clock=clock, quiet_s=self.return_s, on_step=self.on_step, say=self.say
+            generation, joining, changes, clock=clock, quiet_s=self.return_s, on_step=self.on_step, say=self.say
         )
         digests = await supervision.run()
         await supervision.count_losses()
         return digests
 
     async def _form(self, view: RavnestView) -> None:
-        """Write clusters when enough nodes wait; returns also if another process has written some meanwhile."""
+        """Write a generation when enough nodes wait; returns also if another process has written one meanwhile."""
         await self._wait_for_nodes(view)
         plan = None
         while plan is None:
             if view.current:
                 return
-            nodes, revision, waiting = {**view.nodes}, view.clusters_revision, view.free[: self.nodes]
+            nodes, revision, waiting = {**view.nodes}, view.generation_revision, view.free[: self.nodes]
             try:
                 begun = self._begun(view)
                 pool = tuple(map(view.pool_node, waiting))
                 request = replace(self.request, pool=pool, rules=rules_of(self.request, waiting))
-                plan = await asyncio.to_thread(self._plan, request, again=view.clusters is not None)
+                plan = await asyncio.to_thread(self._plan, request, again=view.generation is not None)
             except UsageError as error:
-                if view.clusters is None:
+                if view.generation is None:
                     await write_waits(view, f"for another `train`: this one forms no clusters of them ({error})")
                     raise
                 self.say(f"{self.node.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
@@ -121,9 +121,9 @@ class ClusterFormer:
         for number, cluster in enumerate(plan.clusters):
             if cluster.pace and cluster.pace.shortfall:
                 self.say(f"cluster {number}: {cluster.pace_text}")
-        clusters = Clusters.of(view.next_number, plan, waiting, begun)
-        await view.write_unless_changed({CLUSTERS: revision, TASK: self.task}, {CLUSTERS: clusters.pack()})
-        await view.wait_for(lambda: view.clusters_revision != revision)
+        generation = Generation.of(view.next_number, plan, waiting, begun)
+        await view.write_unless_changed({GENERATION: revision, TASK: self.task}, {GENERATION: generation.pack()})
+        await view.wait_for(lambda: view.generation_revision != revision)
 
     async def _wait_for_nodes(self, view: RavnestView) -> None:
         """Wait until enough nodes wait for a cluster; after clusters were lost, until no node comes or leaves any more.
@@ -132,14 +132,14 @@ class ClusterFormer:
         """
         if (missing := self.nodes - len(view.free)) > 0:
             here = f"{missing} more node{'s' * (missing > 1)} ({self.nodes - missing} of {self.nodes} here)"
-            fewer = f"; forms clusters of fewer after {self.return_s:g} s without a change" if view.clusters else ""
+            fewer = f"; forms clusters of fewer after {self.return_s:g} s without a change" if view.generation else ""
             self.say(f"{self.node.name}: waits for {here}{fewer}")
-            quiet = f", or none has come for {self.return_s:g} s" if view.clusters else ""
+            quiet = f", or none has come for {self.return_s:g} s" if view.generation else ""
             await write_waits(view, f"until {self.nodes} nodes are there{quiet}")
         while not view.current and len(view.free) < max(self.nodes, len(view.nodes)):
             change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
             try:
-                await (with_timeout(self.node.clock, self.return_s, change) if view.clusters else change)
+                await (with_timeout(self.node.clock, self.return_s, change) if view.generation else change)
             except TimeoutError:
                 if 0 < len(view.nodes) == len(view.free):
                     return
@@ -149,7 +149,7 @@ class ClusterFormer:
         return view.current is not None or view.nodes != nodes
 
     def _begun(self, view: RavnestView) -> Version:
-        """What the next clusters begin with.
+        """What the next generation begins with.
 
         Raises:
             UsageError: the nodes hold no step that training can go on from.
@@ -166,10 +166,10 @@ class ClusterFormer:
     def _plan(self, request: PoolRequest, *, again: bool) -> RavnestPlan:
         return plan_of_those_left(request, self.nodes) if again else plan_with_backups(request)
 
-    def _describe(self, clusters: Clusters) -> None:
-        for number, row in enumerate(clusters.rows):
+    def _describe(self, generation: Generation) -> None:
+        for number, row in enumerate(generation.rows):
             places = (f"{p.holder.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
-            late = "" if number < clusters.established else ", from the average of the next round on"
+            late = "" if number < generation.established else ", from the average of the next round on"
             self.say(f"cluster {number}: {', '.join(places)}{late}")
-        if clusters.begun.lineage:
-            self.say(f"training goes on after step {clusters.begun.step - 1}, as it was saved")
+        if generation.begun.lineage:
+            self.say(f"training goes on after step {generation.begun.step - 1}, as it was saved")

@@ -1,8 +1,8 @@
-"""Which clusters follow others that end, and what they are to train: no step is left out, and none counts twice.
+"""Which generation follows one that ends, and what it is to train: no step is left out, and none counts twice.
 
-The steps of a training are dealt by turn (`Clusters.step_of`). When clusters end, the ones that are left have trained
-all steps before the last committed round, and some since (`ClusterStop`). What lost clusters trained since is in no
-parameters any more: the clusters that follow train those steps first. Nodes that wait become late clusters or new
+The steps of a training are dealt by turn (`Generation.step_of`). When a generation ends, the clusters that are left
+have trained all steps before the last committed round, and some since (`ClusterStop`). What lost clusters trained since
+is in no parameters any more: the next generation trains those steps first. Nodes that wait become late clusters or new
 backups in them, where all have the room (`Joining`). No torch.
 """
 
@@ -17,7 +17,7 @@ from pipelined.ravnest.planning.places import MAX_STEP
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
-from pipelined.ravnest.records import BackupPlace, Clusters, ClusterStop, GoingOn, Holder, NodeRecord, StagePlace
+from pipelined.ravnest.records import BackupPlace, ClusterStop, Generation, GoingOn, Holder, NodeRecord, StagePlace
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.versions import Version
 
@@ -25,11 +25,11 @@ STOPPING = "until the clusters that train have stopped, to go on with them"
 
 
 class Newcomers(NamedTuple):
-    """What nodes that waited become in the clusters that follow.
+    """What nodes that waited become in the generation that follows.
 
     Args:
         late: the rows of new clusters.
-        backups: of places, by the numbers of the clusters that end.
+        backups: of places, by the numbers of the clusters in the generation that ends.
         waits: what they wait for meanwhile, or those that become nothing, in words.
     """
 
@@ -45,7 +45,7 @@ NONE = Newcomers()
 
 
 def new_backups(
-    clusters: Clusters, alone: Mapping[tuple[int, int], PoolNode], waiting: Sequence[NodeRecord], sizes: StageSizes
+    generation: Generation, alone: Mapping[tuple[int, int], PoolNode], waiting: Sequence[NodeRecord], sizes: StageSizes
 ) -> list[BackupPlace]:
     """Backups for places that have none, of nodes that wait; see `assign_backups`.
 
@@ -58,7 +58,7 @@ def new_backups(
     """
     giving, places = StageSizes(sizes.layers, replace(sizes.rules, gives=True)), list[HeldPlace]()
     for (cluster, stage), node in alone.items():
-        row, (first, end) = clusters.rows[cluster], clusters.rows[cluster][stage][1:3]
+        row, (first, end) = generation.rows[cluster], generation.rows[cluster][stage][1:3]
         held = sizes.of_row(row)[stage]
         least = sizes.backed(first, end, max(held, sizes.receiving(first, end)))
         places.append(HeldPlace(node, max(giving.of_row(row)[stage], sizes.backed(first, end, held)), least))
@@ -66,7 +66,7 @@ def new_backups(
     backups = list[BackupPlace]()
     for index, (cluster, stage) in enumerate(alone):
         if index in found:
-            record, place = named[found[index].name], clusters.rows[cluster][stage]
+            record, place = named[found[index].name], generation.rows[cluster][stage]
             each = max(1, sizes.waiting(place.first, place.end))
             room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // each
             holder = Holder(record.name, record.address, record.incarnation)
@@ -75,38 +75,38 @@ def new_backups(
 
 
 def following(
-    clusters: Clusters,
+    generation: Generation,
     number: int,
     rounds: int,
     stops: Mapping[int, ClusterStop],
     newcomers: Newcomers = NONE,
-) -> Clusters:
-    """The clusters that follow others, with what the nodes of these have in memory.
+) -> Generation:
+    """The generation that follows this one, with what the nodes of this one have in memory.
 
     Args:
-        number: theirs.
-        rounds: of the clusters before that are committed.
+        number: of the new one.
+        rounds: of this generation that are committed.
         stops: by number, what each of those that are left had done.
         newcomers: late clusters and new backups. Late ones that are left and have received no committed
             round are late again.
     """
-    averaged = [each for each in sorted(stops) if rounds or each < clusters.established]
+    averaged = [each for each in sorted(stops) if rounds or each < generation.established]
     never_averaged = [each for each in sorted(stops) if each not in averaged]
     since_round = {each: stops[each].steps_since_round for each in averaged}
-    missing, end = _missing_steps(clusters, rounds, stops[averaged[0]].done, since_round)
+    missing, end = _missing_steps(generation, rounds, stops[averaged[0]].done, since_round)
     going = GoingOn(
-        clusters=clusters.number,
+        clusters=generation.number,
         rounds=rounds,
         late=len(never_averaged) + len(newcomers.late),
         steps_to_repeat=missing,
         steps_since_round=[*since_round.values()] if len(averaged) > 1 else [[]],  # a cluster alone has what all have
     )
-    rows, backups = _rows_and_backups(clusters, [*averaged, *never_averaged], newcomers)
-    return Clusters(number, rows, Version(end - len(missing), ""), going, backups)
+    rows, backups = _rows_and_backups(generation, [*averaged, *never_averaged], newcomers)
+    return Generation(number, rows, Version(end - len(missing), ""), going, backups)
 
 
 def _missing_steps(
-    clusters: Clusters, rounds: int, done: int, since_round: Mapping[int, Sequence[int]]
+    generation: Generation, rounds: int, done: int, since_round: Mapping[int, Sequence[int]]
 ) -> tuple[list[int], int]:
     """The steps that no remaining cluster has trained, and the step from which on none is trained.
 
@@ -114,10 +114,10 @@ def _missing_steps(
         done: steps before the last committed round; see `ClusterStop`.
         since_round: by number of each remaining cluster that has the average, the steps that it trained since.
     """
-    repeated, begun = clusters.going.steps_to_repeat, clusters.begun.step
+    repeated, begun = generation.going.steps_to_repeat, generation.begun.step
     missing, undealt = {*repeated[done - begun :]}, begun + len(repeated)
-    if not rounds:  # what the clusters before had trained since their last round is in no average yet
-        for number, steps in enumerate(clusters.going.steps_since_round):
+    if not rounds:  # what the generation before had trained since its last round is in no average yet
+        for number, steps in enumerate(generation.going.steps_since_round):
             missing |= {*steps} if number not in since_round else set()
     trained = {step for steps in since_round.values() for step in steps}
     end = max(undealt, done, *(step + 1 for step in trained), 0)
@@ -125,12 +125,12 @@ def _missing_steps(
 
 
 def _rows_and_backups(
-    clusters: Clusters, order: Sequence[int], newcomers: Newcomers
+    generation: Generation, order: Sequence[int], newcomers: Newcomers
 ) -> tuple[list[list[StagePlace]], list[BackupPlace]]:
     """The rows of the remaining clusters, in this order, then of the late ones; and the backups by the new numbers."""
-    backups = [*clusters.backups, *newcomers.backups]
+    backups = [*generation.backups, *newcomers.backups]
     kept = [each._replace(cluster=order.index(each.cluster)) for each in backups if each.cluster in order]
-    return [*(clusters.rows[each] for each in order), *newcomers.late], kept
+    return [*(generation.rows[each] for each in order), *newcomers.late], kept
 
 
 def rules_of(request: PoolRequest, nodes: Iterable[NodeRecord]) -> StageRules:
@@ -151,39 +151,39 @@ class Joining:
     request: PoolRequest
     nodes: int
 
-    async def newcomers(self, clusters: Clusters) -> Newcomers:
+    async def newcomers(self, generation: Generation) -> Newcomers:
         """What they become: clusters where these are too few, else backups if they are to be any."""
-        view, intact = self.view, self.view.intact(clusters)
-        places = [clusters.place_of(node) for node in view.nodes.values()]
-        if view.digests(clusters):
+        view, intact = self.view, self.view.intact(generation)
+        places = [generation.place_of(node) for node in view.nodes.values()]
+        if view.digests(generation):
             return Newcomers(waits="for the end: a cluster has trained its last step")
         if not view.free or any(place and place[0] not in intact for place in places):
             return Newcomers(waits="until all nodes of lost clusters have left them")  # such a node then waits, too
         first = self.request.newcomers or ("backup" if self.request.backups else "cluster")
-        backups = self._new_backups(clusters) if first == "backup" else []
+        backups = self._new_backups(generation) if first == "backup" else []
         is_short = self.request.clusters is not None and len(intact) < self.request.clusters
-        late = await self._late_rows(clusters) if is_short or not backups else []
+        late = await self._late_rows(generation) if is_short or not backups else []
         if isinstance(late, str):
             return Newcomers(backups=backups, waits=STOPPING if backups else late)
         return Newcomers(late, [] if late else backups, STOPPING)
 
-    def _new_backups(self, clusters: Clusters) -> list[BackupPlace]:
+    def _new_backups(self, generation: Generation) -> list[BackupPlace]:
         """Backups for the places that one node holds alone, of nodes that wait."""
-        view, intact = self.view, self.view.intact(clusters)
-        held = {(n, s): view.remaining_at(clusters, n, s) for n in intact for s in range(len(clusters.rows[n]))}
+        view, intact = self.view, self.view.intact(generation)
+        held = {(n, s): view.remaining_at(generation, n, s) for n in intact for s in range(len(generation.rows[n]))}
         alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
         nodes = {at: view.pool_node(view.nodes[name]) for at, name in alone.items()}
         rules = replace(rules_of(self.request, view.nodes.values()), rounds=len(intact) > 1)
-        return new_backups(clusters, nodes, view.free, StageSizes(self.request.layers, rules))
+        return new_backups(generation, nodes, view.free, StageSizes(self.request.layers, rules))
 
-    async def _late_rows(self, clusters: Clusters) -> list[list[StagePlace]] | str:
+    async def _late_rows(self, generation: Generation) -> list[list[StagePlace]] | str:
         """The rows of clusters that nodes which wait can form beside these; or why there are none."""
-        waiting, intact = self.view.free, self.view.intact(clusters)
+        waiting, intact = self.view.free, self.view.intact(generation)
         wanted = None if self.request.clusters is None else self.request.clusters - len(intact)
         if wanted is not None and wanted < 1:
             return f"because as many clusters train as --clusters says ({len(intact)})"
         rules = replace(rules_of(self.request, self.view.nodes.values()), rounds=True)
-        if lack := self._lack(clusters, intact, rules):
+        if lack := self._lack(generation, intact, rules):
             return lack
         pool = tuple(map(self.view.pool_node, waiting))
         request = replace(self.request, pool=pool, clusters=wanted, rules=rules, backups=0)
@@ -191,9 +191,9 @@ class Joining:
             plan = await asyncio.to_thread(plan_of_those_left, request, self.nodes)
         except UsageError as error:
             return f"because they cannot form a cluster ({error})"
-        return Clusters.rows_of(plan, waiting)
+        return Generation.rows_of(plan, waiting)
 
-    def _lack(self, clusters: Clusters, intact: Sequence[int], rules: StageRules) -> str:
+    def _lack(self, generation: Generation, intact: Sequence[int], rules: StageRules) -> str:
         """Which node has no room for a late cluster beside its own; "": each has.
 
         One cluster alone was planned without the copies of a round, and none with those of the moments to be sent.
@@ -201,8 +201,8 @@ class Joining:
         for n in intact:
             sizes = StageSizes(self.request.layers, replace(rules, late=n == intact[0]))
             what = "a copy of the moments to send" if n == intact[0] else "the copies of a round"
-            for s, (place, most) in enumerate(zip(clusters.rows[n], sizes.of_row(clusters.rows[n]), strict=True)):
-                holders = self.view.remaining_at(clusters, n, s)
+            for s, (place, most) in enumerate(zip(generation.rows[n], sizes.of_row(generation.rows[n]), strict=True)):
+                holders = self.view.remaining_at(generation, n, s)
                 most = sizes.backed(place.first, place.end, most) if len(holders) > 1 else most
                 for holder in holders:
                     if most > (ram := self.view.nodes[holder.name].ram):

@@ -1,6 +1,6 @@
 """All that a node trains of its stage, by parameter name: values and the optimizer's state. Imports torch.
 
-Nodes save it, hand it from one division into clusters to the next, and send it to late clusters.
+Nodes save it, hand it from one generation to the next, and send it to late clusters.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """A node: it joins, waits until it is in a cluster, trains its stage, and joins again.
 
-An incarnation of a node is in at most one cluster, and stays in it when others end or come. Its cluster is lost when an
-incarnation in it leaves; the other nodes of the cluster then join again, too. Imports torch through the cluster's
-training.
+An incarnation of a node is in at most one cluster, and stays in it when others are lost or come. Its cluster is lost
+when an incarnation in it leaves; the other nodes of the cluster then join again, too. Imports torch through the
+cluster's training.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
 from pipelined.ravnest.cluster_log import ClusterLog
 from pipelined.ravnest.parameter_exchange import ParameterExchange
 from pipelined.ravnest.planned_bytes import PlannedPlaces
-from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord
+from pipelined.ravnest.records import NODES, Generation, Holder, NodeRecord
 from pipelined.ravnest.status import LATE
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.step_report import StepReport
@@ -100,23 +100,23 @@ class RavnestNode:
         before, done = None, False
         while not done:
             assigned = self.view.wait_for(partial(self._assigned, record))
-            clusters, cluster, stage = await beside(assigned, self._print_waits())
+            generation, cluster, stage = await beside(assigned, self._print_waits())
             try:
-                async with self.view.while_holds(partial(self._is_intact, clusters, cluster)):
-                    before = await self._train(registration, clusters, (cluster, stage), before, leaving)
-                    done = self.view.is_done(clusters)
+                async with self.view.while_holds(partial(self._is_intact, generation, cluster)):
+                    before = await self._train(registration, generation, (cluster, stage), before, leaving)
+                    done = self.view.is_done(generation)
                     if not (done or self._assigned(record)):
                         raise NoLongerValid("others went on without it")
             except (TransportError, NoLongerValid) as error:
                 if isinstance(error, TransportError):
-                    await self._until_missing(clusters, (cluster, stage))
-                missing = self.view.missing(clusters)
+                    await self._until_missing(generation, (cluster, stage))
+                missing = self.view.missing(generation)
                 left = f"{', '.join(missing)} left: " if missing else ""
                 self._say(f"{name}: its cluster ended ({left}{error})")
                 clear_frames(error.__traceback__)  # a world keeps its error, and with the frames the stage
                 return
         if before is not None and before.state is not None:
-            self.exchange.keep(clusters, before.state.tensors)
+            self.exchange.keep(generation, before.state.tensors)
         self._say(f"{name}: cluster {cluster} has trained its last step{self._peak}")
 
     async def _print_waits(self) -> None:
@@ -138,75 +138,75 @@ class RavnestNode:
             return ""
         return f"; memory grew by at most {grown / 2**20:,.0f} MiB, of {self._capacity.ram / 2**20:,.0f} MiB offered"
 
-    def _is_intact(self, clusters: Clusters, cluster: int) -> bool:
+    def _is_intact(self, generation: Generation, cluster: int) -> bool:
         """Whether no node of this cluster has left; always true when all have trained their last step."""
-        return self.view.is_done(clusters) or cluster in self.view.intact(clusters)
+        return self.view.is_done(generation) or cluster in self.view.intact(generation)
 
-    async def _until_missing(self, clusters: Clusters, place: tuple[int, int]) -> None:
-        """Wait until it is known which node of lost clusters left them.
+    async def _until_missing(self, generation: Generation, place: tuple[int, int]) -> None:
+        """Wait until it is known which nodes of lost clusters have left.
 
         A dead node is listed until its lease ends. This one stays that long, so that `train` names the dead node; but
         not before a backup of its place, which goes on, and writes only when this node is not listed any more.
         """
 
         def is_known() -> bool:
-            names = [each.name for each in self.view.remaining_at(clusters, *place)]
+            names = [each.name for each in self.view.remaining_at(generation, *place)]
             has_backup = len(names) > 1 and names[0] == self._node.name
-            return has_backup or bool(self.view.missing(clusters))
+            return has_backup or bool(self.view.missing(generation))
 
         with suppress(TimeoutError):
             await with_timeout(self._node.clock, self._lease_s, self.view.wait_for(is_known))
 
-    def _assigned(self, record: NodeRecord) -> tuple[Clusters, int, int] | None:
-        """The clusters that this node is in, its own one's number, and its stage."""
-        clusters = self.view.clusters
-        place = clusters and clusters.place_of(record)
-        return (clusters, *place) if clusters and place else None
+    def _assigned(self, record: NodeRecord) -> tuple[Generation, int, int] | None:
+        """The generation that this node is in, the number of its cluster, and its stage."""
+        generation = self.view.generation
+        place = generation and generation.place_of(record)
+        return (generation, *place) if generation and place else None
 
     async def _train(
         self,
         registration: Registration,
-        clusters: Clusters,
+        generation: Generation,
         at: tuple[int, int],
         before: ClusterOutcome | None,
         leaving: Nursery,
     ) -> ClusterOutcome:
-        """Train in these clusters until they are done, or others go on with this one."""
-        self.exchange.keep(clusters, {})
+        """Train in this generation until it is done, or another one follows with this node."""
+        self.exchange.keep(generation, {})
         cluster, stage = at
-        place = clusters.rows[cluster][stage]
+        place = generation.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
-        late = f"; it waits for {LATE}" if cluster >= clusters.established else ""
+        late = f"; it waits for {LATE}" if cluster >= generation.established else ""
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}{late}")
         executor, planned = self._member.executor, self._planned
         executor.name = self._node.name
-        executor.planned_bytes = partial(planned.bytes_of, clusters, at, self._node.name) if planned else None
-        log = ClusterLog(self.view, registration, clusters, cluster, self._node.clock)
+        executor.planned_bytes = partial(planned.bytes_of, generation, at, self._node.name) if planned else None
+        log = ClusterLog(self.view, registration, generation, cluster, self._node.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
             on_step, state = log.report if stage == 0 else _ignore, before.state if before else None
-            self._member.worlds.lose(each.address for each in self.view.departed(clusters))
+            self._member.worlds.lose(each.address for each in self.view.departed(generation))
             training = self._member.train(
-                clusters, at, on_step=on_step, log=log, before=state, saved=self.exchange, leaving=leaving
+                generation, at, on_step=on_step, log=log, before=state, saved=self.exchange, leaving=leaving
             )
             with executor.doing("training"):
-                outcome = await beside(training, self._lose_departed(clusters))
+                outcome = await beside(training, self._lose_departed(generation))
             log.end(outcome.digest)
-        await self.view.wait_for(lambda: self.view.is_done(clusters) or log.ends())
-        if stage == 0 and not self.view.is_done(clusters):
+        await self.view.wait_for(lambda: self.view.is_done(generation) or log.ends())
+        if stage == 0 and not self.view.is_done(generation):
             await log.stop(outcome.stopped)
-        await self.view.wait_for(lambda: self.view.is_done(clusters) or self.view.clusters != clusters)
+        await self.view.wait_for(lambda: self.view.is_done(generation) or self.view.generation != generation)
         return outcome
 
-    async def _lose_departed(self, clusters: Clusters) -> None:
-        """Lose the holders that leave, in the worlds of these clusters, also those that are silent."""
+    async def _lose_departed(self, generation: Generation) -> None:
+        """Lose the holders that leave, in the worlds of this generation, also those that are silent."""
         while True:
-            departed = self.view.departed(clusters)
+            departed = self.view.departed(generation)
             self._member.worlds.lose(each.address for each in departed)
-            await self.view.wait_for(partial(self._others_departed, clusters, departed))
+            await self.view.wait_for(partial(self._others_departed, generation, departed))
 
-    def _others_departed(self, clusters: Clusters, departed: list[Holder]) -> bool:
-        return self.view.departed(clusters) != departed
+    def _others_departed(self, generation: Generation, departed: list[Holder]) -> bool:
+        return self.view.departed(generation) != departed
 
     async def _replacement(self) -> None:
         await self.view.until_other_task(self._task)

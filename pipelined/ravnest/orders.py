@@ -1,13 +1,13 @@
 """The order of a node: what it did in its cluster, in order, so that another run can do the same again.
 
-A file for each node, `CLUSTERS-CLUSTER-STAGE-NAME.json`: the number of the clusters, then the node's place and name.
+A file for each node, `GENERATION-CLUSTER-STAGE-NAME.json`: the number of the generation, and the node's place.
 
     {"task": ..., "clusters": ..., "cluster": 0, "stage": 1, "order": ["F0", "F1", "B0", ...], "added": {"1": 16},
      "refused": [2]}
 
 `F3` and `B3` are the forward and the backward of the node's microbatch 3, counted from its first step; `added` has by
 round the updates after which the node added its difference, and `refused` the rounds that were refused. Order, data and
-clusters determine every bit. No torch.
+generation determine every bit. No torch.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from typing import Any
 from pipelined.aio.events import warn
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import OPS, Instruction
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 from pipelined.state.whole_file import whole_file
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.replay import Order
@@ -78,27 +78,27 @@ class OrderDirectory:
     path: Path
     task: str
 
-    def file(self, clusters: Clusters, place: tuple[int, int], second: bool = False) -> Path:
+    def file(self, generation: Generation, place: tuple[int, int], second: bool = False) -> Path:
         """The file of the order of the node at this cluster and stage.
 
         Args:
             second: of its backup.
         """
         cluster, stage = place
-        name = re.sub(r"[^\w.-]", "_", clusters.holders(cluster, stage)[second].name)
-        return self.path / f"{clusters.number}-{cluster}-{stage}-{name}.json"
+        name = re.sub(r"[^\w.-]", "_", generation.holders(cluster, stage)[second].name)
+        return self.path / f"{generation.number}-{cluster}-{stage}-{name}.json"
 
-    def write(self, clusters: Clusters, place: tuple[int, int], order: NodeOrder, second: bool = False) -> None:
+    def write(self, generation: Generation, place: tuple[int, int], order: NodeOrder, second: bool = False) -> None:
         """Write the order of the node at this cluster and stage, whole: until then the file has the one before.
 
         Raises:
             OSError: it cannot be written.
         """
         cluster, stage = place
-        text = {"task": self.task, "clusters": clusters.stored(), "cluster": cluster, "stage": stage}
+        text = {"task": self.task, "clusters": generation.stored(), "cluster": cluster, "stage": stage}
         added = {str(number): updates for number, updates in order.added.items()}
         self.path.mkdir(parents=True, exist_ok=True)
-        with whole_file(self.file(clusters, place, second)) as part:
+        with whole_file(self.file(generation, place, second)) as part:
             part.write_text(json.dumps({**text, "order": order.instructions, "added": added, "refused": order.refused}))
 
 
@@ -119,14 +119,14 @@ class OrderRecorder:
     def __init__(
         self,
         directory: OrderDirectory | None,
-        clusters: Clusters,
+        generation: Generation,
         place: tuple[int, int],
         microbatches: int,
         second: bool = False,
         *,
         beside: Tracer,
     ):
-        self._directory, self.clusters, self.place, self._second = directory, clusters, place, second
+        self._directory, self.generation, self.place, self._second = directory, generation, place, second
         self.tracer, self.added = OrderTracer(microbatches, beside), dict[int, int]()
         self.refused = list[int]()
 
@@ -135,31 +135,31 @@ class OrderRecorder:
         if self._directory is not None:
             order = NodeOrder(tuple(self.tracer.instructions), dict(self.added), tuple(self.refused))
             try:
-                await asyncio.to_thread(self._directory.write, self.clusters, self.place, order, self._second)
+                await asyncio.to_thread(self._directory.write, self.generation, self.place, order, self._second)
             except OSError as error:
-                file = self._directory.file(self.clusters, self.place, self._second)
+                file = self._directory.file(self.generation, self.place, self._second)
                 warn("order not written", file=str(file), why=error)
 
 
 @dataclass(frozen=True)
 class RunOrders:
-    """The orders of some clusters in a directory.
+    """The orders of one generation in a directory.
 
     Args:
         orders: by cluster and stage.
-        until: the steps of the training that were done when later clusters began with what these saved; 0: none did.
-        followed: the clusters that went on with what the nodes of these had in memory; None: none did.
+        until: the steps of the training that were done when a later one began with what this one saved; 0: none did.
+        followed: the generation that went on with what the nodes of this one had in memory; None: none did.
     """
 
     task: str
-    clusters: Clusters
+    generation: Generation
     orders: Mapping[tuple[int, int], NodeOrder]
     until: int = 0
-    followed: Clusters | None = None
+    followed: Generation | None = None
 
     def went_on(self, number: int) -> bool:
         """Whether this cluster was among those that went on."""
-        return self.followed is not None and self.followed.place_before(self.clusters, number) is not None
+        return self.followed is not None and self.followed.place_before(self.generation, number) is not None
 
     @property
     def refused(self) -> set[int]:
@@ -169,12 +169,12 @@ class RunOrders:
     @property
     def needed(self) -> list[int]:
         """The numbers of the clusters of which something is in later parameters."""
-        numbers = range(len(self.clusters.rows))
+        numbers = range(len(self.generation.rows))
         return [n for n in numbers if not self.followed or self.followed.going.rounds or self.went_on(n)]
 
 
 def read_orders(path: Path) -> list[RunOrders]:
-    """The orders of the last clusters in a directory, and before them of those that they go back to.
+    """The orders of the last generation in a directory, and before it of those that it goes back to.
 
     Raises:
         UsageError: there are none, a node's is missing, or a file is of another release or of another run.
@@ -182,34 +182,34 @@ def read_orders(path: Path) -> list[RunOrders]:
     found = [_read(each) for each in sorted(path.glob("*.json"))] if path.is_dir() else []
     if not found:
         raise UsageError(f"there are no orders in {path}; train with --orders {path}")
-    number, until, chain = max(run.clusters.number for run in found), 0, list[RunOrders]()
-    followed: Clusters | None = None
+    number, until, chain = max(run.generation.number for run in found), 0, list[RunOrders]()
+    followed: Generation | None = None
     while True:
         chain.insert(0, _whole(path, found, number, until, followed))
-        clusters = chain[0].clusters
-        if clusters.going.clusters:
-            number, until, followed = clusters.going.clusters, 0, clusters
-        elif clusters.begun.step:
-            number, until, followed = int(clusters.begun.lineage.rpartition("-")[2]), clusters.begun.step, None
+        generation = chain[0].generation
+        if generation.going.clusters:
+            number, until, followed = generation.going.clusters, 0, generation
+        elif generation.begun.step:
+            number, until, followed = int(generation.begun.lineage.rpartition("-")[2]), generation.begun.step, None
         else:
             return chain
 
 
-def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed: Clusters | None) -> RunOrders:
-    """The orders of all nodes of these clusters of which something is in later parameters."""
-    orders, own = dict[tuple[int, int], NodeOrder](), [run for run in found if run.clusters.number == number]
+def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed: Generation | None) -> RunOrders:
+    """The orders of all nodes of a generation of which something is in later parameters."""
+    orders, own = dict[tuple[int, int], NodeOrder](), [run for run in found if run.generation.number == number]
     if not own:
         raise UsageError(f"the orders of clusters {number} are missing in {path}; later ones went on from them")
-    task, clusters = own[0].task, own[0].clusters
+    task, generation = own[0].task, own[0].generation
     for run in own:
-        if (run.task, run.clusters) != (task, clusters):
+        if (run.task, run.generation) != (task, generation):
             raise UsageError(f"the orders in {path} are of different runs; give each run a directory of its own")
         for at, order in run.orders.items():  # of two nodes of a place the one that did more
             orders[at] = max(orders.get(at, order), order, key=lambda each: len(each.instructions))
-    whole = RunOrders(task, clusters, orders, until, followed)
-    places = [(cluster, stage) for cluster in whole.needed for stage in range(len(clusters.rows[cluster]))]
+    whole = RunOrders(task, generation, orders, until, followed)
+    places = [(cluster, stage) for cluster in whole.needed for stage in range(len(generation.rows[cluster]))]
     if missing := [
-        clusters.rows[cluster][stage].holder.name for cluster, stage in places if (cluster, stage) not in orders
+        generation.rows[cluster][stage].holder.name for cluster, stage in places if (cluster, stage) not in orders
     ]:
         fact = f"orders are missing in {path} (nodes: {', '.join(missing)})"
         raise UsageError(f"{fact}; copy there what each node wrote to its --orders")
@@ -219,13 +219,13 @@ def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed
 def _read(path: Path) -> RunOrders:
     try:
         found = json.loads(path.read_text())
-        clusters = Clusters.from_stored(found["clusters"])
+        generation = Generation.from_stored(found["clusters"])
         instructions = tuple(map(str, found["order"]))
         if not all(re.fullmatch(r"[FB]\d{1,15}", each) for each in instructions):
             raise ValueError("no forward or backward")
         added = {int(number): int(updates) for number, updates in found["added"].items()}
         order = NodeOrder(instructions, added, tuple(map(int, found.get("refused", ()))))
-        return RunOrders(str(found["task"]), clusters, {(int(found["cluster"]), int(found["stage"])): order})
+        return RunOrders(str(found["task"]), generation, {(int(found["cluster"]), int(found["stage"])): order})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fact = f"{path} is no order of this release ({type(error).__name__}: {error})"
         raise UsageError(f"{fact}; give a directory that --orders wrote") from error

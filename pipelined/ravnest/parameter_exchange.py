@@ -1,7 +1,7 @@
 """Nodes exchange parameters that they saved: each offers those in its directory, and requests the rest from the others.
 
-So nodes need no file system in common. Clusters begin with a step of which each stage is saved by some node that is
-there (`RavnestView.begun`). A new place asks for its parameters one by one: its own directory first, then the nodes
+So nodes need no file system in common. A generation begins with a step of which each stage is saved by some node that
+is there (`RavnestView.begun`). A new place asks for its parameters one by one: its own directory first, then the nodes
 that offer this step, and first the one that gave the last parameter, as a stage's parameters lie together. It comes in
 chunks, each with its hash, and what was read was checked against the hashes saved with it. Imports torch.
 """
@@ -20,7 +20,7 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
 from pipelined.errors import UsageError
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 from pipelined.ravnest.saving import SaveSettings, by_parameter, fitting
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.manifest import Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
@@ -49,7 +49,7 @@ class ParameterExchange:
         self._node, self._view, self._saving = node, view, saving
         self._saver = saving.saver() if saving else None
         self.average = dict[str, torch.Tensor]()
-        self._clusters = 0
+        self._generation = 0
         self._given: tuple[tuple[Version, str], Mapping[str, Block], Manifest] | None = None
         node.endpoint.handle(TOPIC, self._reply)
 
@@ -69,14 +69,14 @@ class ParameterExchange:
         for name, part in by_parameter(specs).items():
             yield await self._find(holders, version, name, part)
 
-    def keep(self, clusters: Clusters, values: Mapping[str, torch.Tensor]) -> None:
-        """Give these values of the average after the last round of clusters to others that ask; none: no more."""
-        self._clusters, self.average = clusters.number, {name: tensor.detach() for name, tensor in values.items()}
+    def keep(self, generation: Generation, values: Mapping[str, torch.Tensor]) -> None:
+        """Give these values of the average after the last round of a generation to others that ask; none: no more."""
+        self._generation, self.average = generation.number, {name: tensor.detach() for name, tensor in values.items()}
 
     async def averages(
-        self, clusters: Clusters, layers: Sequence[Mapping[str, torch.Tensor]], found: dict[str, Block]
+        self, generation: Generation, layers: Sequence[Mapping[str, torch.Tensor]], found: dict[str, Block]
     ) -> None:
-        """Get the average after the last round of clusters from the nodes that hold it, parameter by parameter.
+        """Get the average after the last round of a generation from the nodes that hold it, parameter by parameter.
 
         Args:
             layers: of the whole model, see `state_by_layer`.
@@ -84,11 +84,11 @@ class ParameterExchange:
         Raises:
             NoLongerValid: no node gives one of them now.
         """
-        version = Version(clusters.number, AVERAGE)
-        rows = [(n, s, place) for n, row in enumerate(clusters.rows) for s, place in enumerate(row)]
+        version = Version(generation.number, AVERAGE)
+        rows = [(n, s, place) for n, row in enumerate(generation.rows) for s, place in enumerate(row)]
         for layer, names in enumerate(layers):
             places = [(n, s) for n, s, place in rows if place.first <= layer < place.end]
-            holders = [holder.name for at in places for holder in clusters.holders(*at)]
+            holders = [holder.name for at in places for holder in generation.holders(*at)]
             for name, tensor in names.items():
                 if name not in found:
                     key, dtype = f"{name}/{VALUE}", str(tensor.dtype).removeprefix("torch.")
@@ -169,7 +169,7 @@ class ParameterExchange:
 
     async def _read(self, version: Version, name: str) -> Mapping[str, Block]:
         """What is here of a parameter. Raises Rejected: it is damaged; this version is not offered any more."""
-        if version == (self._clusters, AVERAGE):
+        if version == (self._generation, AVERAGE):
             held = self.average.get(name)
             return {} if held is None else {f"{name}/{VALUE}": Block.of(held.cpu())}
         if self._saving is None or self._saver is None:

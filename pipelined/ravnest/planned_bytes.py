@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 
 
 @dataclass(frozen=True)
@@ -13,14 +13,14 @@ class PlannedPlaces:
 
     Args:
         layers: of the model, as plans have them.
-        rules: how nodes hold their stages, without what follows from the clusters.
+        rules: how nodes hold their stages, without what follows from the generation.
     """
 
     layers: Sequence[LayerSize]
     rules: StageRules
 
-    def bytes_of(self, clusters: Clusters, place: tuple[int, int], name: str) -> int:
-        """The bytes that a node of a place holds at its fullest in these clusters.
+    def bytes_of(self, generation: Generation, place: tuple[int, int], name: str) -> int:
+        """The bytes that a node of a place holds at its fullest in this generation.
 
         Counted are the copies of a round with several clusters, the moments that the first cluster sends to late ones,
         and in a place of two nodes what waits there, and what one of them gives and a new one gets.
@@ -30,11 +30,11 @@ class PlannedPlaces:
             name: of the node; the place may have a backup.
         """
         number, stage = place
-        row, going = clusters.rows[number], clusters.going
+        row, going = generation.rows[number], generation.going
         late = number == 0 and going.late > 0
-        sizes = StageSizes(self.layers, replace(self.rules, rounds=len(clusters.rows) > 1, late=late))
+        sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.rows) > 1, late=late))
         held, layers = sizes.of_row(row)[stage], (row[stage].first, row[stage].end)
-        room = next((each.room for each in clusters.backups if each[:2] == place), None)
+        room = next((each.room for each in generation.backups if each[:2] == place), None)
         if room is None:
             return held
         if not room:

@@ -3,8 +3,8 @@
 subject           (the program's own)   what is trained
 swarm             (text)                the unique name of the run; nodes save stages under it
 nodes/NAME        NodeRecord            a node; expires with its lease
-clusters          Clusters              which nodes form which clusters; `train` writes it
-ending            ClustersEnding        the clusters that end for others to go on; `train` writes it
+clusters          Generation            which nodes form which clusters; `train` writes it
+ending            GenerationEnding      the generation that ends for another to follow; `train` writes it
 stopped/C         ClusterStop           what cluster C had done when it stopped for that
 saved/NAME        SavedStages           what a node can read of what was saved; expires with the node's lease
 progress/C        ClusterProgress       the last step that cluster C has completed
@@ -34,7 +34,7 @@ from pipelined.ravnest.planning.plan import RavnestPlan
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import Version
 
-NODES, CLUSTERS, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
+NODES, GENERATION, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
 ENDING, STOPPED, LOSSES, WAITS = "ending", "stopped/", "losses", "waits"
 UPDATES = "updates"
 """The field, in what a node saves, of the number of updates that a parameter has had; a swarm's peers save none."""
@@ -86,14 +86,14 @@ class NodeRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Clusters(Record):
-    """The clusters of one run.
+class Generation(Record):
+    """All clusters that train together, until they end and another generation follows.
 
     Args:
-        number: greater than that of all clusters before; the names of their worlds contain it.
+        number: greater than that of every generation before; the names of its worlds contain it.
         rows: of each cluster its places, in the order of the stages.
-        begun: what they began with: the steps of the training done before, and the lineage under which it was saved.
-        going: how they go on after others; the lineage is "" then.
+        begun: what it began with: the steps of the training done before, and the lineage under which it was saved.
+        going: how it goes on after another; the lineage is "" then.
         backups: at most one of each place.
     """
 
@@ -105,28 +105,28 @@ class Clusters(Record):
 
     def __post_init__(self) -> None:
         if [type(each) for each in self.begun] != [int, str] or self.begun[0] < 0:
-            raise ValueError(f"Clusters.begun: no step and lineage (got: {self.begun!r:.80})")
+            raise ValueError(f"Generation.begun: no step and lineage (got: {self.begun!r:.80})")
         object.__setattr__(self, "begun", Version(*self.begun))
         if not self.rows or sum(map(len, self.rows)) > MAX_PLACES:
-            raise ValueError(f"Clusters.rows: none, or too many places (clusters: {len(self.rows)})")
+            raise ValueError(f"Generation.rows: none, or too many places (clusters: {len(self.rows)})")
         object.__setattr__(self, "going", read_going(self.going, len(self.rows)))
         rows = [[read_place(place) for place in row] for row in self.rows]
         for row in rows:
             ends = [0, *(place.end for place in row)]
             if not row or ends[-1] != rows[0][-1].end or any(p.first != e for p, e in zip(row, ends, strict=False)):
-                raise ValueError(f"Clusters.rows: a cluster does not hold every layer once (got: {row!r:.200})")
+                raise ValueError(f"Generation.rows: a cluster does not hold every layer once (got: {row!r:.200})")
         backups = [read_backup(each, rows) for each in self.backups]
         if len({each[:2] for each in backups}) < len(backups):
-            raise ValueError(f"Clusters.backups: two of one place (got: {backups!r:.200})")
+            raise ValueError(f"Generation.backups: two of one place (got: {backups!r:.200})")
         object.__setattr__(self, "backups", backups)
         addresses = [place.holder.address for row in rows for place in row] + [each.holder.address for each in backups]
         if len(set(addresses)) < len(addresses):
-            raise ValueError(f"Clusters.rows: a node twice (addresses: {addresses!r:.200})")
+            raise ValueError(f"Generation.rows: a node twice (addresses: {addresses!r:.200})")
         object.__setattr__(self, "rows", rows)
 
     @classmethod
-    def of(cls, number: int, plan: RavnestPlan, nodes: Sequence[NodeRecord], begun: Version) -> "Clusters":
-        """The clusters of a plan of these nodes."""
+    def of(cls, number: int, plan: RavnestPlan, nodes: Sequence[NodeRecord], begun: Version) -> "Generation":
+        """The generation of a plan of these nodes."""
         named = {node.name: Holder(node.name, node.address, node.incarnation) for node in nodes}
         backups = [
             BackupPlace(cluster, stage, named[planned.backup.name])
@@ -150,7 +150,7 @@ class Clusters(Record):
         return {**Record.stored(self), "rows": [[place.stored for place in row] for row in self.rows]}
 
     def step_of(self, cluster: int, step: int) -> int:
-        """The step of the training that is this step of one of these clusters."""
+        """The step of the training that is this step of one cluster."""
         turn = cluster + step * len(self.rows)
         repeated = self.going.steps_to_repeat
         return repeated[turn] if turn < len(repeated) else self.begun.step + turn
@@ -169,7 +169,7 @@ class Clusters(Record):
 
     @property
     def opening(self) -> int:
-        """How many rounds these clusters have before their first step: 1 if several go on, else 0."""
+        """How many rounds this generation has before its first step: 1 if several clusters go on, else 0."""
         return int(self.going.clusters > 0 and len(self.rows) > 1)
 
     def place_of(self, node: NodeRecord | Holder) -> tuple[int, int] | None:
@@ -199,7 +199,7 @@ class Clusters(Record):
         found = {each.stage: each.holder.address for each in self.backups if each.cluster == cluster}
         return [found.get(stage, "") for stage in range(len(self.rows[cluster]))]
 
-    def place_before(self, before: "Clusters", number: int) -> int | None:
+    def place_before(self, before: "Generation", number: int) -> int | None:
         """The number that a cluster has here of those before; None: it is not among those that go on."""
         old = before.rows[number]
         for here, row in enumerate(self.rows[: self.established]):
@@ -213,7 +213,7 @@ class ClusterProgress(Record):
     """The last step that a cluster has completed.
 
     Args:
-        clusters: number of the clusters that it belongs to.
+        generation: the number of its generation.
         step: the number of that step of the training, from 0.
         loss: mean over its microbatches.
         staleness: by stage, updates between the weights of a gradient and those it was applied to; the step's mean.
@@ -221,7 +221,7 @@ class ClusterProgress(Record):
         digest: of all parameters after the last step and the last round; "": the cluster is not done.
     """
 
-    clusters: int
+    generation: int = field(metadata={"stored": "clusters"})
     step: int
     loss: float
     staleness: list[float] = field(metadata={"kind": list})
@@ -238,7 +238,7 @@ class RoundEnd(Enum):
 
     COMMITTED = "every node has the whole average, and applies it"
     REFUSED = "a slice had another length, or numbers that are not finite: no node applies it, and training goes on"
-    CLUSTERS_END = "the clusters end first: no node applies it"
+    GENERATION_ENDS = "the generation ends first: no node applies it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +246,13 @@ class RoundRecord(Record):
     """The last committed round of averaging: every node had the whole average of its layers before it was written.
 
     Args:
-        clusters: number of the clusters that averaged.
+        generation: the number of the generation that averaged.
         number: of the round, from 1; 0: none is committed.
         refused: the refused rounds, each with the cluster that sent the slice.
         fact: of the last of these, which node sent what.
     """
 
-    clusters: int
+    generation: int = field(metadata={"stored": "clusters"})
     number: int
     refused: list[list[int]] = field(default_factory=list, metadata={"kind": list, "absent": []})
     fact: str = field(default="", metadata={"absent": ""})
@@ -263,14 +263,14 @@ class RoundRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class ClustersEnding(Record):
-    """The clusters of this number end: no further round of theirs is committed, each stops, and others go on.
+class GenerationEnding(Record):
+    """A generation ends: no further round of it is committed, each of its clusters stops, and another follows.
 
     Args:
-        clusters: their number.
+        generation: its number.
     """
 
-    clusters: int
+    generation: int = field(metadata={"stored": "clusters"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,13 +285,13 @@ class ClusterStop(Record):
     """What a cluster had done when it stopped, so that others can go on.
 
     Args:
-        clusters: number of the clusters that it belongs to.
+        generation: the number of its generation.
         done: steps of the training done before the last committed round, of one cluster alone before its end: all
             of them are in its parameters.
         steps_since_round: the steps that it trained since, and that are in no average.
     """
 
-    clusters: int
+    generation: int = field(metadata={"stored": "clusters"})
     done: int
     steps_since_round: list[int] = field(metadata={"kind": list, "stored": "apart"})
 

@@ -40,8 +40,8 @@ async def replay(
     """Train again in the recorded order; returns the digest of the average.
 
     Args:
-        runs: what the clusters trained that followed one another, and their orders; each begins with what those before
-            it saved.
+        runs: what the generations trained that followed one another, and their orders; each begins with what those
+            before it saved.
         executor: computes for all nodes.
         on_step: called with a cluster's number and each step of the training that it completed.
     Raises:
@@ -52,7 +52,7 @@ async def replay(
     for training, orders in parts:
         _prove(training, orders)
     with TemporaryDirectory() as saved:
-        run = next((orders.clusters.begun.run for _, orders in parts if orders.clusters.begun.lineage), "")
+        run = next((orders.generation.begun.run for _, orders in parts if orders.generation.begun.lineage), "")
         saving = SaveSettings(DiskStore(Path(saved), parts[0][0].model.identity()), ONCE, run)
         held = dict[Holder, HeldStage]()
         for training, orders in parts:
@@ -71,36 +71,36 @@ async def _replay(
     saving: SaveSettings,
     held: Mapping[Holder, HeldStage],
 ) -> tuple[dict[Holder, HeldStage], list[str]]:
-    """Do again what the nodes of some clusters did up to what the next ones began with, or to the end.
+    """Do again what the nodes of a generation did up to what the next one began with, or to the end.
 
     Args:
         saving: of their last round.
-        held: what nodes of the clusters before have.
-    Returns: what the nodes of these clusters have, and the digest of each cluster that trained its last step.
+        held: what nodes of the generation before have.
+    Returns: what the nodes of this generation have, and the digest of each cluster that trained its last step.
     """
-    ranks, clusters = dict[str, list[Transport]](), orders.clusters
+    ranks, generation = dict[str, list[Transport]](), orders.generation
     log = LocalLog(orders.followed.going.rounds if orders.followed else None, orders.refused)
     async with Nursery() as tasks:
         running = {}
         for (cluster, stage), order in orders.orders.items():
             if cluster not in orders.needed:
                 continue
-            place = clusters.rows[cluster][stage]
+            place = generation.rows[cluster][stage]
             worlds, before = LocalWorlds(ranks, place.holder.address), held.get(place.holder)
             member = ClusterMember(training, worlds, executor, order=order, saving=saving)
 
             def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:
                 if stage == 0:
-                    on_step(cluster, replace(report, step=clusters.step_of(cluster, report.step)))
+                    on_step(cluster, replace(report, step=generation.step_of(cluster, report.step)))
 
             limit = _limit(training, orders, cluster)
-            work = member.train(clusters, (cluster, stage), on_step=report, log=log, before=before, limit=limit)
+            work = member.train(generation, (cluster, stage), on_step=report, log=log, before=before, limit=limit)
             running[cluster, stage] = tasks.create_task(work)
     outcomes = {at: task.result() for at, task in running.items()}
     states = {
         holder: outcome.state
         for at, outcome in outcomes.items()
-        for holder in clusters.holders(*at)
+        for holder in generation.holders(*at)
         if outcome.state is not None
     }
     return states, [outcome.digest for outcome in outcomes.values() if outcome.digest]
@@ -128,10 +128,10 @@ class LocalWorlds:
 
 
 class LocalLog:
-    """The log of clusters in this process: what is written is committed, up to the last round that was in the run.
+    """The log of a generation in this process: what is written is committed, up to the last round that was in the run.
 
     Args:
-        rounds: the last one committed before the clusters ended; None: they did not end.
+        rounds: the last one committed before the generation ended; None: it did not end.
         refused: the rounds that were refused in the run, and are left out.
     """
 
@@ -170,7 +170,7 @@ class LocalLog:
             return RoundEnd.REFUSED
         if self._rounds is not None and number > self._rounds:
             work.close()
-            return RoundEnd.CLUSTERS_END
+            return RoundEnd.GENERATION_ENDS
         await work
         while self._written < number:
             await self._changed.wait()
@@ -178,25 +178,25 @@ class LocalLog:
 
 
 def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:
-    """The steps that these clusters trained and later ones did not train again."""
-    return replace(training, begin=orders.clusters.begun.step, steps=orders.until or training.steps)
+    """The steps that this generation trained and later ones did not train again."""
+    return replace(training, begin=orders.generation.begun.step, steps=orders.until or training.steps)
 
 
 def _limit(training: ClusterTraining, orders: RunOrders, number: int) -> int | None:
-    """The steps that one of these clusters did before they ended, by its own count; None: all."""
+    """The steps that one cluster did before the generation ended, by its own count; None: all."""
     if orders.followed is None:
         return None
     if not orders.went_on(number):
-        return training.done_at(orders.clusters, number, orders.followed.going.rounds)
+        return training.done_at(orders.generation, number, orders.followed.going.rounds)
     done = sum(each.startswith("B") for each in orders.orders[number, 0].instructions)
     return done // training.microbatches
 
 
 def _prove(training: ClusterTraining, orders: RunOrders) -> None:
     for number in orders.needed:
-        row, limit = orders.clusters.rows[number], _limit(training, orders, number)
-        plan = training.job(orders.clusters, number).plan
-        steps = training.steps_of(number, len(orders.clusters.rows))[:limit]
+        row, limit = orders.generation.rows[number], _limit(training, orders, number)
+        plan = training.job(orders.generation, number).plan
+        steps = training.steps_of(number, len(orders.generation.rows))[:limit]
         if not steps:
             continue
         stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=len(steps)))

@@ -1,8 +1,8 @@
 """The save of a node, by parameter name: the average of its layers after a round, and its own moments at the snapshot.
 
 The nodes of the first cluster save, because a round has the same average for all; with it they save what stays in
-their cluster, moments and the counters of norms. One cluster alone saves its own values instead. Later clusters, cut in
-any way, begin with what was saved. Imports torch.
+their cluster, moments and the counters of norms. One cluster alone saves its own values instead. A later generation,
+cut in any way, begins with what was saved. Imports torch.
 """
 
 import asyncio

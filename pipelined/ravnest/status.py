@@ -12,11 +12,11 @@ from pipelined.directory.membership.task_record import TASK
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.rings import rings_between, round_bytes
 from pipelined.ravnest.planning.stage import LayerSize
-from pipelined.ravnest.records import ClusterProgress, Clusters
+from pipelined.ravnest.records import ClusterProgress, Generation
 from pipelined.ravnest.view import RavnestView
 
 LATE = "the average and the moments of cluster 0"
-"""What a late cluster waits for until the first round of its clusters is committed."""
+"""What a late cluster waits for until the first round of its generation is committed."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RavnestStatus:
     """The status of Ravnest.
 
     Args:
-        clusters: None: none were formed yet.
+        generation: None: none was formed yet.
         progress: by cluster, of those that have completed a step.
         round: committed rounds of averaging.
         waiting: nodes without a cluster, in the order in which they joined; see `waits`.
@@ -49,7 +49,7 @@ class RavnestStatus:
         waits: what these nodes wait for, in words; "": nothing.
     """
 
-    clusters: Clusters | None
+    generation: Generation | None
     progress: Mapping[int, ClusterProgress]
     round: int
     waiting: Sequence[str]
@@ -63,14 +63,14 @@ class RavnestStatus:
     @classmethod
     def of(cls, view: RavnestView, sizes: TrainedSizes | None) -> "RavnestStatus":
         """What a view shows."""
-        clusters, waiting = view.clusters, [node.name for node in view.free]
+        generation, waiting = view.generation, [node.name for node in view.free]
         waits = view.waits if waiting else ""
-        if clusters is None:
+        if generation is None:
             return cls(None, {}, 0, waiting, [], view.unreadable, sizes, waits=waits)
-        found = ((number, view.progress.get(f"{number}")) for number in range(len(clusters.rows)))
-        progress = {number: each for number, each in found if each and each.clusters == clusters.number}
-        missing, settled, rounds = view.missing(clusters), view.settled(clusters), view.rounds_of(clusters)
-        refused = sum(number < rounds for number in view.refused(clusters))
+        found = ((number, view.progress.get(f"{number}")) for number in range(len(generation.rows)))
+        progress = {number: each for number, each in found if each and each.generation == generation.number}
+        missing, settled, rounds = view.missing(generation), view.settled(generation), view.rounds_of(generation)
+        refused = sum(number < rounds for number in view.refused(generation))
         return cls(settled, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused, waits=waits)
 
     @property
@@ -81,7 +81,7 @@ class RavnestStatus:
     def plain(self) -> dict[str, Any]:
         """The status as JSON shows it; docs/ravnest.md has the fields."""
         last, averaged = self.last, iter(self._averaged())
-        rows = self.clusters.rows if self.clusters else []
+        rows = self.generation.rows if self.generation else []
         return {
             "step": last.step if last else None,
             "loss": last.loss if last else None,
@@ -96,9 +96,9 @@ class RavnestStatus:
 
     def _cluster(self, number: int, averaged: Sequence[int | None]) -> dict[str, Any]:
         """One cluster, with the bytes that each of its places has sent in rounds."""
-        assert self.clusters is not None
-        row, progress = self.clusters.rows[number], self.progress.get(number)
-        names = {each.stage: each.holder.name for each in self.clusters.backups if each.cluster == number}
+        assert self.generation is not None
+        row, progress = self.generation.rows[number], self.progress.get(number)
+        names = {each.stage: each.holder.name for each in self.generation.backups if each.cluster == number}
         delays = progress.staleness if progress and len(progress.staleness) == len(row) else [None] * len(row)
         trained = self._microbatches(number)
         return {
@@ -106,7 +106,7 @@ class RavnestStatus:
             "loss": progress.loss if progress else None,
             "step_s": progress.seconds if progress else None,
             "done": bool(progress and progress.digest),
-            "waits_for": LATE if number >= self.clusters.established and not self.round else None,
+            "waits_for": LATE if number >= self.generation.established and not self.round else None,
             "places": [
                 {
                     "node": place.holder.name,
@@ -122,15 +122,15 @@ class RavnestStatus:
         }
 
     def _microbatches(self, number: int) -> int | None:
-        """What each place of a cluster has trained since these clusters were formed, in completed steps."""
-        assert self.clusters is not None
+        """What each place of a cluster has trained since this generation was formed, in completed steps."""
+        assert self.generation is not None
         progress = self.progress.get(number)
-        own = self.clusters.own_step(number, progress.step) if progress else -1
+        own = self.generation.own_step(number, progress.step) if progress else -1
         return None if self.sizes is None or own is None else (own + 1) * self.sizes.microbatches
 
     def _averaged(self) -> list[int | None]:
-        """Bytes that each place has sent in the committed rounds of these clusters, by the ring's closed form."""
-        rows = self.clusters.rows if self.clusters else []
+        """Bytes that each place has sent in the committed rounds of this generation, by the ring's closed form."""
+        rows = self.generation.rows if self.generation else []
         places = sum(map(len, rows))
         if not rows or self.sizes is None or rows[0][-1].end != len(self.sizes.layers):
             return [None] * places

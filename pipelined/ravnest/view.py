@@ -1,6 +1,7 @@
-"""Nodes, clusters, progress and rounds, as this process last read them from the directory."""
+"""Nodes, the generation, progress and rounds, as this process last read them from the directory."""
 
 from dataclasses import replace
+from functools import partial
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory, Entry
@@ -9,8 +10,8 @@ from pipelined.directory.membership.view import MembershipView, Single, Table
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records import (
-    CLUSTERS,
     ENDING,
+    GENERATION,
     LOSSES,
     NODES,
     PROGRESS,
@@ -19,9 +20,9 @@ from pipelined.ravnest.records import (
     WAITS,
     BackupPlace,
     ClusterProgress,
-    Clusters,
-    ClustersEnding,
     ClusterStop,
+    Generation,
+    GenerationEnding,
     Holder,
     NodeRecord,
     RoundRecord,
@@ -43,7 +44,7 @@ class RavnestView(MembershipView):
 
     def __init__(self, directory: Directory, clock: Clock):
         self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
-        self._clusters, self._round, self._ending = Single(Clusters), Single(RoundRecord), Single(ClustersEnding)
+        self._generation, self._round, self._ending = Single(Generation), Single(RoundRecord), Single(GenerationEnding)
         self.stopped, self._losses, self._waits = Table(ClusterStop), Single(LossCounts), Single(WaitingNodes)
         self.task = 0
         super().__init__(
@@ -52,7 +53,7 @@ class RavnestView(MembershipView):
             tables={
                 TASK: self._apply_task,
                 NODES: self.nodes.apply,
-                CLUSTERS: self._clusters.apply,
+                GENERATION: self._generation.apply,
                 SAVED: self.saved.apply,
                 PROGRESS: self.progress.apply,
                 ROUND: self._round.apply,
@@ -72,29 +73,29 @@ class RavnestView(MembershipView):
         await self.wait_for(lambda: self.revision > 0 and self.task != revision)
 
     @property
-    def clusters(self) -> Clusters | None:
-        """The clusters that train, or trained last; None: there were none yet, or their record cannot be read."""
-        return self._clusters.record
+    def generation(self) -> Generation | None:
+        """The one that trains, or trained last; None: there was none yet, or its record cannot be read."""
+        return self._generation.record
 
     @property
-    def clusters_revision(self) -> int:
+    def generation_revision(self) -> int:
         """Of their key, for transactions; 0: no such key."""
-        return self._clusters.revision
+        return self._generation.revision
 
     @property
     def next_number(self) -> int:
-        """Greater than that of all clusters before, also where a resumed run's numbers are far above the revision."""
-        return max(self.clusters.number if self.clusters else 0, self.clusters_revision, self.last_saved) + 1
+        """Greater than that of each generation before, also where a resumed run's are far above the revision."""
+        return max(self.generation.number if self.generation else 0, self.generation_revision, self.last_saved) + 1
 
     @property
-    def current(self) -> Clusters | None:
-        """The last clusters, if any of them is left, or all have trained their last step."""
-        clusters = self.clusters
-        return clusters if clusters is not None and (self.is_done(clusters) or self.intact(clusters)) else None
+    def current(self) -> Generation | None:
+        """The last generation, if any cluster of it is left, or all have trained their last step."""
+        generation = self.generation
+        return generation if generation is not None and (self.is_done(generation) or self.intact(generation)) else None
 
     @property
     def ending_revision(self) -> int:
-        """Of the key of the clusters that end, for transactions; 0: no such key."""
+        """Of the key of the generation that ends, for transactions; 0: no such key."""
         return self._ending.revision
 
     @property
@@ -125,60 +126,59 @@ class RavnestView(MembershipView):
     def free(self) -> list[NodeRecord]:
         """The nodes that wait for a cluster and know what is trained, in the order in which they joined."""
         known = [node for node in self.nodes.values() if node.task == self.task]
-        found = [node for node in known if self.clusters is None or self.clusters.place_of(node) is None]
+        found = [node for node in known if self.generation is None or self.generation.place_of(node) is None]
         return sorted(found, key=lambda node: node.incarnation)
 
-    def ends(self, clusters: Clusters) -> bool:
-        """Whether these clusters end, so that others go on."""
-        return self._ending.record is not None and self._ending.record.clusters >= clusters.number
+    def ends(self, generation: Generation) -> bool:
+        """Whether this generation ends, so that another follows."""
+        return self._ending.record is not None and self._ending.record.generation >= generation.number
 
-    def is_done(self, clusters: Clusters) -> bool:
-        """Whether each of these clusters has trained its last step."""
-        return len(self.digests(clusters)) == len(clusters.rows)
+    def is_done(self, generation: Generation) -> bool:
+        """Whether each cluster has trained its last step."""
+        return len(self.digests(generation)) == len(generation.rows)
 
-    def intact(self, clusters: Clusters) -> list[int]:
-        """The numbers of these clusters of which every place is held.
+    def intact(self, generation: Generation) -> list[int]:
+        """The numbers of the clusters of which every place is held.
 
         Empty where only late ones are, and no round is committed: these do not have an average to go on from.
         """
-        whole = [
-            n for n, row in enumerate(clusters.rows) if all(self.remaining_at(clusters, n, s) for s in range(len(row)))
-        ]
-        has_average = self.rounds_of(clusters) > 0 or any(number < clusters.established for number in whole)
+        at, rows = partial(self.remaining_at, generation), generation.rows
+        whole = [n for n, row in enumerate(rows) if all(at(n, s) for s in range(len(row)))]
+        has_average = self.rounds_of(generation) > 0 or any(number < generation.established for number in whole)
         return whole if has_average else []
 
-    def stops(self, clusters: Clusters) -> dict[int, ClusterStop]:
-        """What each of these clusters that has stopped had done, by number."""
-        found = ((number, self.stopped.get(f"{number}")) for number in range(len(clusters.rows)))
-        return {number: each for number, each in found if each and each.clusters == clusters.number}
+    def stops(self, generation: Generation) -> dict[int, ClusterStop]:
+        """What each cluster that has stopped had done, by number."""
+        found = ((number, self.stopped.get(f"{number}")) for number in range(len(generation.rows)))
+        return {number: each for number, each in found if each and each.generation == generation.number}
 
-    def remaining_at(self, clusters: Clusters, cluster: int, stage: int) -> list[Holder]:
+    def remaining_at(self, generation: Generation, cluster: int, stage: int) -> list[Holder]:
         """The holders of a place that have not left."""
-        return [each for each in clusters.holders(cluster, stage) if self._listed(each)]
+        return [each for each in generation.holders(cluster, stage) if self._listed(each)]
 
-    def departed(self, clusters: Clusters) -> list[Holder]:
+    def departed(self, generation: Generation) -> list[Holder]:
         """The holders of all places that have left."""
-        return [each for each in clusters.all_holders if not self._listed(each)]
+        return [each for each in generation.all_holders if not self._listed(each)]
 
     def _listed(self, holder: Holder) -> bool:
         node = self.nodes.get(holder.name)
         return node is not None and node.incarnation == holder.incarnation
 
-    def digests(self, clusters: Clusters) -> dict[int, str]:
-        """The digest of each of these clusters that has trained its last step, by number."""
-        found = ((number, self.progress.get(f"{number}")) for number in range(len(clusters.rows)))
-        return {n: each.digest for n, each in found if each and each.clusters == clusters.number and each.digest}
+    def digests(self, generation: Generation) -> dict[int, str]:
+        """The digest of each cluster that has trained its last step, by number."""
+        found = ((number, self.progress.get(f"{number}")) for number in range(len(generation.rows)))
+        return {n: each.digest for n, each in found if each and each.generation == generation.number and each.digest}
 
-    def missing(self, clusters: Clusters) -> list[str]:
-        """The nodes that left before these clusters were done, and have no backup left, in their order."""
-        if self.is_done(clusters):
+    def missing(self, generation: Generation) -> list[str]:
+        """The nodes that left before this generation was done, and have no backup left, in their order."""
+        if self.is_done(generation):
             return []
-        places = ((n, s) for n, row in enumerate(clusters.rows) for s in range(len(row)))
-        return [clusters.rows[n][s].holder.name for n, s in places if not self.remaining_at(clusters, n, s)]
+        places = ((n, s) for n, row in enumerate(generation.rows) for s in range(len(row)))
+        return [generation.rows[n][s].holder.name for n, s in places if not self.remaining_at(generation, n, s)]
 
     @property
     def begun(self) -> Version:
-        """What new clusters begin with: the latest step of which every stage is saved by some node that is here."""
+        """What a new generation begins with: the latest step of which each stage is saved by some node that is here."""
         return max((each.version for each in whole_steps(self.all_saved)), default=Version(0, ""))
 
     @property
@@ -192,7 +192,7 @@ class RavnestView(MembershipView):
 
     @property
     def last_saved(self) -> int:
-        """The greatest number of clusters of which any node has a save; 0: of none."""
+        """The greatest number of a generation of which any node has a save; 0: of none."""
         lineages = (each.lineage.rpartition("-")[2] for name in self.saved for each in self._saved(name))
         return max((int(number) for number in lineages if number.isdecimal()), default=0)
 
@@ -204,25 +204,25 @@ class RavnestView(MembershipView):
         """Of the key of the last round, for transactions; 0: no such key."""
         return self._round.revision
 
-    def settled(self, clusters: Clusters) -> Clusters:
-        """These clusters with the holders that have not left; a place that none holds keeps its first one."""
-        rows, backups = [[*row] for row in clusters.rows], []
+    def settled(self, generation: Generation) -> Generation:
+        """This generation with the holders that have not left; a place that none holds keeps its first one."""
+        rows, backups = [[*row] for row in generation.rows], []
         for number, row in enumerate(rows):
             for stage, place in enumerate(row):
-                first, *others = self.remaining_at(clusters, number, stage) or clusters.holders(number, stage)[:1]
+                first, *others = self.remaining_at(generation, number, stage) or generation.holders(number, stage)[:1]
                 row[stage] = place._replace(holder=first)
                 backups += [BackupPlace(number, stage, other) for other in others]
-        return replace(clusters, rows=rows, backups=backups)
+        return replace(generation, rows=rows, backups=backups)
 
-    def rounds_of(self, clusters: Clusters) -> int:
-        """The committed rounds of these clusters."""
-        return self.round_of(clusters).number
+    def rounds_of(self, generation: Generation) -> int:
+        """The committed rounds of this generation."""
+        return self.round_of(generation).number
 
-    def round_of(self, clusters: Clusters) -> RoundRecord:
-        """The record of the rounds of these clusters."""
+    def round_of(self, generation: Generation) -> RoundRecord:
+        """The record of the rounds of this generation."""
         found = self._round.record
-        return found if found is not None and found.clusters == clusters.number else RoundRecord(clusters.number, 0)
+        return found if found and found.generation == generation.number else RoundRecord(generation.number, 0)
 
-    def refused(self, clusters: Clusters) -> dict[int, int]:
-        """By each refused round of these clusters the cluster that sent what was refused."""
-        return {number: cluster for number, cluster in self.round_of(clusters).refused}
+    def refused(self, generation: Generation) -> dict[int, int]:
+        """By each refused round of this generation the cluster that sent what was refused."""
+        return {number: cluster for number, cluster in self.round_of(generation).refused}

@@ -70,8 +70,8 @@ class Together:
         return self.steps
 
     @property
-    def clusters(self):
-        return self.nodes[self.names[0]].view.clusters
+    def generation(self):
+        return self.nodes[self.names[0]].view.generation
 
     def _on_step(self, cluster, progress):
         self.steps.append((cluster, progress))

@@ -12,7 +12,7 @@ from torch import nn
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
-from pipelined.ravnest.records import Clusters, Holder, StagePlace
+from pipelined.ravnest.records import Generation, Holder, StagePlace
 from pipelined.ravnest.replay import LocalLog
 from pipelined.training.digests import model_digest
 from tests.numerics.own_model import Rows
@@ -58,9 +58,9 @@ MODELS = {"GPT-2": CASE.model, "norms": Rows(*4 * ["linear", "norm"])}
 def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters(kind):
     """Of parameters and running statistics; what a norm has counted stays."""
     model = MODELS[kind]
-    clusters = Clusters(1, rows([(0, 3), (3, 8)], [(0, 2), (2, 5), (5, 8)], [(0, 8)]))
-    places = [place for row in clusters.rows for place in row]
-    number = [cluster for cluster, row in enumerate(clusters.rows) for _ in row]
+    generation = Generation(1, rows([(0, 3), (3, 8)], [(0, 2), (2, 5), (5, 8)], [(0, 8)]))
+    places = [place for row in generation.rows for place in row]
+    number = [cluster for cluster, row in enumerate(generation.rows) for _ in row]
 
     layers = state_by_layer(model, torch.float64)
 
@@ -72,7 +72,7 @@ def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters(kind):
                 value = filled(name, one.shape, cluster)
                 held[-1][name] = nn.Parameter(value) if one.requires_grad else value.to(one.dtype)
         rounds = [
-            Rounds(end.rank, opened_as(end), clusters, layers, tensors=mine, executor=executor, log=log)
+            Rounds(end.rank, opened_as(end), generation, layers, tensors=mine, executor=executor, log=log)
             for end, mine in zip(world(len(places)), held, strict=True)
         ]
         await asyncio.gather(*(each.average() for each in rounds))
@@ -118,25 +118,25 @@ def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by
     training = replace(training, numerics=replace(training.numerics, compress=codec))
     together = Together(training, 3, ahead=1)
     told = trained(together, clusters=2)
-    losses, digests = on_loop(by_hand(training, together.clusters))
+    losses, digests = on_loop(by_hand(training, together.generation))
     assert sorted((each.step, cluster, each.loss) for cluster, each in told) == sorted(losses)
     assert len(set(digests)) == 1 and f"average {digests[0]}" in together.said
-    assert sorted(map(len, together.clusters.rows)) == [1, 2]
+    assert sorted(map(len, together.generation.rows)) == [1, 2]
     if codec != "none":
         plain = replace(training, numerics=replace(training.numerics, compress="none"))
-        assert on_loop(by_hand(plain, together.clusters))[0] != losses, "the codec changes nothing"
+        assert on_loop(by_hand(plain, together.generation))[0] != losses, "the codec changes nothing"
 
 
-async def by_hand(training, clusters):
+async def by_hand(training, generation):
     """The losses as (step, cluster, loss), and each cluster's digest, of trainers that average their parameters."""
-    losses, many = [], len(clusters.rows)
+    losses, many = [], len(generation.rows)
     async with AsyncExitStack() as stack:
         trainers, ends = [], []
         for number in range(many):
-            job = training.job(clusters, number)
+            job = training.job(generation, number)
             ends.append(world(job.plan.world_size))
             trainers.append([await stack.enter_async_context(opened(end, job)) for end in ends[-1]])
-        for spans in zip(*(training.spans_of(clusters, number) for number in range(many)), strict=True):
+        for spans in zip(*(training.spans_of(generation, number) for number in range(many)), strict=True):
             for number, span in enumerate(spans):
                 if span:
                     losses += await span_of(trainers[number], span, number, many)

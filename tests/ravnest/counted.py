@@ -16,7 +16,7 @@ from apps.ravnest.plan import layer_sizes
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
-from pipelined.ravnest.records import CLUSTERS, Clusters
+from pipelined.ravnest.records import GENERATION, Generation
 from pipelined.ravnest.saving import SaveSettings
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
@@ -87,9 +87,9 @@ class WeighingExecutor(TimedExecutor):
 
 
 class WeighedMember(WatchedMember):
-    async def train(self, clusters, place, **others):
-        self.executor.at = clusters.number, *place
-        return await super().train(clusters, place, **others)
+    async def train(self, generation, place, **others):
+        self.executor.at = generation.number, *place
+        return await super().train(generation, place, **others)
 
 
 class SlowSaveSettings(SaveSettings):
@@ -122,15 +122,15 @@ class WeighedStory(Story):
         return WeighedMember(self.training, worlds, executor, invariants=self.invariants, **kept)
 
     @property
-    def every_clusters(self):
+    def every_generation(self):
         """All clusters that there were."""
-        return [Clusters.unpack(each.entry.value) for each in self.changes if each.key == CLUSTERS]
+        return [Generation.unpack(each.entry.value) for each in self.changes if each.key == GENERATION]
 
-    def ratios(self, clusters, number, **rules):
+    def ratios(self, generation, number, **rules):
         """Planned over counted bytes of the nodes of one of these clusters, stage by stage, the backup's last."""
-        row, sizes = clusters.rows[number], StageSizes(SIZES, StageRules(**rules))
+        row, sizes = generation.rows[number], StageSizes(SIZES, StageRules(**rules))
         return [
-            planned / self.peaks[holder.name][clusters.number, number, stage]
+            planned / self.peaks[holder.name][generation.number, number, stage]
             for stage, planned in enumerate(sizes.of_row(row))
-            for holder in clusters.holders(number, stage)
+            for holder in generation.holders(number, stage)
         ]

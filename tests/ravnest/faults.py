@@ -95,7 +95,9 @@ class Befallen:
                 tasks.create_task(self._again(name, seconds))
 
     async def _lose(self, names, seconds):
-        await self.view.wait_for(lambda: self.view.clusters)  # before, `train` rightly waits for as many as it was told
+        await self.view.wait_for(
+            lambda: self.view.generation
+        )  # before, `train` rightly waits for as many as it was told
         if sum(name in self.tasks for name in self.names) > 2 and names[0] in self.tasks:
             self._end(names[0])
 
@@ -129,7 +131,7 @@ class Befallen:
         await self._frozen(DIRECTORY, seconds)
 
     async def _opening(self):
-        await self.view.wait_for(lambda: self.view.clusters)
+        await self.view.wait_for(lambda: self.view.generation)
 
     async def _training(self):
         await self.view.wait_for(lambda: self.view.progress)
@@ -148,10 +150,10 @@ class Befallen:
         await found
 
     async def _confirmed(self):
-        await self.view.wait_for(lambda: self.view.clusters and self.view.rounds_of(self.view.clusters))
+        await self.view.wait_for(lambda: self.view.generation and self.view.rounds_of(self.view.generation))
 
     async def _end_of_one(self):
-        await self.view.wait_for(lambda: self.view.clusters and self.view.digests(self.view.clusters))
+        await self.view.wait_for(lambda: self.view.generation and self.view.digests(self.view.generation))
 
     def _rows(self):
-        return self.view.clusters.rows if self.view.clusters else []
+        return self.view.generation.rows if self.view.generation else []

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from pipelined.ravnest.cluster import ClusterMember
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 from pipelined.traces.tracer import NullTracer
 
 WAITING = 64
@@ -33,9 +33,9 @@ class Invariants:
         if view is not None and view.revision != self._revision:
             self._revision = view.revision
             while self._story.formed:
-                self.steps.follow(Clusters.unpack(self._story.formed.popleft().entry.value))
-            if view.clusters is not None:
-                self._an_incarnation_is_in_one_place(view.clusters)
+                self.steps.follow(Generation.unpack(self._story.formed.popleft().entry.value))
+            if view.generation is not None:
+                self._an_incarnation_is_in_one_place(view.generation)
                 self._rounds_rise(view)
                 self._delays_are_bounded(view)
 
@@ -49,22 +49,22 @@ class Invariants:
         if not is_so:
             self._broken.append(fact)
 
-    def _an_incarnation_is_in_one_place(self, clusters: Clusters):
-        numbers = [each.incarnation for each in clusters.all_holders]
-        self.expect(len({*numbers}) == len(numbers), f"an incarnation is in two places ({clusters.all_holders})")
+    def _an_incarnation_is_in_one_place(self, generation: Generation):
+        numbers = [each.incarnation for each in generation.all_holders]
+        self.expect(len({*numbers}) == len(numbers), f"an incarnation is in two places ({generation.all_holders})")
 
     def _rounds_rise(self, view):
-        record = view.round_of(view.clusters)
-        now = view.clusters.number, record.number, len(record.refused)
+        record = view.round_of(view.generation)
+        now = view.generation.number, record.number, len(record.refused)
         self.expect(now >= self._last, f"committed rounds fell (from {self._last} to {now})")
-        self.expect(record.number not in view.refused(view.clusters), f"round {record.number} is both")
+        self.expect(record.number not in view.refused(view.generation), f"round {record.number} is both")
         self._last = now
 
     def _delays_are_bounded(self, view):
         """No step that is shown was more than K_s - 1 updates late in any stage."""
-        for number, row in enumerate(view.clusters.rows):
+        for number, row in enumerate(view.generation.rows):
             found = view.progress.get(f"{number}")
-            if found is not None and found.clusters == view.clusters.number:
+            if found is not None and found.generation == view.generation.number:
                 late = [(delay, place.alive) for delay, place in zip(found.staleness, row, strict=False)]
                 self.expect(all(delay <= alive - 1 for delay, alive in late), f"delays and microbatches alive: {late}")
 
@@ -84,34 +84,36 @@ class StepsOfClusters:
     """
 
     def __init__(self, done_at, expect):
-        self._done_at, self._expect, self._clusters = done_at, expect, {}
+        self._done_at, self._expect, self._generations = done_at, expect, {}
         self._begun, self._before, self._counted = {}, {}, defaultdict(set)
 
-    def count(self, clusters, cluster, own):
+    def count(self, generation, cluster, own):
         """A stage of this cluster was updated by its own step."""
-        number, step = clusters.number, clusters.step_of(cluster, own)
-        for other in range(len(clusters.rows)):
+        number, step = generation.number, generation.step_of(cluster, own)
+        for other in range(len(generation.rows)):
             if other != cluster:
                 self._expect(step not in self._counted[number, other], f"clusters {number}: two count step {step}")
         self._counted[number, cluster].add(step)
         self._expect(step not in self._before.get(number, ()), f"clusters {number} count step {step} again")
 
-    def follow(self, clusters):
+    def follow(self, generation):
         """These clusters go on from others, or from a save."""
-        number, step, again = clusters.number, clusters.begun.step, {*clusters.going.steps_to_repeat}
-        begun = [{*range(step)} for _ in clusters.rows]
-        if clusters.going.clusters:
-            before = self._clusters[clusters.going.clusters]
-            found = {clusters.place_before(before, n): self._held(before, n, clusters) for n in range(len(before.rows))}
-            begun = [found.get(here, set()) for here in range(len(clusters.rows))]
-        self._clusters[number], self._begun[number], self._before[number] = clusters, begun, set().union(*begun)
+        number, step, again = generation.number, generation.begun.step, {*generation.going.steps_to_repeat}
+        begun = [{*range(step)} for _ in generation.rows]
+        if generation.going.clusters:
+            before = self._generations[generation.going.clusters]
+            found = {
+                generation.place_before(before, n): self._held(before, n, generation) for n in range(len(before.rows))
+            }
+            begun = [found.get(here, set()) for here in range(len(generation.rows))]
+        self._generations[number], self._begun[number], self._before[number] = generation, begun, set().union(*begun)
         rest = {*range(step + len(again))} - again
         fact = f"clusters {number} begin with {sorted(self._before[number])}, and train again {sorted(again)} of {step}"
         self._expect(self._before[number] == rest, fact)
 
-    def _held(self, before, number, clusters):
+    def _held(self, before, number, generation):
         """The steps in the parameters of a cluster when it ended: its own, and those of the last average."""
-        begun, rounds, many = self._begun[before.number], clusters.going.rounds, range(len(before.rows))
+        begun, rounds, many = self._begun[before.number], generation.going.rounds, range(len(before.rows))
         held = begun[number] | self._counted[before.number, number]
         for each in many if rounds else ():
             own = range(self._done_at(before, each, rounds))
@@ -122,9 +124,9 @@ class StepsOfClusters:
 class AliveTracer(NullTracer):
     """Counts at each computation of a stage the microbatches alive, and the updates since their forwards."""
 
-    def __init__(self, invariants, clusters, place):
+    def __init__(self, invariants, generation, place):
         super().__init__()
-        self._invariants, self._clusters, self._place = invariants, clusters, place
+        self._invariants, self._generation, self._place = invariants, generation, place
         self._updates, self._forwards = 0, {}
 
     def record(self, category, name, start, end, place=()):
@@ -132,7 +134,7 @@ class AliveTracer(NullTracer):
             return
         step, _, microbatch, _ = place
         cluster, stage = self._place
-        most, expect = self._clusters.rows[cluster][stage].alive, self._invariants.expect
+        most, expect = self._generation.rows[cluster][stage].alive, self._invariants.expect
         at = f"cluster {cluster}, stage {stage}, step {step}, microbatch {microbatch}"
         if name == "forward":
             self._forwards[step, microbatch] = self._updates
@@ -142,7 +144,7 @@ class AliveTracer(NullTracer):
             expect(late <= most - 1, f"{late} updates late, with {most} microbatches alive ({at})")
             self._updates += 1
             self._invariants.backwards += 1
-            self._invariants.steps.count(self._clusters, cluster, step)
+            self._invariants.steps.count(self._generation, cluster, step)
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class WatchedMember(ClusterMember):
 
     invariants: Invariants | None = field(default=None, kw_only=True)
 
-    async def train(self, clusters, place, **others):
+    async def train(self, generation, place, **others):
         """See `ClusterMember.train`."""
-        watched = replace(self, tracer=AliveTracer(self.invariants, clusters, place))
-        return await ClusterMember.train(watched, clusters, place, **others)
+        watched = replace(self, tracer=AliveTracer(self.invariants, generation, place))
+        return await ClusterMember.train(watched, generation, place, **others)

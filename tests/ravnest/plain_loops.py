@@ -11,7 +11,16 @@ from dataclasses import replace
 
 import torch
 
-from pipelined.ravnest.records import CLUSTERS, ROUND, STOPPED, Clusters, ClusterStop, Holder, RoundRecord, StagePlace
+from pipelined.ravnest.records import (
+    GENERATION,
+    ROUND,
+    STOPPED,
+    ClusterStop,
+    Generation,
+    Holder,
+    RoundRecord,
+    StagePlace,
+)
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
 from tests.numerics.test_ravnest_rounds import on_loop
@@ -80,27 +89,27 @@ class Chain:
         changes: of the keys below, in order, as a view saw them.
     """
 
-    keys = (CLUSTERS, ROUND, STOPPED)
+    keys = (GENERATION, ROUND, STOPPED)
 
     def __init__(self, training, changes):
-        self.training, self.clusters, self.rounds, self.stops = training, {}, defaultdict(int), defaultdict(dict)
+        self.training, self.generations, self.rounds, self.stops = training, {}, defaultdict(int), defaultdict(dict)
         self.refused = defaultdict(set)
         for change in changes:
             if change.entry is None:
                 continue
-            if change.key == CLUSTERS:
-                found = Clusters.unpack(change.entry.value)
-                self.clusters[found.number] = found
+            if change.key == GENERATION:
+                found = Generation.unpack(change.entry.value)
+                self.generations[found.number] = found
             elif change.key == ROUND:
                 found = RoundRecord.unpack(change.entry.value)
-                self.rounds[found.clusters] = found.number
-                self.refused[found.clusters] = {number for number, _ in found.refused}
+                self.rounds[found.generation] = found.number
+                self.refused[found.generation] = {number for number, _ in found.refused}
             else:
                 found = ClusterStop.unpack(change.entry.value)
-                self.stops[found.clusters][int(change.key.removeprefix(STOPPED))] = found
+                self.stops[found.generation][int(change.key.removeprefix(STOPPED))] = found
 
     def __iter__(self):
-        return iter(sorted(self.clusters.values(), key=lambda each: each.number))
+        return iter(sorted(self.generations.values(), key=lambda each: each.number))
 
     def trained(self, shown):
         """Train everything again.
@@ -110,65 +119,65 @@ class Chain:
         Returns: the losses, by number of clusters, cluster and step, and the digest of the average at the end.
         """
         losses, loops, before = {}, [], None
-        for clusters in self:
-            kept = {clusters.place_before(before, n): loop for n, loop in enumerate(loops)} if before else {}
+        for generation in self:
+            kept = {generation.place_before(before, n): loop for n, loop in enumerate(loops)} if before else {}
             loops = [
-                kept[at] if clusters.going.clusters and at < clusters.established else Loop(self.training)
-                for at in range(len(clusters.rows))
+                kept[at] if generation.going.clusters and at < generation.established else Loop(self.training)
+                for at in range(len(generation.rows))
             ]
-            self._train(clusters, loops, losses, shown)
-            before = clusters
+            self._train(generation, loops, losses, shown)
+            before = generation
         found = set.union(*(each.steps for each in loops))
         assert found == set(range(self.training.steps)), f"steps in the average: {sorted(found)}"
         return losses, digest_of(self.training, loops[0].parameters)
 
-    def _train(self, clusters, loops, losses, shown):
-        training = replace(self.training, begin=clusters.begun.step)
-        many, last = len(loops), clusters.number == max(self.clusters)
-        rounds = training.rounds_of(clusters) if last else self.rounds[clusters.number]
-        refused = self.refused[clusters.number]
-        if clusters.opening and rounds and 1 not in refused:
-            average(loops[: clusters.established], loops[clusters.established :])
-        limits = [self._limit(training, clusters, number, rounds, last, shown) for number in range(many)]
-        spans = [training.spans_of(clusters, number) for number in range(many)]
+    def _train(self, generation, loops, losses, shown):
+        training = replace(self.training, begin=generation.begun.step)
+        many, last = len(loops), generation.number == max(self.generations)
+        rounds = training.rounds_of(generation) if last else self.rounds[generation.number]
+        refused = self.refused[generation.number]
+        if generation.opening and rounds and 1 not in refused:
+            average(loops[: generation.established], loops[generation.established :])
+        limits = [self._limit(training, generation, number, rounds, last, shown) for number in range(many)]
+        spans = [training.spans_of(generation, number) for number in range(many)]
         for at in range(len(spans[0])):
             for number, loop in enumerate(loops):
                 for own in spans[number][at]:
                     if own < limits[number]:
-                        step = clusters.step_of(number, own)
-                        losses[clusters.number, number, step] = loop.train(step)
-            number = at + 1 + clusters.opening
+                        step = generation.step_of(number, own)
+                        losses[generation.number, number, step] = loop.train(step)
+            number = at + 1 + generation.opening
             if many > 1 and number <= rounds and number not in refused:
                 average(loops)
 
-    def _limit(self, training, clusters, number, rounds, last, shown):
+    def _limit(self, training, generation, number, rounds, last, shown):
         """How many steps a cluster trained, by its own count."""
-        everything = len(training.steps_of(number, len(clusters.rows)))
+        everything = len(training.steps_of(number, len(generation.rows)))
         if last:
             return everything
-        seen = shown.get((clusters.number, number), set())
-        many = [own + 1 for own in range(everything) if clusters.step_of(number, own) in seen]
-        stopped = self.stops[clusters.number].get(number)
-        if stopped is not None and len(clusters.rows) == 1:
-            many.append(stopped.done - clusters.begun.step)
+        seen = shown.get((generation.number, number), set())
+        many = [own + 1 for own in range(everything) if generation.step_of(number, own) in seen]
+        stopped = self.stops[generation.number].get(number)
+        if stopped is not None and len(generation.rows) == 1:
+            many.append(stopped.done - generation.begun.step)
         elif stopped is not None:
             before = (
                 0
-                if rounds or number >= clusters.established
-                else len((*clusters.going.steps_since_round, *[[]] * 99)[number])
+                if rounds or number >= generation.established
+                else len((*generation.going.steps_since_round, *[[]] * 99)[number])
             )
-            many.append(training.done_at(clusters, number, rounds) + len(stopped.steps_since_round) - before)
+            many.append(training.done_at(generation, number, rounds) + len(stopped.steps_since_round) - before)
         elif rounds:
-            many.append(training.done_at(clusters, number, rounds))
+            many.append(training.done_at(generation, number, rounds))
         return max(many, default=0)
 
 
 def digest_of(training, values):
     """The digest of these parameters, as a run prints it."""
-    clusters = Clusters(1, [[StagePlace(Holder("a", "a", 1), 0, training.model.layers, 1)]])
+    generation = Generation(1, [[StagePlace(Holder("a", "a", 1), 0, training.model.layers, 1)]])
 
     async def digest():
-        async with opened(world(1)[0], training.job(clusters, 0)) as trainer:
+        async with opened(world(1)[0], training.job(generation, 0)) as trainer:
             for name, value in values.items():
                 trainer.local.parameters[name].data.copy_(value.detach())
             return await model_digest(trainer.context.actor.transport, trainer.local)

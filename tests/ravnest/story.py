@@ -27,7 +27,7 @@ from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
-from pipelined.ravnest.records import CLUSTERS
+from pipelined.ravnest.records import GENERATION
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import Case
@@ -168,7 +168,7 @@ class Story(Befallen):
         if name == WATCHER:
             self.view = RavnestView(node.directory, node.clock)
             self.changes = self._stack.enter_context(self.view.change_queue(Chain.keys))
-            self.formed = self._stack.enter_context(self.view.change_queue((CLUSTERS,)))
+            self.formed = self._stack.enter_context(self.view.change_queue((GENERATION,)))
             return self.view.follow()
         if name == TRAIN:
             return self._operate(node)
@@ -184,9 +184,9 @@ class Story(Befallen):
         worlds = Worlds(node.endpoint, MAX_BYTES)
         return WatchedMember(self.training, worlds, executor, invariants=self.invariants, **kept)
 
-    def done_at(self, clusters, number, round_):
+    def done_at(self, generation, number, round_):
         """See `ClusterTraining.done_at`."""
-        return replace(self.training, begin=clusters.begun.step).done_at(clusters, number, round_)
+        return replace(self.training, begin=generation.begun.step).done_at(generation, number, round_)
 
     async def _operate(self, node):
         """Start `train`, and start it again when it is cut off."""
@@ -202,7 +202,7 @@ class Story(Befallen):
 
     def _show(self, cluster, progress):
         self.shown[progress.step, cluster].append(progress.loss)
-        assert self.seen.setdefault((progress.clusters, cluster, progress.step), progress.loss) == progress.loss
+        assert self.seen.setdefault((progress.generation, cluster, progress.step), progress.loss) == progress.loss
 
 
 async def at_once(executor, work, *arguments):

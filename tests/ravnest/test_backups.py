@@ -41,8 +41,8 @@ class Backed(Story):
 def test_backups_train_beside_their_places_and_change_no_bit():
     story = Backed()
     run_virtual(story.run())
-    (clusters,) = story.chain
-    assert len(clusters.backups) == 3
+    (generation,) = story.chain
+    assert len(generation.backups) == 3
 
 
 @pytest.mark.in_turns(6)
@@ -63,7 +63,7 @@ def test_a_node_that_lost_a_connection_leaves_at_once_what_its_backup_shows(monk
 
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
-        (backup,), (row,) = story.view.clusters.backups, story.view.clusters.rows
+        (backup,), (row,) = story.view.generation.backups, story.view.generation.rows
         assert backup.stage == 0
         await story.befall(Fault.RESET, seconds=0.1, names=[row[0].holder.name, row[1].holder.name])
 
@@ -77,7 +77,7 @@ def test_train_names_the_node_that_died_not_those_of_a_place_with_a_backup_that_
 
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
-        died.append(story.view.clusters.rows[0][-1].holder.name)
+        died.append(story.view.generation.rows[0][-1].holder.name)
         story._end(died[0])
         await story.view.wait_for(lambda: died[0] not in story.view.nodes)
         story._start(died[0])
@@ -91,8 +91,8 @@ def test_a_restart_of_train_forgets_no_loss_and_counts_none_twice():
 
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
-        (backup,) = story.view.clusters.backups
-        died.append(story.view.clusters.rows[0][backup.stage].holder.name)
+        (backup,) = story.view.generation.backups
+        died.append(story.view.generation.rows[0][backup.stage].holder.name)
         story._end(died[0])
         await story.view.wait_for(lambda: story.view.losses.of(died[0]))
         await story.befall(Fault.KILL_TRAIN, seconds=0.1)
@@ -107,13 +107,13 @@ def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_
     """The other one had, and began to train; it waited for its backup, which trained nothing, for ever."""
 
     async def befall(story):
-        await story.view.wait_for(lambda: story.view.clusters)
-        clusters = story.view.clusters
-        (backup,), number = clusters.backups, 1 - clusters.backups[0].cluster
-        for place in clusters.rows[number]:
+        await story.view.wait_for(lambda: story.view.generation)
+        generation = story.view.generation
+        (backup,), number = generation.backups, 1 - generation.backups[0].cluster
+        for place in generation.rows[number]:
             story.network.cut(backup.holder.name, place.holder.name)
         await story.sleep(LEASE_S)
-        story._end(clusters.rows[number][0].holder.name)
+        story._end(generation.rows[number][0].holder.name)
 
     training = replace(OVERLAPPED, overlapped=overlapped)
     told, orders = recorded(tmp_path, training, then=befall, nodes=4, backups=1, ahead=2)
@@ -191,16 +191,16 @@ CHUNK = 256
 async def replaced(story):
     """The first backup dies for ever, and "late" waits; returns the clusters in which that is a backup, and where."""
     await story.view.wait_for(lambda: story.view.progress)
-    old = story.view.clusters.backups[0]
+    old = story.view.generation.backups[0]
     story._end(old.holder.name)
     story._start("late")
-    await story.view.wait_for(lambda: any(each.holder.name == "late" for each in story.view.clusters.backups))
-    new = next(each for each in story.view.clusters.backups if each.holder.name == "late")
-    return story.view.clusters, new
+    await story.view.wait_for(lambda: any(each.holder.name == "late" for each in story.view.generation.backups))
+    new = next(each for each in story.view.generation.backups if each.holder.name == "late")
+    return story.view.generation, new
 
 
-def first_of(clusters, new):
-    return clusters.rows[new.cluster][new.stage].holder.name
+def first_of(generation, new):
+    return generation.rows[new.cluster][new.stage].holder.name
 
 
 @pytest.mark.in_turns(4)
@@ -212,7 +212,7 @@ def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_f
 
     async def befall(story):
         now, new = await replaced(story)
-        await story.view.wait_for(lambda: any(each.clusters == now.number for each in story.view.progress.values()))
+        await story.view.wait_for(lambda: any(each.generation == now.number for each in story.view.progress.values()))
         await story.sleep(0.2)
         story._end(first_of(now, new))
 
@@ -245,7 +245,7 @@ def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slo
     story = Story(3, training=LONG, clusters=1, backups=1, ram=ram, ahead=1, delay=0.03)
     story._request = replace(story._request, layers=layers, rules=rules)
     run_virtual(story.run(replaced(story)))
-    (new,) = story.view.clusters.backups
+    (new,) = story.view.generation.backups
     assert new.stage == 0 and new.room == STEPS_APART + beside == max(apart), (new, beside, max(apart), story.told)
 
 

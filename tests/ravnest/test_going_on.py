@@ -8,7 +8,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
 from pipelined.ravnest.orders import OrderDirectory, read_orders
-from pipelined.ravnest.records import CLUSTERS, Clusters
+from pipelined.ravnest.records import GENERATION, Generation
 from pipelined.ravnest.saving import SaveSettings
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import common_step
@@ -73,7 +73,7 @@ def missing(told, losses, begun):
 
 def went_on_as_plain_loops(told, chain, training, many):
     """Whether the run has the losses of plain loops up to the save that later clusters began with, and after it."""
-    begun = told.view.clusters.begun.step
+    begun = told.view.generation.begun.step
     before, states = plain(training, many)
     after, ends = plain(training, many, begun, states[begun])
     assert begun >= FIRST and len(chain) == 2 and chain[0].until == begun
@@ -109,8 +109,8 @@ def test_another_run_goes_on_from_what_was_saved_under_greater_numbers(tmp_path)
     _, states = plain(short, 2)
     losses, _ = plain(BLOCKING, 2, 2 * FIRST, states[2 * FIRST])
     assert {at: found for at, [found] in second.shown.items()} == losses
-    assert second.view.clusters.begun.step == 2 * FIRST
-    assert second.view.clusters.number > first.view.clusters.number
+    assert second.view.generation.begun.step == 2 * FIRST
+    assert second.view.generation.number > first.view.generation.number
 
 
 def test_clusters_that_follow_in_a_resumed_run_have_greater_numbers_than_those_before(tmp_path):
@@ -121,7 +121,7 @@ def test_clusters_that_follow_in_a_resumed_run_have_greater_numbers_than_those_b
         manifest.write_text(manifest.read_text().replace("run-1", "run-99"))
     story = Story(training=replace(BLOCKING, steps=4 * FIRST), saving=saving, resume=True)
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.CONFIRMED, seconds=0.2, names=["n0", "n1"])))
-    numbers = [Clusters.unpack(each.entry.value).number for each in story.changes if each.key == CLUSTERS]
+    numbers = [Generation.unpack(each.entry.value).number for each in story.changes if each.key == GENERATION]
     assert numbers[:2] == [100, 101] and numbers == sorted({*numbers})
 
 
@@ -141,7 +141,7 @@ def test_the_replay_goes_through_the_saves_with_the_same_bits(tmp_path, kind):
     average, losses = replayed(TRAININGS[kind], chain)
     assert len(chain) == 2 and told.ends == [f"average {average}"]
     assert all(found[-1] == losses[at] for at, found in told.shown.items())
-    missing(told, losses, told.view.clusters.begun.step)
+    missing(told, losses, told.view.generation.begun.step)
 
 
 def tell_and_replay(path, seed):

@@ -17,7 +17,7 @@ from pipelined.errors import OutOfMemory
 from pipelined.ravnest import cluster
 from pipelined.ravnest.planned_bytes import PlannedPlaces
 from pipelined.ravnest.planning.stage import StageRules
-from pipelined.ravnest.records import CLUSTERS, Clusters
+from pipelined.ravnest.records import GENERATION, Generation
 from pipelined.training import assemble
 from pipelined.training.stage import Stage
 from tests.numerics.test_ravnest_rounds import on_loop
@@ -84,11 +84,11 @@ SHAPES = {
 def test_a_node_without_the_memory_that_is_planned_ends_with_its_name_the_planned_bytes_and_a_remedy(shape):
     story = LimitedStory(0.8, delay=0.03, **shape)
     run_virtual(story.run())
-    said, clusters = str(story.error), story.every_clusters[0]
+    said, generation = str(story.error), story.every_generation[0]
     name, rank = re.match(r"(n\d): rank (\d)", said).groups()
-    place = clusters.place_of(next(each for each in clusters.all_holders if each.name == name))
+    place = generation.place_of(next(each for each in generation.all_holders if each.name == name))
     assert int(rank) == place[1]
-    planned = story.planned.bytes_of(clusters, place, name)
+    planned = story.planned.bytes_of(generation, place, name)
     held = int(re.search(r"MemoryError\('(\d+) bytes'\)", said)[1])
     assert f"(planned: {planned / 2**20:,.1f} MiB, free on cpu: " in said and said.endswith(f"; {REMEDY}")
     assert 0.8 * planned < held <= 1.02 * planned
@@ -100,11 +100,11 @@ def test_nodes_with_the_memory_that_is_planned_train_to_the_end_and_fill_most_of
     story = LimitedStory(1.02, delay=0.03, **shape)
     run_virtual(story.run())
     assert story.error is None and story.ends[-1].startswith("average")
-    (clusters,) = story.every_clusters
-    for holder in clusters.all_holders:
-        place = clusters.place_of(holder)
-        planned = story.planned.bytes_of(clusters, place, holder.name)
-        assert planned <= 1.15 * story.peaks[holder.name][clusters.number, *place]
+    (generation,) = story.every_generation
+    for holder in generation.all_holders:
+        place = generation.place_of(holder)
+        planned = story.planned.bytes_of(generation, place, holder.name)
+        assert planned <= 1.15 * story.peaks[holder.name][generation.number, *place]
 
 
 def test_a_new_backup_and_the_node_of_its_place_have_room_for_what_one_gives_the_other(monkeypatch):
@@ -112,7 +112,7 @@ def test_a_new_backup_and_the_node_of_its_place_have_room_for_what_one_gives_the
     story = LimitedStory(1.02, nodes=3, clusters=1, backups=1, delay=0.02)
     run_virtual(story.run(replaced(story)))
     assert story.error is None, story.error
-    assert any(each.room for clusters in story.every_clusters for each in clusters.backups)
+    assert any(each.room for generation in story.every_generation for each in generation.backups)
 
 
 def fails(*arguments, **more):
@@ -137,7 +137,7 @@ def test_serve_ends_with_the_planned_bytes_and_flags_that_help(monkeypatch):
                 await serve(parse(["serve", *at, "--name", "attic", *node.split()]), print)
             read = EmbeddedDirectory(endpoint, endpoint.address, RealClock())
             task = RavnestTask.unpack((await read_task(read, endpoint.address, print)).value)
-            found = Clusters.unpack((await read.read(CLUSTERS)).entries[CLUSTERS].value)
+            found = Generation.unpack((await read.read(GENERATION)).entries[GENERATION].value)
             await cancel_and_wait(training, directory)
             return str(caught.value), planned_places(task, saves=False).bytes_of(found, (0, 0), "attic")
 

@@ -113,12 +113,12 @@ def plain(training, orders):
 
     Returns: the losses by (step, cluster), the average, and by round the snapshots of the clusters.
     """
-    rows, rounds, every = orders.clusters.rows, {}, training.every * training.microbatches
+    rows, rounds, every = orders.generation.rows, {}, training.every * training.microbatches
     clusters = [Plain(training, number, len(rows)) for number in range(len(rows))]
     names = {
         (number, stage): held_at(training, place) for number, row in enumerate(rows) for stage, place in enumerate(row)
     }
-    done = len(training.spans_of(orders.clusters, 0)) - 1
+    done = len(training.spans_of(orders.generation, 0)) - 1
     for updates in range(1, len(training.steps_of(0, len(rows))) * training.microbatches + 1):
         for each in clusters:
             each.update(updates - 1)
@@ -162,8 +162,8 @@ def put(cluster, values):
 
 async def digest_of(training, orders, values):
     """The digest of the parameters among these values, as a run prints it."""
-    clusters = replace(orders.clusters, rows=[[orders.clusters.rows[0][0]._replace(end=training.model.layers)]])
-    async with opened(world(1)[0], training.job(clusters, 0)) as trainer:
+    generation = replace(orders.generation, rows=[[orders.generation.rows[0][0]._replace(end=training.model.layers)]])
+    async with opened(world(1)[0], training.job(generation, 0)) as trainer:
         for name, parameter in trainer.local.parameters.items():
             parameter.data.copy_(values[name])
         return await model_digest(trainer.context.actor.transport, trainer.local)
@@ -226,7 +226,7 @@ def test_what_is_saved_is_the_average_of_each_round(tmp_path, kind):
     saving = SaveSettings(DiskStore(tmp_path / "saved", identity), 1, "run")
     told, (orders,) = recorded(tmp_path / "orders", training, saving=saving)
     saved = saved_stages(tmp_path / "saved")
-    rows = orders.clusters.rows
+    rows = orders.generation.rows
     assert {(each.step, each.stage) for each in saved} == {(n, at) for n in (6, 12, 17) for at in range(len(rows[0]))}
     whole = find_whole([tmp_path / "saved"])
     assert told.ends == [f"average {on_loop(digest_of(training, orders, whole.values))}"]
@@ -246,8 +246,8 @@ def test_one_cluster_saves_at_the_end(tmp_path):
     run_virtual(told.run())
     whole = find_whole([tmp_path])
     assert whole.at.step == 3 and whole.at.stages == 2
-    clusters = told.view.clusters
-    orders = RunOrders("", clusters, {})
+    generation = told.view.generation
+    orders = RunOrders("", generation, {})
     assert told.ends == [f"average {on_loop(digest_of(training, orders, whole.values))}"]
 
 

@@ -33,8 +33,8 @@ def spoil_snapshot(patch, rank, number, late=False):
         copy = await original(rounds)
         is_due = rounds.done + 1 == number and (not late or rounds._late)
         if is_due and isinstance(rounds._log, ClusterLog):  # else of a replay
-            first.add(min({rounds._log._clusters.number, *first}))
-            if rounds._log._clusters.number in first and rounds._senders._rank == rank:
+            first.add(min({rounds._log._generation.number, *first}))
+            if rounds._log._generation.number in first and rounds._senders._rank == rank:
                 copy[3] = torch.nan
         return copy
 
@@ -87,10 +87,10 @@ def trained_on(told, orders, training, *, steps_again=False):
 def test_a_snapshot_with_nan_ends_its_round_and_all_train_on(monkeypatch, tmp_path, kind, number, backups):
     spoil_snapshot(monkeypatch, 0, number)
     told, orders = recorded(tmp_path, TRAININGS[kind], nodes=3 + backups, ahead=2, backups=backups)
-    name = told.view.clusters.rows[0][0].holder.name
+    name = told.view.generation.rows[0][0].holder.name
     (line,) = refused(told)
     assert f"round {number} was refused: {name} (cluster 0): its snapshot has numbers that are not finite" in line
-    assert len(orders) == 1 and told.view.rounds_of(told.view.clusters) == LAST
+    assert len(orders) == 1 and told.view.rounds_of(told.view.generation) == LAST
     trained_on(told, orders, TRAININGS[kind])
 
 
@@ -116,8 +116,8 @@ def test_a_slice_that_arrives_spoiled_ends_its_round_and_all_train_on(
     spoil_buffer(monkeypatch, 0, message, change)
     told, orders = recorded(tmp_path, TRAININGS[kind], ahead=2)
     (line,) = refused(told)
-    assert f"round 1 was refused: {told.view.clusters.rows[0][0].holder.name} (cluster 0): {fact}" in line, line
-    assert len(orders) == 1 and told.view.rounds_of(told.view.clusters) == LAST
+    assert f"round 1 was refused: {told.view.generation.rows[0][0].holder.name} (cluster 0): {fact}" in line, line
+    assert len(orders) == 1 and told.view.rounds_of(told.view.generation) == LAST
     trained_on(told, orders, TRAININGS[kind])
 
 
@@ -149,7 +149,7 @@ def test_a_late_cluster_leaves_where_its_opening_round_is_refused_and_another_is
     told, orders = recorded(tmp_path, training, befall, nodes=1, clusters=None, ahead=2)
     (line,) = refused(told)
     assert "round 1 was refused: n0 (cluster 0): its " in line, line
-    assert told.view.clusters.going.late == 1, told.told
+    assert told.view.generation.going.late == 1, told.told
     trained_on(told, orders, training)
 
 
@@ -191,9 +191,9 @@ def test_a_new_backup_that_gets_a_spoiled_state_names_its_sender_and_joins_again
         story.sender = first_of(before, new)
 
         def is_backup_again():
-            now = story.view.clusters
+            now = story.view.generation
             backs_up = now.number > before.number and any(each.holder.name == "late" for each in now.backups)
-            return backs_up and any(each.clusters == now.number for each in story.view.progress.values())
+            return backs_up and any(each.generation == now.number for each in story.view.progress.values())
 
         await story.view.wait_for(is_backup_again)
         story._end(story.sender)

@@ -32,12 +32,12 @@ def test_two_clusters_hold_the_copies_of_a_round_and_the_first_one_what_it_saves
     saving = SlowSaveSettings(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     story = WeighedStory(replace(TRAINING, overlapped=not blocking), nodes=4, delay=0.03, saving=saving)
     run_virtual(story.run())
-    (clusters,) = story.every_clusters
+    (generation,) = story.every_generation
     rules = {"rounds": True, "blocking": blocking}
-    first, second = (story.ratios(clusters, number, saves=number == 0, **rules) for number in range(2))
+    first, second = (story.ratios(generation, number, saves=number == 0, **rules) for number in range(2))
     assert holds(first) and holds(second), (first, second)
-    assert is_low(story.ratios(clusters, 0, **rules)), "what is saved"
-    assert is_low(story.ratios(clusters, 1)), "a round"
+    assert is_low(story.ratios(generation, 0, **rules)), "what is saved"
+    assert is_low(story.ratios(generation, 1)), "a round"
 
 
 @pytest.mark.in_turns(4)
@@ -50,10 +50,10 @@ def test_a_cluster_that_becomes_the_first_holds_what_it_saves(tmp_path, blocking
 
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.LOSE, names=[story.view.clusters.rows[0][0].holder.name])
+        await story.befall(Fault.LOSE, names=[story.view.generation.rows[0][0].holder.name])
 
     run_virtual(story.run(lost()))
-    before, *others = story.every_clusters
+    before, *others = story.every_generation
     assert others and all(each.rows[:2] == before.rows[1:] for each in others)
 
     def fullest(**saves):
@@ -68,24 +68,24 @@ def test_one_cluster_alone_holds_what_it_saves(tmp_path):
     saving = SlowSaveSettings(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     story = WeighedStory(nodes=2, clusters=1, delay=0.03, saving=saving)
     run_virtual(story.run())
-    (clusters,) = story.every_clusters
-    ratios = story.ratios(clusters, 0, saves=True)
+    (generation,) = story.every_generation
+    ratios = story.ratios(generation, 0, saves=True)
     assert holds(ratios), ratios
-    assert is_low(story.ratios(clusters, 0))
+    assert is_low(story.ratios(generation, 0))
 
 
 def test_clusters_that_go_on_hold_no_older_stage_and_the_first_one_the_moments_for_a_late_cluster():
     async def lost(story):
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][0].holder.name])
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.generation.rows[1][0].holder.name])
 
     story = WeighedStory(replace(TRAINING, steps=40), nodes=4, delay=0.03, rate=SLOW_RATE)
     run_virtual(story.run(lost(story)))
-    clusters = story.every_clusters[-1]
-    assert clusters.going.late == 1 and len(clusters.rows) == 2
-    first, late = story.ratios(clusters, 0, rounds=True, late=True), story.ratios(clusters, 1, rounds=True)
+    generation = story.every_generation[-1]
+    assert generation.going.late == 1 and len(generation.rows) == 2
+    first, late = story.ratios(generation, 0, rounds=True, late=True), story.ratios(generation, 1, rounds=True)
     assert holds(first) and holds(late), (first, late)
-    assert is_low(story.ratios(clusters, 0, rounds=True)), "the moments"
+    assert is_low(story.ratios(generation, 0, rounds=True)), "the moments"
 
 
 @pytest.mark.in_turns(4)
@@ -96,15 +96,15 @@ def test_clusters_that_go_on_hold_nothing_of_a_round_in_which_another_cluster_wa
 
     async def lost(story):
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][lost_stage].holder.name])
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.generation.rows[1][lost_stage].holder.name])
 
     saving = SlowSaveSettings(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     training = replace(TRAINING, overlapped=not blocking, steps=45)
     story = WeighedStory(training, nodes=4, delay=0.03, saving=saving)
     run_virtual(story.run(lost(story)))
-    clusters, rules = story.every_clusters[-1], {"rounds": True, "blocking": blocking}
-    assert clusters.going.late == 1 and len(clusters.rows) == 2
-    first, late = story.ratios(clusters, 0, saves=True, late=True, **rules), story.ratios(clusters, 1, **rules)
+    generation, rules = story.every_generation[-1], {"rounds": True, "blocking": blocking}
+    assert generation.going.late == 1 and len(generation.rows) == 2
+    first, late = story.ratios(generation, 0, saves=True, late=True, **rules), story.ratios(generation, 1, **rules)
     assert holds(first) and holds(late), (first, late)
 
 
@@ -114,7 +114,7 @@ def test_a_late_cluster_forms_only_where_the_first_one_has_room_for_a_copy_of_it
 
     async def lost(story):
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.clusters.rows[1][0].holder.name])
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.generation.rows[1][0].holder.name])
 
     story = Story(4, ram=ram, steps=20)
     run_virtual(story.run(lost(story)))
@@ -130,9 +130,9 @@ def test_the_node_of_a_place_holds_the_copy_that_its_new_backup_gets(monkeypatch
     monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", 4096)
     story = WeighedStory(nodes=3, clusters=1, backups=1, delay=0.02)
     run_virtual(story.run(replaced(story)))
-    clusters = story.every_clusters[-1]
-    (new,) = clusters.backups
-    at = [holder.name for stage in range(2) for holder in clusters.holders(0, stage)].index(first_of(clusters, new))
-    gives, alone = (story.ratios(clusters, 0, gives=each) for each in (True, False))
+    generation = story.every_generation[-1]
+    (new,) = generation.backups
+    at = [holder.name for stage in range(2) for holder in generation.holders(0, stage)].index(first_of(generation, new))
+    gives, alone = (story.ratios(generation, 0, gives=each) for each in (True, False))
     assert holds([gives[at]]) and is_low([alone[at]]), (gives, alone)
     assert holds(alone[:at] + alone[at + 1 :]), alone

@@ -7,7 +7,7 @@ import torch
 
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest import supervision
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 from pipelined.ravnest.training import ClusterTraining
 from tests.numerics.ravnest import training_of
 from tests.ravnest.faults import LEASE_S, Fault, Phase
@@ -50,9 +50,9 @@ def test_nodes_of_a_lost_cluster_form_a_late_one_and_all_steps_count_once():
     story = Story(4, steps=40)
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=0.2, names=["n0", "n1"])))
     late = [each for each in story.chain if each.going.late]
-    assert late and late[-1] == story.view.clusters and len(late[-1].rows) == 2
+    assert late and late[-1] == story.view.generation and len(late[-1].rows) == 2
     number = late[-1].number
-    assert {cluster for clusters, cluster, _ in story.seen if clusters == number} == {0, 1}
+    assert {cluster for generation, cluster, _ in story.seen if generation == number} == {0, 1}
 
 
 @pytest.mark.in_turns(2)
@@ -77,7 +77,7 @@ def test_late_clusters_and_the_others_count_by_the_microbatches_that_they_traine
 def test_a_node_that_comes_late_forms_a_cluster_of_its_own_where_their_number_is_open():
     story = Story(1, steps=24, clusters=None)
     run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
-    last = story.view.clusters
+    last = story.view.generation
     assert last.going.late == 1 and [place.holder.name for place in last.rows[-1]] == ["late"]
 
 
@@ -87,13 +87,13 @@ def test_train_waits_for_nodes_when_those_that_are_left_cannot_hold_the_model():
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=3 * RETURN_S, names=["n0"])))
     told = next(each for each in story.told if "waits for nodes" in each)
     assert "cannot form a cluster" in told and "bytes" in told
-    assert len(story.ends) == 1 and len(story.view.clusters.rows[0]) == 2
+    assert len(story.ends) == 1 and len(story.view.generation.rows[0]) == 2
 
 
 @pytest.mark.parametrize("phase", [Phase.OPENING, Phase.TRAINING, Phase.ROUND, Phase.CONFIRMED])
 def test_when_train_dies_nothing_is_lost_and_it_follows_the_same_clusters_again(phase):
     story = happens(Fault.KILL_TRAIN, phase, 0.2)
-    assert len(story.ends) == 1 and story.view.clusters.number == 1
+    assert len(story.ends) == 1 and story.view.generation.number == 1
     assert sum("waits for a cluster" in each for each in story.told) in (3, 6)
 
 
@@ -114,22 +114,22 @@ def test_when_train_starts_again_after_the_end_it_shows_the_average_again():
 @pytest.mark.parametrize("fault", [Fault.RESTART_DIRECTORY, Fault.FREEZE_DIRECTORY, Fault.FREEZE, Fault.CUT_OFF])
 def test_what_ends_within_a_lease_costs_time_alone(fault):
     story = happens(fault, Phase.TRAINING, LEASE_S / 4)
-    assert len(story.ends) == 1 and story.view.clusters.number == 1
+    assert len(story.ends) == 1 and story.view.generation.number == 1
 
 
 def test_a_node_that_comes_back_is_not_in_its_old_clusters():
     """It lost its lease while it was cut off; the clusters of which it was a part ended, and none of it trained on."""
     story = happens(Fault.CUT_OFF, Phase.TRAINING, 3 * LEASE_S)
     assert len(story.ends) == 1
-    assert story.view.clusters.number > 1
+    assert story.view.generation.number > 1
 
 
 def test_a_story_with_one_microbatch_more_than_the_limit_fails(monkeypatch):
     job = ClusterTraining.job
 
-    def one_more(training, clusters, number):
-        rows = [[place._replace(alive=place.alive + 1) for place in row] for row in clusters.rows]
-        return job(training, replace(clusters, rows=rows), number)
+    def one_more(training, generation, number):
+        rows = [[place._replace(alive=place.alive + 1) for place in row] for row in generation.rows]
+        return job(training, replace(generation, rows=rows), number)
 
     monkeypatch.setattr(ClusterTraining, "job", one_more)
     with pytest.raises(AssertionError, match="2 microbatches are alive, not 1"):
@@ -137,7 +137,7 @@ def test_a_story_with_one_microbatch_more_than_the_limit_fails(monkeypatch):
 
 
 def test_a_story_in_which_two_clusters_train_a_step_fails(monkeypatch):
-    monkeypatch.setattr(Clusters, "step_of", lambda clusters, cluster, step: clusters.begun.step + step)
+    monkeypatch.setattr(Generation, "step_of", lambda generation, cluster, step: generation.begun.step + step)
     with pytest.raises(AssertionError, match="clusters 1: two count step 0"):
         tell(0)
 

@@ -1,12 +1,12 @@
 """Nodes that come while clusters train: late clusters get the optimizer's state, and new backups a whole stage.
 
-Late clusters get it beside the average, from the nodes of the first cluster. The first round of clusters that go on has
-its snapshot before their first update, so what is sent is of the snapshot. Each node of the first cluster sends each
-late node what both hold.
+Late clusters get it beside the average, from the nodes of the first cluster. The first round of a generation that
+continues another has its snapshot before the first update, so what is sent is of the snapshot. Each node of the first
+cluster sends each late node what both hold.
 
-A new backup gets the state of its stage from the other node of its place. Clusters that go on begin with nothing in
-flight, so this is all that it lacks. The other node copies it once, and trains on while it is sent. The backup's inputs
-wait in its mailbox meanwhile; then it does, from the first instruction on, what the other one does.
+A new backup gets the state of its stage from the other node of its place. A generation that continues another begins
+with nothing in flight, so this is all that it lacks. The other node copies it once, and trains on while it is sent. The
+backup's inputs wait in its mailbox meanwhile; then it does, from the first instruction on, what the other one does.
 
 Both are sent in chunks, because one tensor may be larger than the largest message. Imports torch.
 """
@@ -23,7 +23,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.refusals import Senders, are_finite
 from pipelined.ravnest.held_stage import HeldStage, State
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 from pipelined.state.manifest import CHUNK, Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.training.optimizer.state import VALUE
 from transports import Block, Message, PeerLost, Transport, TransportError
@@ -40,12 +40,14 @@ class LateState:
         stage: of this node.
     """
 
-    def __init__(self, rank: int, clusters: Clusters, layers: Sequence[Mapping[str, torch.Tensor]], stage: HeldStage):
+    def __init__(
+        self, rank: int, generation: Generation, layers: Sequence[Mapping[str, torch.Tensor]], stage: HeldStage
+    ):
         self._rank, self._layers, self._stage = rank, layers, stage
-        self._places = [(n, place) for n, row in enumerate(clusters.rows) for place in row]
-        cluster, established = self._places[rank][0], clusters.established
+        self._places = [(n, place) for n, row in enumerate(generation.rows) for place in row]
+        cluster, established = self._places[rank][0], generation.established
         self._sends, self._receives = cluster == 0, cluster >= established
-        self._others = range(established, len(clusters.rows)) if self._sends else range(1)
+        self._others = range(established, len(generation.rows)) if self._sends else range(1)
         self._state = State()
 
     async def copy(self) -> State:

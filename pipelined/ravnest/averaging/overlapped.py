@@ -33,7 +33,7 @@ class OverlappedRounds:
         weigh: the weight of this cluster in the next round; see `Rounds.average`.
 
     Attributes:
-        ended: whether the clusters ended before a round was settled.
+        ended: whether the generation ended before a round was settled.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OverlappedRounds:
         """Add the difference of the round that runs, if one does; wait for it."""
         if self._running is not None:
             end = await self._running
-            self._running, self.ended = None, end is RoundEnd.CLUSTERS_END
+            self._running, self.ended = None, end is RoundEnd.GENERATION_ENDS
             if end is RoundEnd.COMMITTED:
                 await self._rounds.add(self._average, self._snapshot)
                 self._added[self._number] = updates

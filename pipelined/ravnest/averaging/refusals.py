@@ -10,7 +10,7 @@ import torch
 
 from collectives.errors import Mismatch
 from pipelined.ravnest.planning.rings import Share, rings_of
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 from transports import SizeMismatch
 
 
@@ -34,8 +34,8 @@ class Senders:
         rank: of this node.
     """
 
-    def __init__(self, clusters: Clusters, shares: Sequence[Sequence[Share]], rank: int):
-        self._names = [(number, place.holder.name) for number, row in enumerate(clusters.rows) for place in row]
+    def __init__(self, generation: Generation, shares: Sequence[Sequence[Share]], rank: int):
+        self._names = [(number, place.holder.name) for number, row in enumerate(generation.rows) for place in row]
         self._shares, self._rank = shares, rank
 
     def refused(self, rank: int, fact: str) -> SliceRefused:

@@ -1,8 +1,8 @@
 """Rounds between clusters: each slice of the model is averaged over the nodes that hold it, one of every cluster.
 
 A round is whole or nothing: the rings leave every node with the average of its layers, then all confirm, then one
-transaction commits the round, and only then is it applied. Where clusters end first, it is never committed, and no
-node applies it. A node that has, or gets, a slice of another length or with numbers that are not finite confirms
+transaction commits the round, and only then is it applied. Where the generation ends first, it is never committed,
+and no node applies it. A node that has, or gets, a slice of another length or with numbers that are not finite confirms
 nothing: it refuses the round in the directory, and all train on.
 
 Running statistics are averaged like parameters. Optimizer moments stay where they are, because a difference of second
@@ -26,7 +26,7 @@ from pipelined.ravnest.averaging.rings import Rings
 from pipelined.ravnest.held_stage import State, averaged, flat_copy
 from pipelined.ravnest.orders import OrderRecorder
 from pipelined.ravnest.planning.rings import Share, rings_of
-from pipelined.ravnest.records import Clusters, RoundEnd
+from pipelined.ravnest.records import Generation, RoundEnd
 from pipelined.ravnest.saving import StageSaver
 from pipelined.training.check_model import persistent_buffers
 from pipelined.training.model import Model
@@ -39,19 +39,19 @@ T = TypeVar("T")
 
 
 class RoundLog(Protocol):
-    """The committed rounds of some clusters, and whether these clusters end for others to go on: the directory."""
+    """The committed rounds of a generation, and whether it ends for another to follow: the directory."""
 
     def ends(self) -> bool:
-        """Whether these clusters end; no further round of theirs is committed."""
+        """Whether the generation ends; no further round of it is committed."""
 
     async def ended(self) -> int:
-        """Wait until these clusters end; returns how many of their rounds are committed."""
+        """Wait until the generation ends; returns how many of its rounds are committed."""
 
     async def write(self, number: int) -> None:
-        """Commit a round, unless it is refused or these clusters end."""
+        """Commit a round, unless it is refused or the generation ends."""
 
     async def refuse(self, number: int, cluster: int, fact: str) -> None:
-        """Refuse a round, unless it is committed or these clusters end.
+        """Refuse a round, unless it is committed or the generation ends.
 
         Args:
             cluster: that sent what is refused.
@@ -61,7 +61,7 @@ class RoundLog(Protocol):
         """The cluster that sent what was refused in a round; None: it is not refused."""
 
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of work with other clusters; None: these clusters end first, also where it failed."""
+        """The result of work with other clusters; None: the generation ends first, also where it failed."""
 
     async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
         """Take part in a round by this work; returns how it ends.
@@ -71,7 +71,7 @@ class RoundLog(Protocol):
         """
 
 
-def shares_of(clusters: Clusters, sizes: Iterable[int]) -> list[list[Share]]:
+def shares_of(generation: Generation, sizes: Iterable[int]) -> list[list[Share]]:
     """The elements that each node holds; ranks count the nodes of all clusters, cluster by cluster.
 
     Args:
@@ -81,7 +81,7 @@ def shares_of(clusters: Clusters, sizes: Iterable[int]) -> list[list[Share]]:
     for size in sizes:
         starts.append(starts[-1] + size)
     shares, rank = [], 0
-    for row in clusters.rows:
+    for row in generation.rows:
         shares.append([Share(rank + at, starts[place.first], starts[place.end]) for at, place in enumerate(row)])
         rank += len(row)
     return shares
@@ -94,11 +94,11 @@ def state_by_layer(model: Model, dtype: torch.dtype) -> list[dict[str, torch.Ten
 
 
 class Rounds:
-    """One node's part in the rounds of its clusters.
+    """One node's part in the rounds of its generation.
 
     Args:
         rank: of this node among those of all clusters.
-        world: opens the world of these nodes, while this node trains; None: these clusters end, and it never opened.
+        world: opens the world of these nodes, while this node trains; None: this generation ends, and it never opened.
         layers: of the whole model, see `state_by_layer`.
         tensors: parameters and buffers of this node by name, in the order of its layers; they are replaced in place.
         saver: saves averages; None: they are not saved.
@@ -114,7 +114,7 @@ class Rounds:
         self,
         rank: int,
         world: "asyncio.Future[Transport | None]",
-        clusters: Clusters,
+        generation: Generation,
         layers: Sequence[Mapping[str, torch.Tensor]],
         *,
         tensors: Mapping[str, torch.Tensor],
@@ -128,8 +128,8 @@ class Rounds:
         self._world, self._executor, self._log = world, executor, log
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
-        self._shares = shares_of(clusters, sizes)
-        self._senders = Senders(clusters, self._shares, rank)
+        self._shares = shares_of(generation, sizes)
+        self._senders = Senders(generation, self._shares, rank)
         self.done = self.last = self._whole = self._refused = 0
 
     async def average(self, weight: float | None = None) -> RoundEnd:
@@ -169,7 +169,7 @@ class Rounds:
         number = self.done + 1
         op = "mean" if weight is None else "sum"
         end = await self._log.settle(number, self._exchange(number, snapshot, op), lambda: self._whole == number)
-        if end is not RoundEnd.CLUSTERS_END:
+        if end is not RoundEnd.GENERATION_ENDS:
             self.done = number
         if end is RoundEnd.REFUSED:
             self._refused += 1

@@ -1,4 +1,4 @@
-"""The parts of a record of clusters: places, the nodes that hold them, and how clusters go on. No torch."""
+"""The parts of a generation's record: places, the nodes that hold them, and how it goes on. No torch."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -49,11 +49,11 @@ class BackupPlace(NamedTuple):
 
 
 class GoingOn(NamedTuple):
-    """How clusters go on after others, with what their nodes have in memory.
+    """How a generation goes on after another, with what their nodes have in memory.
 
     Args:
-        clusters: the number of those before; 0: these begin anew, or with what was saved.
-        rounds: how many rounds of those are committed.
+        clusters: the number of the one before; 0: this one begins anew, or with what was saved.
+        rounds: how many rounds of that one are committed.
         late: how many clusters are new, the last ones: they begin with the average of the first round.
         steps_to_repeat: steps before the next ones, which no remaining cluster has trained: they come first.
         steps_since_round: of each cluster that goes on, the steps in its parameters that are in no average.
@@ -72,7 +72,7 @@ def are_steps(value: object) -> bool:
 
 
 def read_going(value: object, rows: int) -> GoingOn:
-    """How these clusters go on. Raises ValueError: it is something else."""
+    """How a generation goes on. Raises ValueError: it is something else."""
     going = GoingOn(*value) if isinstance(value, (list, tuple)) and len(value) == len(GoingOn._fields) else None
     if (
         going is None
@@ -84,7 +84,7 @@ def read_going(value: object, rows: int) -> GoingOn:
         or not all(map(are_steps, going.steps_since_round))
         or (len(going.steps_since_round) != rows - going.late if going.clusters else any(going))
     ):
-        raise ValueError(f"Clusters.going: not how clusters go on (got: {value!r:.200})")
+        raise ValueError(f"Generation.going: not how a generation goes on (got: {value!r:.200})")
     return going._replace(
         steps_to_repeat=[*going.steps_to_repeat], steps_since_round=[[*each] for each in going.steps_since_round]
     )
@@ -95,12 +95,12 @@ def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPl
     value = [*value, 0] if isinstance(value, (list, tuple)) and len(value) == 3 else value  # of earlier releases
     kinds = [type(each) for each in value] if isinstance(value, (list, tuple)) else []
     if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind, int] for kind in (list, tuple, Holder)):
-        raise ValueError(f"Clusters.backups: no backup (got: {value!r:.80})")
+        raise ValueError(f"Generation.backups: no backup (got: {value!r:.80})")
     cluster, stage, holder, room = value
     if [type(each) for each in holder] != [str, str, int]:
-        raise ValueError(f"Clusters.backups: no node (got: {value!r:.80})")
+        raise ValueError(f"Generation.backups: no node (got: {value!r:.80})")
     if not (0 <= cluster < len(rows) and 0 <= stage < len(rows[cluster]) and 0 <= room < MAX_STEP):
-        raise ValueError(f"Clusters.backups: no place (got: {value!r:.80})")
+        raise ValueError(f"Generation.backups: no place (got: {value!r:.80})")
     return BackupPlace(cluster, stage, Holder(*holder), room)
 
 
@@ -108,8 +108,8 @@ def read_place(value: object) -> StagePlace:
     """One stage of one cluster, as it is stored. Raises ValueError: it is something else."""
     value = value.stored if isinstance(value, StagePlace) else value
     if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
-        raise ValueError(f"Clusters.rows: no place (got: {value!r:.80})")
+        raise ValueError(f"Generation.rows: no place (got: {value!r:.80})")
     place = StagePlace(Holder(*value[:3]), *value[3:])
     if not 0 <= place.first < place.end or not 1 <= place.alive <= MAX_ALIVE:
-        raise ValueError(f"Clusters.rows: layers or microbatches alive out of range (got: {place})")
+        raise ValueError(f"Generation.rows: layers or microbatches alive out of range (got: {place})")
     return place

@@ -17,7 +17,7 @@ from apps.ravnest.plan import pool_request
 from pipelined.errors import as_flags
 from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.records import Clusters, NodeRecord
+from pipelined.ravnest.records import Generation, NodeRecord
 from pipelined.schedules.parts.knobs import AHEAD
 from pipelined.state.versions import Version
 
@@ -34,7 +34,7 @@ def test_what_a_node_counts_is_what_the_plan_says(clusters, backups, average, sa
     request = pool_request(task.subject, task.subject.model(256), forming, saves=saves)
     pool = tuple(PoolNode(node.name, node.ram, node.bandwidth, node.flops) for node in nodes)
     plan = plan_with_backups(replace(request, pool=pool))
-    formed, planned = Clusters.of(1, plan, nodes, Version(0, "")), planned_places(task, saves=saves)
+    formed, planned = Generation.of(1, plan, nodes, Version(0, "")), planned_places(task, saves=saves)
     for number, cluster in enumerate(plan.clusters):
         for stage, place in enumerate(cluster.stages):
             for node in filter(None, [place.node, place.backup]):

@@ -20,7 +20,7 @@ from pipelined.directory.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.ravnest.records import (
     BackupPlace,
     ClusterProgress,
-    Clusters,
+    Generation,
     GoingOn,
     Holder,
     NodeRecord,
@@ -32,12 +32,12 @@ from pipelined.ravnest.status import statuses
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual
-CLUSTERS = Clusters(4, [[StagePlace(Holder("a", "at a", 1), 0, 2, 2), StagePlace(Holder("b", "at b", 2), 2, 5, 1)]])
+GENERATION = Generation(4, [[StagePlace(Holder("a", "at a", 1), 0, 2, 2), StagePlace(Holder("b", "at b", 2), 2, 5, 1)]])
 NODES = {f"nodes/{name}": NodeRecord(name, f"at {name}", at, 1, 1.0, 0.0) for at, name in enumerate("abc", 1)}
 TASK = RavnestTask(RavnestConfig(layers=1, microbatch=4, batch=16), 256, "digest of a text")
 RECORDS = {
     **NODES,
-    "clusters": CLUSTERS,
+    "clusters": GENERATION,
     "progress/0": ClusterProgress(4, 7, 2.5, [1.5, 0.0], 0.25, ""),
     "round": RoundRecord(4, 3),
 }
@@ -95,9 +95,9 @@ async def test_what_each_place_trained_and_sent_follows_from_steps_and_rounds():
     With two clusters a node sends its own bytes in a round.
     """
     rows = [[StagePlace(Holder("a", "at a", 1), 0, 1, 2), StagePlace(Holder("b", "at b", 2), 1, 3, 1)]]
-    clusters = replace(CLUSTERS, rows=[*rows, [StagePlace(Holder("c", "at c", 3), 0, 3, 1)]])
+    generation = replace(GENERATION, rows=[*rows, [StagePlace(Holder("c", "at c", 3), 0, 3, 1)]])
     progress = ClusterProgress(4, 6, 2.5, [1.5, 0.0], 0.25, "")
-    look, *_ = await seen({**RECORDS, "clusters": clusters, "progress/0": progress, "subject": TASK})
+    look, *_ = await seen({**RECORDS, "clusters": generation, "progress/0": progress, "subject": TASK})
     embedding, *others = (4 * sum(map(prod, shapes.values())) for shapes in layer_shapes(TASK.subject.model(256)))
     places = [place for cluster in look.plain()["clusters"] for place in cluster["places"]]
     assert [place["microbatches"] for place in places] == [16, 16, 0]
@@ -113,7 +113,7 @@ async def test_a_training_of_another_release_leaves_out_what_cannot_be_counted()
 
 async def test_the_backup_of_a_place_is_shown_beside_its_node():
     spare = {"nodes/spare": NodeRecord("spare", "at spare", 4, 1, 1.0, 0.0)}
-    backed = replace(CLUSTERS, backups=[BackupPlace(0, 1, Holder("spare", "at spare", 4))])
+    backed = replace(GENERATION, backups=[BackupPlace(0, 1, Holder("spare", "at spare", 4))])
     look, *_ = await seen({**RECORDS, **spare, "clusters": backed})
     assert look.plain()["clusters"][0]["places"][1]["backup"] == "spare"
     assert "spare" in web.page(RAVNEST, look)
@@ -127,8 +127,8 @@ async def test_a_lost_node_is_named_and_an_old_round_is_not_shown():
 
 async def test_what_waiting_nodes_and_a_late_cluster_wait_for_is_shown_until_they_have_it():
     late = replace(
-        CLUSTERS,
-        rows=[*CLUSTERS.rows, [StagePlace(Holder("d", "at d", 4), 0, 5, 1)]],
+        GENERATION,
+        rows=[*GENERATION.rows, [StagePlace(Holder("d", "at d", 4), 0, 5, 1)]],
         going=GoingOn(3, late=1, steps_since_round=[[]]),
     )
     joined = {"nodes/d": NodeRecord("d", "at d", 4, 1, 1.0, 0.0), "waits": WaitingNodes("for more RAM")}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pipelined
 from pipelined.directory.record import Record
-from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.records import Generation
 
 ROOT = Path(pipelined.__file__).parent
 PLAIN = st.none() | st.booleans() | st.integers(-2, 1 << 40) | st.floats() | st.text(max_size=3) | st.binary(max_size=9)
@@ -70,8 +70,8 @@ def test_what_is_not_of_the_kind_is_a_value_error(kind, data):
 
 @pytest.mark.parametrize("rows", [[1], [None], [[]], [[[]]], [[["a", "b", 1, 0, 1]]], [{"a": 1}], [["a"]]])
 def test_rows_that_are_no_lists_of_places_name_the_record(rows):
-    with pytest.raises(ValueError, match="Clusters"):
-        Clusters.unpack(msgpack.packb({"number": 1, "rows": rows}))
+    with pytest.raises(ValueError, match="Generation"):
+        Generation.unpack(msgpack.packb({"number": 1, "rows": rows}))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.backed import CATCH_UP, BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.orders import NodeOrder
-from pipelined.ravnest.records import Clusters, Holder, StagePlace
+from pipelined.ravnest.records import Generation, Holder, StagePlace
 from pipelined.schedules import Shape, find
 from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork
@@ -18,7 +18,7 @@ from transports.rpc.world import Worlds
 
 
 def clusters_of(*alive):
-    return Clusters(
+    return Generation(
         1, [[StagePlace(Holder(f"n{at}", f"at {at}", 1), at, at + 1, most) for at, most in enumerate(alive)]]
     )
 
@@ -30,8 +30,8 @@ def test_a_stage_alternates_when_as_many_microbatches_are_alive_as_may_be():
 
 @pytest.mark.parametrize("alive", [(3, 2, 1), (7, 4, 1), (1, 1, 1), (2, 3, 4)])
 def test_the_orders_of_all_stages_together_train_every_step(alive):
-    clusters, many, mb = clusters_of(*alive), 12, 2
-    orders = [NodeOrder(fixed_order(clusters, (0, stage), many), {}).of_stage(stage)[0] for stage in range(3)]
+    generation, many, mb = clusters_of(*alive), 12, 2
+    orders = [NodeOrder(fixed_order(generation, (0, stage), many), {}).of_stage(stage)[0] for stage in range(3)]
     knobs = {"ahead": ",".join(map(str, alive))}
     stage_map = find("async_1f1b").stage_map(replace(Shape(3, mb), knobs=knobs, steps=many // mb))
     check(Program(stage_map, tuple(orders)))

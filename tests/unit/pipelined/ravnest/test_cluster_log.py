@@ -12,16 +12,16 @@ from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
 from pipelined.ravnest.cluster_log import LEASES, ClusterLog
 from pipelined.ravnest.records import (
-    CLUSTERS,
     ENDING,
+    GENERATION,
     NODES,
     PROGRESS,
     ROUND,
     BackupPlace,
     ClusterProgress,
-    Clusters,
-    ClustersEnding,
     ClusterStop,
+    Generation,
+    GenerationEnding,
     Holder,
     NodeRecord,
     RoundEnd,
@@ -47,10 +47,10 @@ async def story(stack):
     stack.callback(lambda: [task.cancel() for task in running])
     registration = await stack.enter_async_context(registered(directory, NODES + "a", 1.0, clock, "at a"))
     await registration.put(NodeRecord("a", "at a", registration.incarnation, 1, 1.0, 0.0))
-    clusters = Clusters(1, [[StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1)]])
-    await directory.transact({}, {CLUSTERS: clusters.pack()})
-    await view.wait_for(lambda: view.current == clusters)
-    return directory, registration, ClusterLog(view, registration, clusters, 0, clock), view
+    generation = Generation(1, [[StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1)]])
+    await directory.transact({}, {GENERATION: generation.pack()})
+    await view.wait_for(lambda: view.current == generation)
+    return directory, registration, ClusterLog(view, registration, generation, 0, clock), view
 
 
 async def test_a_round_is_written_and_committed():
@@ -65,9 +65,9 @@ async def test_a_step_that_is_not_the_cluster_s_is_replaced(step):
     async with AsyncExitStack() as stack:
         directory, registration, _, view = await story(stack)
         held = StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1)
-        both = Clusters(2, [[held], [StagePlace(Holder("b", "at b", 9), 0, 3, 1)]])
+        both = Generation(2, [[held], [StagePlace(Holder("b", "at b", 9), 0, 3, 1)]])
         wrong = ClusterProgress(2, step, 1.0, [], 0.0, "")
-        await directory.transact({}, {CLUSTERS: both.pack(), f"{PROGRESS}0": wrong.pack()})
+        await directory.transact({}, {GENERATION: both.pack(), f"{PROGRESS}0": wrong.pack()})
         await view.wait_for(lambda: view.current == both and "0" in view.progress)
         log = ClusterLog(view, registration, both, 0, VirtualClock())
         log.report(StepReport(0, 2.5, 0.0, 0.1, 1.0, 0.0, stop=False))
@@ -80,18 +80,18 @@ async def test_clusters_have_ended_when_later_ones_end_too():
     """A node that another kept in its worlds sees only then that its clusters ended."""
     async with AsyncExitStack() as stack:
         directory, _, log, _ = await story(stack)
-        await directory.transact({}, {ENDING: ClustersEnding(2).pack()})
+        await directory.transact({}, {ENDING: GenerationEnding(2).pack()})
         assert await log.ended() == 0
 
 
 async def test_a_round_of_clusters_that_end_does_not_stand():
     async with AsyncExitStack() as stack:
         directory, _, log, view = await story(stack)
-        await directory.transact({}, {ENDING: ClustersEnding(1).pack()})
+        await directory.transact({}, {ENDING: GenerationEnding(1).pack()})
         await log.write(1)  # before this node has seen it
         assert ROUND not in (await directory.read(ROUND)).entries
         assert await log.ended() == 0 and log.ends()
-        assert await log.settle(1, log.write(1), lambda: True) is RoundEnd.CLUSTERS_END
+        assert await log.settle(1, log.write(1), lambda: True) is RoundEnd.GENERATION_ENDS
         await log.stop(ClusterStop(1, 0, [0, 2]))
         await view.wait_for(lambda: view.stopped)
 
@@ -107,9 +107,9 @@ async def two_clusters(stack, is_listed):
     if is_listed:
         await other.put(NodeRecord("b", "at b", other.incarnation, 1, 1.0, 0.0))
     incarnations = {"a": registration.incarnation, "b": other.incarnation}
-    both = Clusters(2, [[StagePlace(Holder(name, f"at {name}", at), 0, 3, 1)] for name, at in incarnations.items()])
-    await directory.transact({}, {CLUSTERS: both.pack()})
-    await view.wait_for(lambda: view.clusters == both and is_listed != bool(view.missing(both)))
+    both = Generation(2, [[StagePlace(Holder(name, f"at {name}", at), 0, 3, 1)] for name, at in incarnations.items()])
+    await directory.transact({}, {GENERATION: both.pack()})
+    await view.wait_for(lambda: view.generation == both and is_listed != bool(view.missing(both)))
     return directory, ClusterLog(view, registration, both, 0, VirtualClock())
 
 
@@ -119,8 +119,8 @@ async def test_a_round_waits_for_the_end_where_its_work_fails_and_a_node_is_miss
         settling = asyncio.ensure_future(log.settle(1, lost(), lambda: False))
         await VirtualClock().sleep(100.0)
         assert not settling.done()
-        await directory.transact({}, {ENDING: ClustersEnding(2).pack()})
-        assert await settling is RoundEnd.CLUSTERS_END
+        await directory.transact({}, {ENDING: GenerationEnding(2).pack()})
+        assert await settling is RoundEnd.GENERATION_ENDS
 
 
 async def test_the_first_cluster_leaves_after_the_others_where_these_do_not():
@@ -147,8 +147,8 @@ async def test_a_node_that_lost_its_lease_writes_nothing():
 async def test_a_node_writes_nothing_about_clusters_that_others_followed():
     async with AsyncExitStack() as stack:
         directory, _, log, view = await story(stack)
-        newer = Clusters(9, [[StagePlace(Holder("b", "at b", 99), 0, 3, 1)]])
-        await directory.transact({}, {CLUSTERS: newer.pack(), ROUND: RoundRecord(9, 4).pack()})
+        newer = Generation(9, [[StagePlace(Holder("b", "at b", 99), 0, 3, 1)]])
+        await directory.transact({}, {GENERATION: newer.pack(), ROUND: RoundRecord(9, 4).pack()})
         with pytest.raises(NoLongerValid):
             await log.write(1)
         await view.wait_for(lambda: view.rounds_of(newer) == 4)
@@ -159,8 +159,8 @@ async def beside_a_backup(stack, directory, first):
     second = await stack.enter_async_context(registered(directory, NODES + "b", 1.0, VirtualClock(), "at b"))
     await second.put(NodeRecord("b", "at b", second.incarnation, 1, 1.0, 0.0))
     row = [StagePlace(Holder("a", "at a", first.incarnation), 0, 3, 1)]
-    both = Clusters(2, [row], backups=[BackupPlace(0, 0, Holder("b", "at b", second.incarnation))])
-    await directory.transact({}, {CLUSTERS: both.pack(), ENDING: ClustersEnding(2).pack()})
+    both = Generation(2, [row], backups=[BackupPlace(0, 0, Holder("b", "at b", second.incarnation))])
+    await directory.transact({}, {GENERATION: both.pack(), ENDING: GenerationEnding(2).pack()})
     return second, both
 
 
@@ -177,8 +177,8 @@ async def test_a_slower_backup_stays_in_the_clusters_that_went_on_before_it_stop
         assert not slower.done()
         await logs[0].stop(stopped)
         await slower
-        await directory.transact({}, {CLUSTERS: replace(both, number=3).pack()})
-        await view.wait_for(lambda: view.clusters != both)
+        await directory.transact({}, {GENERATION: replace(both, number=3).pack()})
+        await view.wait_for(lambda: view.generation != both)
         await logs[1].stop(stopped)
 
 

@@ -18,17 +18,17 @@ from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize
 from pipelined.ravnest.records import (
-    CLUSTERS,
     ENDING,
+    GENERATION,
     LOSSES,
     NODES,
     PROGRESS,
     STOPPED,
     WAITS,
     ClusterProgress,
-    Clusters,
-    ClustersEnding,
     ClusterStop,
+    Generation,
+    GenerationEnding,
     Holder,
     NodeRecord,
     StagePlace,
@@ -44,7 +44,7 @@ class SlowWriter(EmbeddedDirectory):
     """A client of which each write of clusters arrives after another process wrote something."""
 
     async def transact(self, expect, put=(), *more):
-        if CLUSTERS in put:
+        if GENERATION in put:
             await self.meanwhile()
         return await super().transact(expect, put, *more)
 
@@ -64,15 +64,15 @@ async def test_clusters_that_are_done_meanwhile_are_followed_by_none():
             StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1),
             StagePlace(Holder("b", "at b", 99), 0, 3, 1),
         )
-        clusters, done = Clusters(1, [[left], [lost]]), ClusterProgress(1, 3, 0.5, [], 0.1, "digest").pack()
-        begun = {CLUSTERS: clusters.pack(), ENDING: ClustersEnding(1).pack(), f"{PROGRESS}0": done}
+        generation, done = Generation(1, [[left], [lost]]), ClusterProgress(1, 3, 0.5, [], 0.1, "digest").pack()
+        begun = {GENERATION: generation.pack(), ENDING: GenerationEnding(1).pack(), f"{PROGRESS}0": done}
         await directory.transact({}, {**begun, f"{STOPPED}0": ClusterStop(1, 4, []).pack()})
         slow = SlowWriter(train, address_of("directory"), clock)
         slow.meanwhile = lambda: directory.transact({}, {f"{PROGRESS}1": done})
         former = ClusterFormer(Node("train", train, slow, clock), 1, PoolRequest((), ()), print, said.append)
         await former.run()
         assert said[-1] == "average digest"
-        assert (await directory.read(CLUSTERS)).entries[CLUSTERS].value == clusters.pack()
+        assert (await directory.read(GENERATION)).entries[GENERATION].value == generation.pack()
 
 
 class CutOffWriter(EmbeddedDirectory):
@@ -107,20 +107,20 @@ async def test_a_train_that_is_cut_off_at_each_write_goes_on(written):
         request = PoolRequest((), (LayerSize(parameters=1, activation_bytes=4, input_bytes=0, work=1.0),), clusters=1)
         former = ClusterFormer(Node("train", train, own, clock), 1, request, print, print)
         forming = tasks.create_task(former.run())
-        async for changes in nodes.watch(CLUSTERS, 0):
-            first = Clusters.unpack(changes[0].entry.value)
+        async for changes in nodes.watch(GENERATION, 0):
+            first = Generation.unpack(changes[0].entry.value)
             break
         lost, number = StagePlace(Holder("b", "at b", 99), 0, 1, 1), first.number + 1
-        await nodes.transact({}, {CLUSTERS: Clusters(number, [first.rows[0], [lost]]).pack()})
+        await nodes.transact({}, {GENERATION: Generation(number, [first.rows[0], [lost]]).pack()})
         async for _ in nodes.watch(ENDING, 0):
             break
-        seen = (await nodes.read(CLUSTERS)).revision
+        seen = (await nodes.read(GENERATION)).revision
         await nodes.transact({}, {f"{STOPPED}0": ClusterStop(number, 4, []).pack()})
-        async for changes in nodes.watch(CLUSTERS, seen):
-            assert Clusters.unpack(changes[0].entry.value).number > number
+        async for changes in nodes.watch(GENERATION, seen):
+            assert Generation.unpack(changes[0].entry.value).number > number
             break
         await cancel_and_wait(forming, serving)
-        assert sorted(own.cut_off) == [[CLUSTERS], [ENDING], [LOSSES]]
+        assert sorted(own.cut_off) == [[GENERATION], [ENDING], [LOSSES]]
 
 
 class RefusedClient(EmbeddedDirectory):
@@ -183,10 +183,10 @@ async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_a
             await waiting
         trained = tasks.create_task(forming(1, second))
         await clock.sleep(1.0)
-        assert CLUSTERS not in (await nodes.read(CLUSTERS)).entries
+        assert GENERATION not in (await nodes.read(GENERATION)).entries
         await registration.put(replace(node, ram=1000, task=second))
-        async for changes in nodes.watch(CLUSTERS, second):
-            assert Clusters.unpack(changes[0].entry.value).rows[0][0].holder.name == "a"
+        async for changes in nodes.watch(GENERATION, second):
+            assert Generation.unpack(changes[0].entry.value).rows[0][0].holder.name == "a"
             break
         await cancel_and_wait(trained, serving)
 
@@ -211,9 +211,9 @@ async def formed(request, losses=None, **offered):
         own = EmbeddedDirectory(train, address_of("directory"), clock)
         former = ClusterFormer(Node("train", train, own, clock), 3, request, print, print)
         forming = tasks.create_task(former.run())
-        async for changes in directory.watch(CLUSTERS, 0):
+        async for changes in directory.watch(GENERATION, 0):
             await cancel_and_wait(forming, serving)
-            return Clusters.unpack(changes[0].entry.value)
+            return Generation.unpack(changes[0].entry.value)
 
 
 async def test_where_nodes_tell_speeds_and_delays_the_law_decides_how_many_are_alive():
@@ -231,6 +231,6 @@ async def test_losses_that_the_directory_has_decide_which_place_is_backed_up():
     layer = LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=1.0)
     request = PoolRequest((), (layer,) * 2, clusters=1, backups=1)
     for name in "ab":
-        clusters = await formed(request, LossCounts({name: [2, 1]}))
-        (backup,) = clusters.backups
-        assert clusters.rows[0][backup.stage].holder.name == name
+        generation = await formed(request, LossCounts({name: [2, 1]}))
+        (backup,) = generation.backups
+        assert generation.rows[0][backup.stage].holder.name == name

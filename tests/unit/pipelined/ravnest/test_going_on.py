@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.ravnest.going_on import Newcomers, following
-from pipelined.ravnest.records import Clusters, Holder, StagePlace
+from pipelined.ravnest.records import Generation, Holder, StagePlace
 from pipelined.ravnest.training import ClusterTraining
 
 
@@ -24,62 +24,62 @@ class Sets:
 
     def __init__(self, draw, training, many):
         self.draw, self.training = draw, training
-        self.clusters = Clusters(1, [row(f"{n}") for n in range(many)])
+        self.generation = Generation(1, [row(f"{n}") for n in range(many)])
         self.held, self.names = [set() for _ in range(many)], many
 
     def average(self, late=False):
-        kept = self.held[: self.clusters.established] if late else self.held
+        kept = self.held[: self.generation.established] if late else self.held
         once = set.intersection(*kept)
         assert sum(len(each - once) for each in kept) == len(set.union(*kept) - once), "a step counts twice"
         self.held = [set.union(*kept) for _ in self.held]
 
     def part(self):
         """Train up to some round, and beyond it; returns how many rounds stand and the own steps of each cluster."""
-        clusters, draw = self.clusters, self.draw
-        training = replace(self.training, begin=clusters.begun.step)
-        many, all_rounds = len(clusters.rows), training.rounds_of(clusters)
-        spans = [training.spans_of(clusters, n) for n in range(many)]
+        generation, draw = self.generation, self.draw
+        training = replace(self.training, begin=generation.begun.step)
+        many, all_rounds = len(generation.rows), training.rounds_of(generation)
+        spans = [training.spans_of(generation, n) for n in range(many)]
         rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0
         rounds = min(rounds, all_rounds)
-        heard = range(many if rounds or not clusters.opening else clusters.established)
-        own = [training.done_at(clusters, n, rounds) for n in range(many)]
-        if clusters.opening and rounds:
+        heard = range(many if rounds or not generation.opening else generation.established)
+        own = [training.done_at(generation, n, rounds) for n in range(many)]
+        if generation.opening and rounds:
             self.average(late=True)
-        for at in range(max(0, rounds - clusters.opening)):
+        for at in range(max(0, rounds - generation.opening)):
             for n in range(many):
                 self.train(n, spans[n][at])
             self.average()
         for n in heard:
-            end = spans[n][min(rounds - clusters.opening, len(spans[n]) - 1)].stop if many > 1 else spans[n][-1].stop
-            if rounds >= clusters.opening or not clusters.opening:
+            end = spans[n][min(rounds - generation.opening, len(spans[n]) - 1)].stop if many > 1 else spans[n][-1].stop
+            if rounds >= generation.opening or not generation.opening:
                 own[n] = draw.randint(own[n], max(own[n], end))
-            self.train(n, range(training.done_at(clusters, n, rounds) if many > 1 else 0, own[n]))
+            self.train(n, range(training.done_at(generation, n, rounds) if many > 1 else 0, own[n]))
         return training, rounds, own
 
     def train(self, number, steps):
-        for step in (self.clusters.step_of(number, own) for own in steps):
+        for step in (self.generation.step_of(number, own) for own in steps):
             assert step not in self.held[number]
             self.held[number].add(step)
 
     def go_on(self):
         training, rounds, own = self.part()
-        many, draw = len(self.clusters.rows), self.draw
-        heard = [n for n in range(many) if rounds or n < self.clusters.established]
+        many, draw = len(self.generation.rows), self.draw
+        heard = [n for n in range(many) if rounds or n < self.generation.established]
         left = {draw.choice(heard)} | {n for n in range(many) if draw.random() < 0.6}
-        stops = {n: training.stopped(self.clusters, n, own[n], rounds) for n in left}
+        stops = {n: training.stopped(self.generation, n, own[n], rounds) for n in left}
         late = [row(f"late {self.names + n}") for n in range(draw.choice([0, 0, 1, 2]))]
         self.names += len(late)
-        next_ = following(self.clusters, self.clusters.number + 1, rounds, stops, Newcomers(late))
-        assert Clusters.unpack(next_.pack()) == next_
+        next_ = following(self.generation, self.generation.number + 1, rounds, stops, Newcomers(late))
+        assert Generation.unpack(next_.pack()) == next_
         kept = [self.held[n] for n in sorted(left) if n in heard]
         fresh = [n for n in sorted(left) if n not in heard]
         assert (
             next_.rows
-            == [self.clusters.rows[n] for n in sorted(left) if n in heard]
-            + [self.clusters.rows[n] for n in fresh]
+            == [self.generation.rows[n] for n in sorted(left) if n in heard]
+            + [self.generation.rows[n] for n in fresh]
             + late
         )
-        self.clusters, self.held = next_, [*kept, *(set() for _ in [*fresh, *late])]
+        self.generation, self.held = next_, [*kept, *(set() for _ in [*fresh, *late])]
         done = set.union(*kept)
         rest = [next_.step_of(*divmod(turn, len(next_.rows))[::-1]) for turn in range(self.training.steps - len(done))]
         assert next_.begun.step == len(done), "the steps done before, whichever they are"
@@ -99,30 +99,32 @@ def test_whatever_is_lost_when_each_step_is_trained_and_counts_once(overlapped):
 @pytest.mark.parametrize("overlapped, first", [(True, 4), (False, 2)])
 def test_the_first_round_after_late_clusters_were_formed_is_twice_as_far(overlapped, first):
     """Beside training they get their moments until then; else the others wait at their next snapshot."""
-    clusters, training = Clusters(3, [row("a"), row("b")]), training_of(18, 2, overlapped)
-    next_ = following(clusters, 7, 0, {n: training.stopped(clusters, n, 0, 0) for n in range(2)}, Newcomers([row("c")]))
+    generation, training = Generation(3, [row("a"), row("b")]), training_of(18, 2, overlapped)
+    next_ = following(
+        generation, 7, 0, {n: training.stopped(generation, n, 0, 0) for n in range(2)}, Newcomers([row("c")])
+    )
     assert next_.going.late == 1 and next_.opening == 1
     ends = [*range(first, 6, 2), 6]
     assert [[span.stop for span in training.spans_of(next_, n)] for n in range(3)] == [ends] * 3
     assert training.snapshots(next_) == [0, *ends[:-1]]
-    assert [span.stop for span in training.spans_of(clusters, 0)][:2] == [2, 4]
+    assert [span.stop for span in training.spans_of(generation, 0)][:2] == [2, 4]
 
 
 def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
     """Two clusters, a round every 2 steps; after the first (steps 0-3) one trains 4 and 6, the other 5, and is lost."""
-    training, clusters = training_of(12, 2, False), Clusters(3, [row("a"), row("b")])
-    stopped = training.stopped(clusters, 0, 4, 1)
+    training, generation = training_of(12, 2, False), Generation(3, [row("a"), row("b")])
+    stopped = training.stopped(generation, 0, 4, 1)
     assert stopped.done == 4 and stopped.steps_since_round == [4, 6]
-    next_ = following(clusters, 7, 1, {0: stopped}, Newcomers([row("c")]))
+    next_ = following(generation, 7, 1, {0: stopped}, Newcomers([row("c")]))
     assert next_.begun.step == 6 and next_.going.steps_to_repeat == [5] and next_.going.late == 1
     assert [next_.step_of(0, own) for own in range(3)] == [5, 8, 10]
     assert [next_.step_of(1, own) for own in range(3)] == [7, 9, 11]
 
 
 def test_what_is_in_no_average_is_given_out_again_if_its_cluster_is_lost_before_the_next_round():
-    training, clusters = training_of(12, 2, False), Clusters(3, [row("a"), row("b"), row("c")])
-    stops = {n: training.stopped(clusters, n, 1, 0) for n in (0, 1)}
-    second = following(clusters, 4, 0, stops)
+    training, generation = training_of(12, 2, False), Generation(3, [row("a"), row("b"), row("c")])
+    stops = {n: training.stopped(generation, n, 1, 0) for n in (0, 1)}
+    second = following(generation, 4, 0, stops)
     assert (
         second.going.steps_to_repeat == [] and second.begun.step == 2 and second.going.steps_since_round == [[0], [1]]
     )

@@ -5,16 +5,16 @@ import threading
 from pathlib import Path
 
 from pipelined.ravnest.orders import OrderDirectory, OrderRecorder, read_orders
-from pipelined.ravnest.records import Clusters, Holder, StagePlace
+from pipelined.ravnest.records import Generation, Holder, StagePlace
 from pipelined.state.versions import Version
 from pipelined.traces.tracer import NullTracer
 
-CLUSTERS = Clusters(1, [[StagePlace(Holder("a", "at a", 7), 0, 2, 1)]], Version(0, ""))
+GENERATION = Generation(1, [[StagePlace(Holder("a", "at a", 7), 0, 2, 1)]], Version(0, ""))
 
 
 async def test_a_failed_write_keeps_the_order_before_and_names_the_file(tmp_path, monkeypatch, caplog):
     threads = list[int]()
-    recorder = OrderRecorder(OrderDirectory(tmp_path, "task"), CLUSTERS, (0, 0), 2, beside=NullTracer())
+    recorder = OrderRecorder(OrderDirectory(tmp_path, "task"), GENERATION, (0, 0), 2, beside=NullTracer())
     recorder.tracer.record("forward", "forward", 0.0, 1.0, (0, 0, 0, 0))
     await recorder.write()
 

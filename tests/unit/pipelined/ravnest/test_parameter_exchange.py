@@ -15,7 +15,7 @@ from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
 from pipelined.ravnest.parameter_exchange import TOPIC, ParameterExchange
-from pipelined.ravnest.records import NODES, Clusters, Holder, NodeRecord, StagePlace
+from pipelined.ravnest.records import NODES, Generation, Holder, NodeRecord, StagePlace
 from pipelined.ravnest.saving import SaveSettings
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.manifest import DIGEST, Manifest, describe, specs_of
@@ -165,7 +165,7 @@ async def test_other_dtypes_are_refused_with_both(tmp_path):
                 await load(node, {"a/value": np.zeros(3)})
 
 
-CLUSTERS = Clusters(
+GENERATION = Generation(
     4, [[StagePlace(Holder(name, f"virtual://{name}", 1), at, at + 1, 1) for at, name in enumerate("xy")]]
 )
 LAYERS = [{"a": torch.empty(3, device="meta")}, {"b": torch.empty(2, 2, device="meta")}]
@@ -173,22 +173,22 @@ LAYERS = [{"a": torch.empty(3, device="meta")}, {"b": torch.empty(2, 2, device="
 
 async def test_the_average_comes_from_the_nodes_that_hold_it_and_what_is_there_is_not_asked_for_again(tmp_path):
     async with nodes(tmp_path, x=[], y=[], z=[]) as found:
-        found["x"].keep(CLUSTERS, {"a": torch.arange(3.0)})
+        found["x"].keep(GENERATION, {"a": torch.arange(3.0)})
         got = {}
         with pytest.raises(NoLongerValid, match=r"no node gives b of step 4 \(y\)"):
-            await found["z"].averages(CLUSTERS, LAYERS, got)
+            await found["z"].averages(GENERATION, LAYERS, got)
         assert [*got] == ["a"]
-        found["x"].keep(CLUSTERS, {})
-        found["y"].keep(CLUSTERS, {"b": torch.ones(2, 2)})
-        await found["z"].averages(CLUSTERS, LAYERS, got)
+        found["x"].keep(GENERATION, {})
+        found["y"].keep(GENERATION, {"b": torch.ones(2, 2)})
+        await found["z"].averages(GENERATION, LAYERS, got)
         assert got["a"].numpy().tolist() == [0, 1, 2] and got["b"].numpy().tolist() == [[1, 1], [1, 1]]
 
 
 async def test_a_tensor_of_another_size_or_of_other_clusters_is_not_taken_for_the_average(tmp_path):
     async with nodes(tmp_path, x=[], y=[], z=[]) as found:
-        found["x"].keep(CLUSTERS, {"a": torch.arange(4.0)})
+        found["x"].keep(GENERATION, {"a": torch.arange(4.0)})
         with pytest.raises(NoLongerValid, match="no node gives a"):
-            await found["z"].averages(CLUSTERS, LAYERS, {})
-        found["x"].keep(replace(CLUSTERS, number=3), {"a": torch.arange(3.0)})
+            await found["z"].averages(GENERATION, LAYERS, {})
+        found["x"].keep(replace(GENERATION, number=3), {"a": torch.arange(3.0)})
         with pytest.raises(NoLongerValid, match="no node gives a"):
-            await found["z"].averages(CLUSTERS, LAYERS, {})
+            await found["z"].averages(GENERATION, LAYERS, {})

@@ -7,12 +7,15 @@ from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.records import (
     BackupPlace,
     ClusterProgress,
-    Clusters,
     ClusterStop,
+    Generation,
+    GenerationEnding,
     GoingOn,
     Holder,
     NodeRecord,
+    RoundRecord,
     StagePlace,
+    WaitingNodes,
 )
 from pipelined.state.versions import Version
 
@@ -23,29 +26,29 @@ STORED, OTHER_STORED = [["a", "at a", 7, 0, 2, 3], ["b", "at b", 8, 2, 5, 1]], [
 
 
 def test_clusters_come_back_and_know_each_place():
-    clusters = Clusters.unpack(Clusters(4, [ROW, OTHER], Version(6, "run-3")).pack())
-    assert clusters == Clusters(4, [ROW, OTHER], Version(6, "run-3"))
-    assert [clusters.step_of(1, own) for own in range(3)] == [7, 9, 11]
-    assert clusters.place_of(node("b", 8)) == (0, 1) and clusters.place_of(node("c", 9)) == (1, 0)
-    assert clusters.place_of(node("d", 10)) is None
-    assert clusters.place_of(node("b", 11)) is None, "it left, and joined again"
+    generation = Generation.unpack(Generation(4, [ROW, OTHER], Version(6, "run-3")).pack())
+    assert generation == Generation(4, [ROW, OTHER], Version(6, "run-3"))
+    assert [generation.step_of(1, own) for own in range(3)] == [7, 9, 11]
+    assert generation.place_of(node("b", 8)) == (0, 1) and generation.place_of(node("c", 9)) == (1, 0)
+    assert generation.place_of(node("d", 10)) is None
+    assert generation.place_of(node("b", 11)) is None, "it left, and joined again"
 
 
 def test_each_place_is_stored_as_one_list():
-    assert Clusters(4, [ROW, OTHER]).stored()["rows"] == [STORED, OTHER_STORED]
+    assert Generation(4, [ROW, OTHER]).stored()["rows"] == [STORED, OTHER_STORED]
 
 
 def test_clusters_that_an_earlier_release_wrote_do_not_go_on():
-    old = Clusters(4, [ROW, OTHER], Version(6, "run-3")).stored()
+    old = Generation(4, [ROW, OTHER], Version(6, "run-3")).stored()
     del old["going"]
-    assert Clusters.unpack(msgpack.packb(old)) == Clusters(4, [ROW, OTHER], Version(6, "run-3"))
+    assert Generation.unpack(msgpack.packb(old)) == Generation(4, [ROW, OTHER], Version(6, "run-3"))
 
 
 def test_backups_and_nodes_that_an_earlier_release_wrote_have_no_room_and_save_nothing():
-    backed = Clusters(4, [ROW, OTHER], backups=[BackupPlace(0, 1, Holder("z", "at z", 9), 7)])
-    assert Clusters.unpack(backed.pack()) == backed
+    backed = Generation(4, [ROW, OTHER], backups=[BackupPlace(0, 1, Holder("z", "at z", 9), 7)])
+    assert Generation.unpack(backed.pack()) == backed
     old = backed.stored() | {"backups": [[0, 1, ["z", "at z", 9]]]}
-    assert Clusters.unpack(msgpack.packb(old)).backups == [BackupPlace(0, 1, Holder("z", "at z", 9))]
+    assert Generation.unpack(msgpack.packb(old)).backups == [BackupPlace(0, 1, Holder("z", "at z", 9))]
     written = node("a", 1).stored()
     del written["saves"]
     assert NodeRecord.unpack(msgpack.packb(written)) == node("a", 1)
@@ -53,20 +56,20 @@ def test_backups_and_nodes_that_an_earlier_release_wrote_have_no_room_and_save_n
 
 @pytest.mark.parametrize("backup", [[0, 1], [0, 1, ["z", "at z", 9], -1], [0, 9, ["z", "at z", 9], 0], [0, 1, 2, 3]])
 def test_backups_of_no_place_or_with_no_room_are_refused(backup):
-    stored = Clusters(4, [ROW, OTHER]).stored() | {"backups": [backup]}
+    stored = Generation(4, [ROW, OTHER]).stored() | {"backups": [backup]}
     with pytest.raises(ValueError, match="backup"):
-        Clusters.unpack(msgpack.packb(stored))
+        Generation.unpack(msgpack.packb(stored))
 
 
 def test_steps_of_lost_clusters_come_first():
-    clusters = Clusters(4, [ROW, OTHER], Version(6, ""), GoingOn(3, 2, 1, [2, 5, 7], [[]]))
-    assert Clusters.unpack(clusters.pack()) == clusters
-    assert [clusters.step_of(turn % 2, turn // 2) for turn in range(5)] == [2, 5, 7, 9, 10]
+    generation = Generation(4, [ROW, OTHER], Version(6, ""), GoingOn(3, 2, 1, [2, 5, 7], [[]]))
+    assert Generation.unpack(generation.pack()) == generation
+    assert [generation.step_of(turn % 2, turn // 2) for turn in range(5)] == [2, 5, 7, 9, 10]
     for turn, step in enumerate([2, 5, 7, 9, 10]):
-        assert clusters.own_step(turn % 2, step) == turn // 2
-        assert clusters.own_step(1 - turn % 2, step) is None
-    assert clusters.own_step(0, 3) is clusters.own_step(1, -4) is None
-    assert clusters.established == 1 and clusters.opening == 1
+        assert generation.own_step(turn % 2, step) == turn // 2
+        assert generation.own_step(1 - turn % 2, step) is None
+    assert generation.own_step(0, 3) is generation.own_step(1, -4) is None
+    assert generation.established == 1 and generation.opening == 1
 
 
 @pytest.mark.parametrize(
@@ -74,14 +77,36 @@ def test_steps_of_lost_clusters_come_first():
     [[], [1], [1, 0, 2, [], []], [1, 0, 0, [], []], [1, 0, 1, [-1], [[]]], [1, 0, 1, [], [["a"]]], [0, 0, 1, [], []]],
 )
 def test_clusters_that_go_on_in_no_way_are_refused(going):
-    with pytest.raises(ValueError, match=r"Clusters\.going"):
-        Clusters.unpack(msgpack.packb({"number": 4, "rows": [STORED, OTHER_STORED], "begun": [6, ""], "going": going}))
+    with pytest.raises(ValueError, match=r"Generation\.going"):
+        Generation.unpack(
+            msgpack.packb({"number": 4, "rows": [STORED, OTHER_STORED], "begun": [6, ""], "going": going})
+        )
 
 
-def test_the_steps_since_a_round_are_stored_as_earlier_releases_wrote_them():
-    stop = ClusterStop(4, 6, [7, 9])
-    assert msgpack.unpackb(stop.pack()) == {"clusters": 4, "done": 6, "apart": [7, 9]}
-    assert ClusterStop.unpack(stop.pack()) == stop
+@pytest.mark.parametrize(
+    ("record", "stored"),
+    [
+        (
+            Generation(4, [OTHER]),
+            {"number": 4, "rows": [OTHER_STORED], "begun": [0, ""], "going": [0, 0, 0, [], []], "backups": []},
+        ),
+        (GenerationEnding(4), {"clusters": 4}),
+        (ClusterStop(4, 6, [7, 9]), {"clusters": 4, "done": 6, "apart": [7, 9]}),
+        (
+            ClusterProgress(4, 6, 0.5, [1.0], 0.1, ""),
+            {"clusters": 4, "step": 6, "loss": 0.5, "staleness": [1.0], "seconds": 0.1, "digest": ""},
+        ),
+        (
+            RoundRecord(4, 2, [[1, 0]], "a sent it"),
+            {"clusters": 4, "number": 2, "refused": [[1, 0]], "fact": "a sent it"},
+        ),
+        (WaitingNodes("for others"), {"fact": "for others"}),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_records_are_stored_as_earlier_releases_wrote_them(record, stored):
+    assert msgpack.unpackb(record.pack()) == stored
+    assert type(record).unpack(record.pack()) == record
 
 
 def node(name, incarnation):
@@ -105,14 +130,14 @@ def node(name, incarnation):
     ],
 )
 def test_rows_that_are_no_clusters_are_refused(rows):
-    with pytest.raises(ValueError, match=r"Clusters\.rows"):
-        Clusters.unpack(msgpack.packb({"number": 1, "rows": rows, "begun": [0, ""]}))
+    with pytest.raises(ValueError, match=r"Generation\.rows"):
+        Generation.unpack(msgpack.packb({"number": 1, "rows": rows, "begun": [0, ""]}))
 
 
 @pytest.mark.parametrize("begun", [[], [1], ["", ""], [-1, ""], [True, ""], [1, "run-3", 4]])
 def test_clusters_that_begin_with_no_save_are_refused(begun):
-    with pytest.raises(ValueError, match=r"Clusters\.begun"):
-        Clusters.unpack(msgpack.packb({"number": 1, "rows": [OTHER_STORED], "begun": begun}))
+    with pytest.raises(ValueError, match=r"Generation\.begun"):
+        Generation.unpack(msgpack.packb({"number": 1, "rows": [OTHER_STORED], "begun": begun}))
 
 
 STRANGE = [
@@ -137,7 +162,7 @@ def test_a_node_without_ram_or_line_is_refused(change):
 
 
 def test_progress_has_numbers_alone():
-    good = ClusterProgress(clusters=1, step=3, loss=2.5, staleness=[1.0, 0.0], seconds=0.1, digest="")
+    good = ClusterProgress(generation=1, step=3, loss=2.5, staleness=[1.0, 0.0], seconds=0.1, digest="")
     assert ClusterProgress.unpack(good.pack()) == good
     with pytest.raises(ValueError, match=r"ClusterProgress\.staleness"):
         ClusterProgress.unpack(msgpack.packb(good.stored() | {"staleness": ["late"]}))

@@ -10,7 +10,7 @@ from pipelined.actors.actor import Actor
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import LateState, share_state
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
-from pipelined.ravnest.records import Clusters, GoingOn, Holder, StagePlace
+from pipelined.ravnest.records import Generation, GoingOn, Holder, StagePlace
 from pipelined.state.manifest import describe, specs_of
 from tests.ravnest.story import at_once
 from transports import Block, TransportError
@@ -77,13 +77,13 @@ async def test_a_late_cluster_gets_all_but_the_averages_of_what_it_shares_with_e
         [StagePlace(Holder("a", "a", 1), 0, 1, 1), StagePlace(Holder("b", "b", 1), 1, 2, 1)],
         [StagePlace(Holder("c", "c", 1), 0, 2, 1)],
     ]
-    clusters = Clusters(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
+    generation = Generation(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage(state_of("y")), Stage({}, "x", "y")]
     layers = [{"x": None}, {"y": None}]
-    late = [LateState(rank, clusters, layers, stage) for rank, stage in enumerate(stages)]
+    late = [LateState(rank, generation, layers, stage) for rank, stage in enumerate(stages)]
     await asyncio.gather(*(each.copy() for each in late))
     await asyncio.gather(
-        *(each.exchange(end, Senders(clusters, [], end.rank)) for end, each in zip(ends, late, strict=True))
+        *(each.exchange(end, Senders(generation, [], end.rank)) for end, each in zip(ends, late, strict=True))
     )
     await asyncio.gather(*(each.load() for each in late))
     had = {key: tensor for stage in stages[:2] for key, tensor in stage.state.items() if "value" not in key}
@@ -116,14 +116,14 @@ async def test_a_state_of_another_layout_is_refused_before_memory_is_taken_for_i
 async def test_a_late_node_refuses_the_state_of_another_layout_by_name(small_messages):
     ends = await opened("ab")
     rows = [[StagePlace(Holder("a", "a", 1), 0, 1, 1)], [StagePlace(Holder("b", "b", 1), 0, 1, 1)]]
-    clusters = Clusters(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
+    generation = Generation(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage({}, "x")]
     del stages[0].state["x/step"]
-    late = [LateState(rank, clusters, [{"x": None}], stage) for rank, stage in enumerate(stages)]
+    late = [LateState(rank, generation, [{"x": None}], stage) for rank, stage in enumerate(stages)]
     await late[0].copy()
-    sending = asyncio.ensure_future(late[0].exchange(ends[0], Senders(clusters, [], 0)))
+    sending = asyncio.ensure_future(late[0].exchange(ends[0], Senders(generation, [], 0)))
     with pytest.raises(SliceRefused, match=r"a \(cluster 0\): its optimizer's state cannot be taken: it has another"):
-        await late[1].exchange(ends[1], Senders(clusters, [], 1))
+        await late[1].exchange(ends[1], Senders(generation, [], 1))
     sending.cancel()
 
 
