@@ -218,7 +218,7 @@ class ClusterMember:
             executor=self.executor,
             log=run.log,
             saver=saver,
-            late=LateState(among_all, generation, layers, held) if generation.going.late else None,
+            late=LateState(among_all, generation, layers, held) if generation.continuation.late else None,
             recorder=rank.recorder,
         )
         if run.training.overlapped:

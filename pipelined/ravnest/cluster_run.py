@@ -73,7 +73,7 @@ class ClusterRank:
             await self.held.take_over(before)
         elif self.generation.begun.lineage:
             await self._load(saved)
-        if self.generation.going.clusters > 0 and self.place[0] < self.generation.established:
+        if self.generation.continuation.previous > 0 and self.place[0] < self.generation.established:
             await self._share(before is not None)
 
     async def _load(self, saved: ReadsSaved | None) -> None:

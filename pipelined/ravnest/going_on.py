@@ -17,7 +17,7 @@ from pipelined.ravnest.planning.places import MAX_STEP
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
-from pipelined.ravnest.records import BackupPlace, ClusterStop, Generation, GoingOn, Holder, NodeRecord, StagePlace
+from pipelined.ravnest.records import BackupPlace, ClusterStop, Continuation, Generation, Holder, NodeRecord, StagePlace
 from pipelined.ravnest.view import RavnestView
 from pipelined.state.versions import Version
 
@@ -94,15 +94,15 @@ def following(
     never_averaged = [each for each in sorted(stops) if each not in averaged]
     since_round = {each: stops[each].steps_since_round for each in averaged}
     missing, end = _missing_steps(generation, rounds, stops[averaged[0]].done, since_round)
-    going = GoingOn(
-        clusters=generation.number,
+    continuation = Continuation(
+        previous=generation.number,
         rounds=rounds,
         late=len(never_averaged) + len(newcomers.late),
         steps_to_repeat=missing,
         steps_since_round=[*since_round.values()] if len(averaged) > 1 else [[]],  # a cluster alone has what all have
     )
     rows, backups = _rows_and_backups(generation, [*averaged, *never_averaged], newcomers)
-    return Generation(number, rows, Version(end - len(missing), ""), going, backups)
+    return Generation(number, rows, Version(end - len(missing), ""), continuation, backups)
 
 
 def _missing_steps(
@@ -114,10 +114,10 @@ def _missing_steps(
         done: steps before the last committed round; see `ClusterStop`.
         since_round: by number of each remaining cluster that has the average, the steps that it trained since.
     """
-    repeated, begun = generation.going.steps_to_repeat, generation.begun.step
+    repeated, begun = generation.continuation.steps_to_repeat, generation.begun.step
     missing, undealt = {*repeated[done - begun :]}, begun + len(repeated)
     if not rounds:  # what the generation before had trained since its last round is in no average yet
-        for number, steps in enumerate(generation.going.steps_since_round):
+        for number, steps in enumerate(generation.continuation.steps_since_round):
             missing |= {*steps} if number not in since_round else set()
     trained = {step for steps in since_round.values() for step in steps}
     end = max(undealt, done, *(step + 1 for step in trained), 0)

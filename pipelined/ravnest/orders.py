@@ -170,7 +170,7 @@ class RunOrders:
     def needed(self) -> list[int]:
         """The numbers of the clusters of which something is in later parameters."""
         numbers = range(len(self.generation.rows))
-        return [n for n in numbers if not self.followed or self.followed.going.rounds or self.went_on(n)]
+        return [n for n in numbers if not self.followed or self.followed.continuation.rounds or self.went_on(n)]
 
 
 def read_orders(path: Path) -> list[RunOrders]:
@@ -187,8 +187,8 @@ def read_orders(path: Path) -> list[RunOrders]:
     while True:
         chain.insert(0, _whole(path, found, number, until, followed))
         generation = chain[0].generation
-        if generation.going.clusters:
-            number, until, followed = generation.going.clusters, 0, generation
+        if generation.continuation.previous:
+            number, until, followed = generation.continuation.previous, 0, generation
         elif generation.begun.step:
             number, until, followed = int(generation.begun.lineage.rpartition("-")[2]), generation.begun.step, None
         else:

@@ -21,13 +21,14 @@ from typing import Any
 
 from pipelined.directory.record import Record
 from pipelined.ravnest.planning.places import (
+    ANEW,
     BackupPlace,
-    GoingOn,
+    Continuation,
     Holder,
     StagePlace,
     are_steps,
     read_backup,
-    read_going,
+    read_continuation,
     read_place,
 )
 from pipelined.ravnest.planning.plan import RavnestPlan
@@ -93,14 +94,14 @@ class Generation(Record):
         number: greater than that of every generation before; the names of its worlds contain it.
         rows: of each cluster its places, in the order of the stages.
         begun: what it began with: the steps of the training done before, and the lineage under which it was saved.
-        going: how it goes on after another; the lineage is "" then.
+        continuation: how it goes on after another; the lineage is "" then.
         backups: at most one of each place.
     """
 
     number: int
     rows: list[list[StagePlace]] = field(metadata={"kind": list})
     begun: Version = field(default=Version(0, ""), metadata={"kind": list})
-    going: GoingOn = field(default=GoingOn(), metadata={"kind": list, "absent": list(GoingOn())})
+    continuation: Continuation = field(default=ANEW, metadata={"kind": list, "stored": "going", "absent": list(ANEW)})
     backups: list[BackupPlace] = field(default_factory=list, metadata={"kind": list, "absent": []})
 
     def __post_init__(self) -> None:
@@ -109,7 +110,7 @@ class Generation(Record):
         object.__setattr__(self, "begun", Version(*self.begun))
         if not self.rows or sum(map(len, self.rows)) > MAX_PLACES:
             raise ValueError(f"Generation.rows: none, or too many places (clusters: {len(self.rows)})")
-        object.__setattr__(self, "going", read_going(self.going, len(self.rows)))
+        object.__setattr__(self, "continuation", read_continuation(self.continuation, len(self.rows)))
         rows = [[read_place(place) for place in row] for row in self.rows]
         for row in rows:
             ends = [0, *(place.end for place in row)]
@@ -152,12 +153,12 @@ class Generation(Record):
     def step_of(self, cluster: int, step: int) -> int:
         """The step of the training that is this step of one cluster."""
         turn = cluster + step * len(self.rows)
-        repeated = self.going.steps_to_repeat
+        repeated = self.continuation.steps_to_repeat
         return repeated[turn] if turn < len(repeated) else self.begun.step + turn
 
     def own_step(self, cluster: int, step: int) -> int | None:
         """The inverse of `step_of`: a step of the training by a cluster's count; None: it is not this cluster's."""
-        repeated = self.going.steps_to_repeat
+        repeated = self.continuation.steps_to_repeat
         turn = repeated.index(step) if step in repeated else step - self.begun.step
         own, dealt_to = divmod(turn, len(self.rows))
         return own if turn >= 0 and dealt_to == cluster and self.step_of(cluster, own) == step else None
@@ -165,12 +166,12 @@ class Generation(Record):
     @property
     def established(self) -> int:
         """How many clusters, the first ones, are not late."""
-        return len(self.rows) - self.going.late
+        return len(self.rows) - self.continuation.late
 
     @property
     def opening(self) -> int:
         """How many rounds this generation has before its first step: 1 if several clusters go on, else 0."""
-        return int(self.going.clusters > 0 and len(self.rows) > 1)
+        return int(self.continuation.previous > 0 and len(self.rows) > 1)
 
     def place_of(self, node: NodeRecord | Holder) -> tuple[int, int] | None:
         """The cluster and the stage of a node, or of its backup; None: it is in no cluster in this incarnation."""
@@ -264,11 +265,7 @@ class RoundRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class GenerationEnding(Record):
-    """A generation ends: no further round of it is committed, each of its clusters stops, and another follows.
-
-    Args:
-        generation: its number.
-    """
+    """The generation with this number ends: no further round of it is committed, and each of its clusters stops."""
 
     generation: int = field(metadata={"stored": "clusters"})
 

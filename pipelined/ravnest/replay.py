@@ -79,7 +79,7 @@ async def _replay(
     Returns: what the nodes of this generation have, and the digest of each cluster that trained its last step.
     """
     ranks, generation = dict[str, list[Transport]](), orders.generation
-    log = LocalLog(orders.followed.going.rounds if orders.followed else None, orders.refused)
+    log = LocalLog(orders.followed.continuation.rounds if orders.followed else None, orders.refused)
     async with Nursery() as tasks:
         running = {}
         for (cluster, stage), order in orders.orders.items():
@@ -187,7 +187,7 @@ def _limit(training: ClusterTraining, orders: RunOrders, number: int) -> int | N
     if orders.followed is None:
         return None
     if not orders.went_on(number):
-        return training.done_at(orders.generation, number, orders.followed.going.rounds)
+        return training.done_at(orders.generation, number, orders.followed.continuation.rounds)
     done = sum(each.startswith("B") for each in orders.orders[number, 0].instructions)
     return done // training.microbatches
 

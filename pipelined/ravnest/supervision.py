@@ -177,7 +177,7 @@ class Supervision:
         next_ = following(view.settled(generation), view.next_number, rounds, stops, self._newcomers)
         if lost := view.missing(generation):
             fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
-            self._say(f"{fact}, steps to train again: {len(next_.going.steps_to_repeat)}")
+            self._say(f"{fact}, steps to train again: {len(next_.continuation.steps_to_repeat)}")
         undone = next(f"{number}" for number in range(len(generation.rows)) if number not in view.digests(generation))
         expected = {GENERATION: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
         if await view.write_unless_changed(expected, {GENERATION: next_.pack()}) is None:

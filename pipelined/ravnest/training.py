@@ -81,7 +81,7 @@ class ClusterTraining:
         many = len(generation.rows)
         own, most, least = (self.steps_of(each, many) for each in (number, 0, many - 1))
         last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
-        first = self.every * (2 if self.overlapped and generation.going.late else 1)
+        first = self.every * (2 if self.overlapped and generation.continuation.late else 1)
         ends = [0, *range(first, last + 1, self.every)]
         return [own[begin:end] for begin, end in pairwise([*ends, len(own)])]
 
@@ -109,7 +109,7 @@ class ClusterTraining:
         With one cluster alone a round is what it saves after a span.
         """
         *earlier, last = (self.steps_at(generation, number + 1) for number in range(self.rounds_of(generation)))
-        whole = max(self.begin + len(generation.going.steps_to_repeat), self.begin + 1)
+        whole = max(self.begin + len(generation.continuation.steps_to_repeat), self.begin + 1)
         return [*(steps if steps >= whole else 0 for steps in earlier), last]
 
     def stopped(self, generation: Generation, number: int, done: int, rounds: int) -> ClusterStop:
@@ -121,7 +121,7 @@ class ClusterTraining:
         """
         if len(generation.rows) == 1:
             return ClusterStop(generation.number, self.begin + done, [])
-        before = generation.going.steps_since_round
+        before = generation.continuation.steps_since_round
         since = [] if rounds or number >= len(before) else [*before[number]]
         since += [generation.step_of(number, own) for own in range(self.done_at(generation, number, rounds), done)]
         return ClusterStop(generation.number, self.steps_at(generation, rounds), since)
@@ -135,7 +135,7 @@ class ClusterTraining:
         done, late = partial(self.done_at, generation), len(generation.rows) - generation.established
         steps = [done(each, round_) - done(each, last) for each in range(len(generation.rows))]
         if last < generation.opening:
-            since = [*map(len, generation.going.steps_since_round), *[0] * late]
+            since = [*map(len, generation.continuation.steps_since_round), *[0] * late]
             steps = [own + before for own, before in zip(steps, since, strict=True)]
         if not self.by_microbatches or not any(steps):
             steps = [1] * generation.established + [int(round_ > generation.opening)] * late

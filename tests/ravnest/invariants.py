@@ -98,10 +98,10 @@ class StepsOfClusters:
 
     def follow(self, generation):
         """These clusters go on from others, or from a save."""
-        number, step, again = generation.number, generation.begun.step, {*generation.going.steps_to_repeat}
+        number, step, again = generation.number, generation.begun.step, {*generation.continuation.steps_to_repeat}
         begun = [{*range(step)} for _ in generation.rows]
-        if generation.going.clusters:
-            before = self._generations[generation.going.clusters]
+        if generation.continuation.previous:
+            before = self._generations[generation.continuation.previous]
             found = {
                 generation.place_before(before, n): self._held(before, n, generation) for n in range(len(before.rows))
             }
@@ -113,7 +113,7 @@ class StepsOfClusters:
 
     def _held(self, before, number, generation):
         """The steps in the parameters of a cluster when it ended: its own, and those of the last average."""
-        begun, rounds, many = self._begun[before.number], generation.going.rounds, range(len(before.rows))
+        begun, rounds, many = self._begun[before.number], generation.continuation.rounds, range(len(before.rows))
         held = begun[number] | self._counted[before.number, number]
         for each in many if rounds else ():
             own = range(self._done_at(before, each, rounds))

@@ -122,7 +122,7 @@ class Chain:
         for generation in self:
             kept = {generation.place_before(before, n): loop for n, loop in enumerate(loops)} if before else {}
             loops = [
-                kept[at] if generation.going.clusters and at < generation.established else Loop(self.training)
+                kept[at] if generation.continuation.previous and at < generation.established else Loop(self.training)
                 for at in range(len(generation.rows))
             ]
             self._train(generation, loops, losses, shown)
@@ -164,7 +164,7 @@ class Chain:
             before = (
                 0
                 if rounds or number >= generation.established
-                else len((*generation.going.steps_since_round, *[[]] * 99)[number])
+                else len((*generation.continuation.steps_since_round, *[[]] * 99)[number])
             )
             many.append(training.done_at(generation, number, rounds) + len(stopped.steps_since_round) - before)
         elif rounds:

@@ -171,7 +171,7 @@ def test_one_cluster_of_which_every_place_has_a_backup_stops_at_a_round_so_that_
     story = Story(2, backups=1, steps=24, clusters=None)
     run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
     first, last = story.chain
-    assert len(first.rows) == 1 and last.going.late == 1 and len(last.backups) == 1
+    assert len(first.rows) == 1 and last.continuation.late == 1 and len(last.backups) == 1
 
 
 def test_both_nodes_of_a_place_code_alike_and_the_replay_has_the_same_bits(tmp_path):

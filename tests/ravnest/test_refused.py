@@ -149,7 +149,7 @@ def test_a_late_cluster_leaves_where_its_opening_round_is_refused_and_another_is
     told, orders = recorded(tmp_path, training, befall, nodes=1, clusters=None, ahead=2)
     (line,) = refused(told)
     assert "round 1 was refused: n0 (cluster 0): its " in line, line
-    assert told.view.generation.going.late == 1, told.told
+    assert told.view.generation.continuation.late == 1, told.told
     trained_on(told, orders, training)
 
 

@@ -48,22 +48,25 @@ class BackupPlace(NamedTuple):
     room: int = 0
 
 
-class GoingOn(NamedTuple):
+class Continuation(NamedTuple):
     """How a generation goes on after another, with what their nodes have in memory.
 
     Args:
-        clusters: the number of the one before; 0: this one begins anew, or with what was saved.
+        previous: the number of the one before; 0: this one begins anew, or with what was saved.
         rounds: how many rounds of that one are committed.
         late: how many clusters are new, the last ones: they begin with the average of the first round.
         steps_to_repeat: steps before the next ones, which no remaining cluster has trained: they come first.
         steps_since_round: of each cluster that goes on, the steps in its parameters that are in no average.
     """
 
-    clusters: int = 0
+    previous: int = 0
     rounds: int = 0
     late: int = 0
     steps_to_repeat: Sequence[int] = ()
     steps_since_round: Sequence[Sequence[int]] = ()
+
+
+ANEW = Continuation()
 
 
 def are_steps(value: object) -> bool:
@@ -71,22 +74,22 @@ def are_steps(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(type(each) is int and 0 <= each < MAX_STEP for each in value)
 
 
-def read_going(value: object, rows: int) -> GoingOn:
+def read_continuation(value: object, rows: int) -> Continuation:
     """How a generation goes on. Raises ValueError: it is something else."""
-    going = GoingOn(*value) if isinstance(value, (list, tuple)) and len(value) == len(GoingOn._fields) else None
+    found = Continuation(*value) if isinstance(value, (list, tuple)) and len(value) == len(ANEW) else None
     if (
-        going is None
-        or [type(each) for each in going[:3]] != 3 * [int]
-        or min(going[:3]) < 0
-        or going.late >= max(1, rows)
-        or not are_steps(going.steps_to_repeat)
-        or not isinstance(going.steps_since_round, (list, tuple))
-        or not all(map(are_steps, going.steps_since_round))
-        or (len(going.steps_since_round) != rows - going.late if going.clusters else any(going))
+        found is None
+        or [type(each) for each in found[:3]] != 3 * [int]
+        or min(found[:3]) < 0
+        or found.late >= max(1, rows)
+        or not are_steps(found.steps_to_repeat)
+        or not isinstance(found.steps_since_round, (list, tuple))
+        or not all(map(are_steps, found.steps_since_round))
+        or (len(found.steps_since_round) != rows - found.late if found.previous else any(found))
     ):
         raise ValueError(f"Generation.going: not how a generation goes on (got: {value!r:.200})")
-    return going._replace(
-        steps_to_repeat=[*going.steps_to_repeat], steps_since_round=[[*each] for each in going.steps_since_round]
+    return found._replace(
+        steps_to_repeat=[*found.steps_to_repeat], steps_since_round=[[*each] for each in found.steps_since_round]
     )
 
 

@@ -8,20 +8,20 @@ import pytest
 
 from pipelined.ravnest.planned_bytes import PlannedPlaces
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
-from pipelined.ravnest.records import BackupPlace, Generation, GoingOn, Holder, StagePlace
+from pipelined.ravnest.records import BackupPlace, Continuation, Generation, Holder, StagePlace
 
 LAYERS = tuple(LayerSize(100, 8, 8, 1.0) for _ in range(4))
 ALONE, EACH = 4 * 800 + 16, 8
 """Bytes of a stage, and of the one message that it gets for a microbatch."""
 
 
-def generation(many=1, going=None, room=None):
+def generation(many=1, continuation=None, room=None):
     def place(name, first, end):
         return StagePlace(Holder(name, f"at {name}", 1), first, end, 1)
 
     rows = [[place(f"{n}a", 0, 2), place(f"{n}b", 2, 4)] for n in range(many)]
     backups = [] if room is None else [BackupPlace(0, 1, Holder("spare", "at spare", 1), room)]
-    return Generation(9, rows, going=going or GoingOn(), backups=backups)
+    return Generation(9, rows, continuation=continuation or Continuation(), backups=backups)
 
 
 def planned(of, place=(0, 1), name="0b", **rules):
@@ -38,7 +38,7 @@ def test_each_of_several_clusters_holds_two_copies_of_a_round():
 
 
 def test_the_first_cluster_also_holds_the_moments_that_late_ones_get():
-    of = generation(2, GoingOn(1, late=1, steps_since_round=[[]]))
+    of = generation(2, Continuation(1, late=1, steps_since_round=[[]]))
     assert planned(of) == ALONE + 4 * 800
     assert planned(of, (1, 0), "1a") == ALONE + 2 * 800
 
@@ -53,10 +53,10 @@ def test_the_other_places_hold_none_of_them():
 
 
 def test_a_new_backup_holds_what_it_gets_beside_what_it_began_with_and_as_many_messages_as_it_has_room_for():
-    of = generation(going=GoingOn(1, steps_since_round=[[]]), room=5)
+    of = generation(continuation=Continuation(1, steps_since_round=[[]]), room=5)
     assert planned(of, name="spare", behind=2) == 5 * 800 + 5 * EACH
 
 
 def test_the_node_of_its_place_holds_a_copy_of_what_it_gives():
-    of = generation(going=GoingOn(1, steps_since_round=[[]]), room=5)
+    of = generation(continuation=Continuation(1, steps_since_round=[[]]), room=5)
     assert planned(of, behind=2) == ALONE + 3 * 800

@@ -8,9 +8,9 @@ from pipelined.ravnest.records import (
     BackupPlace,
     ClusterProgress,
     ClusterStop,
+    Continuation,
     Generation,
     GenerationEnding,
-    GoingOn,
     Holder,
     NodeRecord,
     RoundRecord,
@@ -62,7 +62,7 @@ def test_backups_of_no_place_or_with_no_room_are_refused(backup):
 
 
 def test_steps_of_lost_clusters_come_first():
-    generation = Generation(4, [ROW, OTHER], Version(6, ""), GoingOn(3, 2, 1, [2, 5, 7], [[]]))
+    generation = Generation(4, [ROW, OTHER], Version(6, ""), Continuation(3, 2, 1, [2, 5, 7], [[]]))
     assert Generation.unpack(generation.pack()) == generation
     assert [generation.step_of(turn % 2, turn // 2) for turn in range(5)] == [2, 5, 7, 9, 10]
     for turn, step in enumerate([2, 5, 7, 9, 10]):

@@ -10,7 +10,7 @@ from pipelined.actors.actor import Actor
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import LateState, share_state
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
-from pipelined.ravnest.records import Generation, GoingOn, Holder, StagePlace
+from pipelined.ravnest.records import Continuation, Generation, Holder, StagePlace
 from pipelined.state.manifest import describe, specs_of
 from tests.ravnest.story import at_once
 from transports import Block, TransportError
@@ -77,7 +77,7 @@ async def test_a_late_cluster_gets_all_but_the_averages_of_what_it_shares_with_e
         [StagePlace(Holder("a", "a", 1), 0, 1, 1), StagePlace(Holder("b", "b", 1), 1, 2, 1)],
         [StagePlace(Holder("c", "c", 1), 0, 2, 1)],
     ]
-    generation = Generation(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
+    generation = Generation(2, rows, continuation=Continuation(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage(state_of("y")), Stage({}, "x", "y")]
     layers = [{"x": None}, {"y": None}]
     late = [LateState(rank, generation, layers, stage) for rank, stage in enumerate(stages)]
@@ -116,7 +116,7 @@ async def test_a_state_of_another_layout_is_refused_before_memory_is_taken_for_i
 async def test_a_late_node_refuses_the_state_of_another_layout_by_name(small_messages):
     ends = await opened("ab")
     rows = [[StagePlace(Holder("a", "a", 1), 0, 1, 1)], [StagePlace(Holder("b", "b", 1), 0, 1, 1)]]
-    generation = Generation(2, rows, going=GoingOn(1, 0, 1, [], [[]]))
+    generation = Generation(2, rows, continuation=Continuation(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage({}, "x")]
     del stages[0].state["x/step"]
     late = [LateState(rank, generation, [{"x": None}], stage) for rank, stage in enumerate(stages)]
