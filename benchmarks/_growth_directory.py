@@ -99,7 +99,7 @@ class _Light(Endpoint):
     def progress(self, address: str) -> float:
         return 0.0
 
-    def on_lost(self, hear: Callable[[Party], None]) -> None:
+    def add_lost_callback(self, hear: Callable[[Party], None]) -> None:
         self.listeners.append(hear)
 
     async def close(self) -> None:

@@ -129,5 +129,5 @@ class LightMember:
             async with Nursery() as tasks:
                 tasks.create_task(self.view.follow())
                 lease = await self.client.grant(self._lease_s)
-                tasks.create_task(lease.keep(self._clock))
+                tasks.create_task(lease.keep_alive(self._clock))
                 await life(self, Registration(self.client, prefix + self.name, lease, self._clock))

@@ -25,7 +25,7 @@ class MemoryDisk(Disk):
     async def append(self, data: bytes) -> None:
         await self._write(self.data + data)
 
-    async def cut(self, size: int) -> None:
+    async def truncate(self, size: int) -> None:
         await self._write(self.data[:size])
 
     async def replace(self, make: Callable[[], bytes]) -> int:

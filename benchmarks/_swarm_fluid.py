@@ -106,7 +106,7 @@ class _Swarm:
         timer = RebalanceTimer(rebalance, self._policy.period, self._clock)
         while True:
             await self._clock.sleep(self._policy.period)
-            for name, target in timer.due(*await self._look()).items():
+            for name, target in timer.take_moves(*await self._look()).items():
                 await self._carry_out(name, target)
 
     async def _carry_out(self, name: str, target: int) -> None:

@@ -115,7 +115,7 @@ class Lease(ABC):
         """
         await asyncio.get_running_loop().create_future()
 
-    async def keep(self, clock: Clock) -> NoReturn:
+    async def keep_alive(self, clock: Clock) -> NoReturn:
         """Renew the lease until cancelled: after each third of its time, and at once when the connection breaks.
 
         Raises:

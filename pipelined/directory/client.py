@@ -119,7 +119,7 @@ class EmbeddedDirectory(Directory):
         self._entered: Entered | None = None
         self._next, self._open = 0, dict[int, None]()
         self._closed = False
-        endpoint.on_lost(self._on_connection_lost)
+        endpoint.add_lost_callback(self._on_connection_lost)
         endpoint.handle(messages.ALIVE, self._reply_alive)
 
     async def read(self, prefix: Prefixes = "") -> View:

@@ -32,7 +32,7 @@ class Disk(ABC):
         """Write at the end. Raises JournalError; a part may have been written."""
 
     @abstractmethod
-    async def cut(self, size: int) -> None:
+    async def truncate(self, size: int) -> None:
         """Truncate to this many bytes. Raises JournalError."""
 
     @abstractmethod
@@ -61,8 +61,8 @@ class FileDisk(Disk):
     async def append(self, data: bytes) -> None:
         await self._in_thread(self._append, data)
 
-    async def cut(self, size: int) -> None:
-        await self._in_thread(self._cut, size)
+    async def truncate(self, size: int) -> None:
+        await self._in_thread(self._truncate, size)
 
     async def replace(self, make: Callable[[], bytes]) -> int:
         return await self._in_thread(self._replace, make)
@@ -98,7 +98,7 @@ class FileDisk(Disk):
         _write_all(self._file, data)
         os.fdatasync(self._file)
 
-    def _cut(self, size: int) -> None:
+    def _truncate(self, size: int) -> None:
         os.ftruncate(self._file, size)
         os.fsync(self._file)
 

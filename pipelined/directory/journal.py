@@ -39,7 +39,7 @@ class NoDisk(Disk):
     async def append(self, data: bytes) -> None:
         pass
 
-    async def cut(self, size: int) -> None:
+    async def truncate(self, size: int) -> None:
         pass
 
     async def replace(self, make: Callable[[], bytes]) -> int:
@@ -76,7 +76,7 @@ class Journal:
         if good < len(data):
             fact = "its last write was not complete; it is discarded, and no client was acknowledged"
             warn("journal torn", file=self._name, bytes=len(data) - good, at=good, why=fact)
-            await self._disk.cut(good)
+            await self._disk.truncate(good)
         try:
             machine.replay(transitions)
         except Exception as error:
@@ -85,7 +85,7 @@ class Journal:
         if not transitions:
             await self._compact(machine)
 
-    def keep(self, transitions: Sequence[Transition]) -> None:
+    def queue(self, transitions: Sequence[Transition]) -> None:
         """Queue transitions for the next write."""
         if transitions:
             self._transitions.extend(transitions)

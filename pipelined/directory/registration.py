@@ -148,4 +148,4 @@ def _index_of(kind: type[Record], found: Entry) -> str | None:
 async def _keep_alive(lease: Lease, clock: Clock) -> None:
     while True:
         with suppress(CutOff):
-            await lease.keep(clock)
+            await lease.keep_alive(clock)

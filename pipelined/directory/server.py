@@ -113,7 +113,7 @@ class _Server:
         }
         for kind, operation in operations.items():
             self._endpoint.handle(kind.topic, self._handler(kind, operation), messages.most_bytes(self._limits))
-        self._endpoint.on_lost(self._on_connection_lost)
+        self._endpoint.add_lost_callback(self._on_connection_lost)
 
     async def _end_leases(self) -> NoReturn:
         """End each lease when it expires."""
@@ -256,7 +256,7 @@ class _Server:
             if name == "end":
                 self._remove_holder(arguments[0])
         if self._machine.transitions:
-            self._journal.keep(self._machine.transitions)
+            self._journal.queue(self._machine.transitions)
             self._replies.clear()
             self._watchers.mark_changed(self._machine.latest())
         self._machine.transitions.clear()

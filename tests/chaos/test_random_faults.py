@@ -29,7 +29,7 @@ class Story:
         self.random = random.Random(seed)
         self.network = VirtualNetwork(seed, delay=0.01, jitter=0.008)
         self.ends, self.handled, self.outcomes, self.asks, self.lines = {}, [], {}, [], []
-        self.network.listen(lambda passing: self.lines.append(str(passing)))
+        self.network.intercept(lambda passing: self.lines.append(str(passing)))
         for name in NAMES:
             self.open(name)
 

@@ -38,7 +38,7 @@ async def kept(directory, seconds, clock):
     lease = await directory.grant(seconds)
     try:
         async with Nursery() as tasks:
-            keeping = tasks.create_task(lease.keep(clock))
+            keeping = tasks.create_task(lease.keep_alive(clock))
             yield lease
             keeping.cancel()
     finally:

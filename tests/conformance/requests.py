@@ -203,7 +203,7 @@ async def an_absent_party_is_unreachable_and_nothing_was_sent(world):
 async def a_party_that_dies_while_handling_is_lost_at_once(world):
     hold, lost = Holding(), []
     a, b = await pair(world, hold=hold)
-    a.on_lost(lost.append)
+    a.add_lost_callback(lost.append)
     asked = [asyncio.create_task(a.request(b.address, "hold", bytes_of(size))) for size in (0, LARGE)]
     await hold.begun.wait()
     await world.kill(b)
@@ -218,8 +218,8 @@ async def a_party_that_dies_while_handling_is_lost_at_once(world):
 async def both_sides_learn_that_a_connection_was_closed(world):
     a, b = await pair(world, echo=echo)
     lost, heard = [], asyncio.Event()
-    a.on_lost(lost.append)
-    b.on_lost(lambda party: (lost.append(party), heard.set()))
+    a.add_lost_callback(lost.append)
+    b.add_lost_callback(lambda party: (lost.append(party), heard.set()))
     await a.request(b.address, "echo")
     await a.close()
     await heard.wait()
@@ -231,7 +231,7 @@ async def parties_that_call_one_another_at_once_are_lost_once(world):
     a.handle("echo", echo)
     await asyncio.gather(a.request(b.address, "echo"), b.request(a.address, "echo"))
     lost, heard = [], asyncio.Event()
-    a.on_lost(lambda party: (lost.append(party), heard.set()))
+    a.add_lost_callback(lambda party: (lost.append(party), heard.set()))
     await world.kill(b)
     await heard.wait()
     with pytest.raises(Unreachable):
@@ -239,15 +239,15 @@ async def parties_that_call_one_another_at_once_are_lost_once(world):
     assert lost == [(b.address, b.incarnation)]
 
 
-async def an_on_lost_callback_that_raises_is_reported_and_the_endpoint_continues(world):
+async def a_lost_callback_that_raises_is_reported_and_the_endpoint_continues(world):
     def raises(party):
         raise ZeroDivisionError
 
     a, b = await pair(world, echo=echo)
     a.handle("echo", echo)
     lost = asyncio.Event()
-    a.on_lost(raises)
-    a.on_lost(lambda party: lost.set())
+    a.add_lost_callback(raises)
+    a.add_lost_callback(lambda party: lost.set())
     await a.request(b.address, "echo")
     await world.kill(b)
     await lost.wait()
@@ -349,7 +349,7 @@ async def a_party_opened_again_is_another_incarnation(world):
 
     a.handle("who", who)
     lost = asyncio.Event()
-    again.on_lost(lambda party: lost.set())
+    again.add_lost_callback(lambda party: lost.set())
     await again.request(a.address, "who")
     assert askers == [(again.address, again.incarnation)]
     await a.close()

@@ -26,7 +26,7 @@ class InProcess(MeetingPoint):
     def __init__(self) -> None:
         self._found: list[SocketAddress] = []
 
-    async def open(self) -> socket.socket:
+    async def listen(self) -> socket.socket:
         listener = listen((LOOPBACK, 0))
         self._found = [listener.getsockname()]
         return listener

@@ -146,7 +146,7 @@ class Befallen:
             if "world/buffer" in event.key and set(ends) == {0, 1} and not found.done():
                 found.set_result(None)
 
-        self.network.listen(look)
+        self.network.intercept(look)
         await found
 
     async def _confirmed(self):

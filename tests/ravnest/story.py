@@ -113,7 +113,7 @@ class Story(Befallen):
         """
         loop = asyncio.get_running_loop()
         loop.run_in_executor = at_once
-        self.network.listen(self.invariants.after)
+        self.network.intercept(self.invariants.after)
         self._start(DIRECTORY)
         for name in [*self.names, WATCHER, TRAIN]:
             self._start(name)

@@ -300,7 +300,7 @@ async def framed(story, first, number):
             if len(seen) == number and not found.done():
                 found.set_result(None)
 
-    story.network.listen(look)
+    story.network.intercept(look)
     await found
 
 

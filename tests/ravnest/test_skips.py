@@ -40,7 +40,7 @@ class Counted(Story):
     def __init__(self, nodes=4, dtype=torch.float32, **others):
         super().__init__(nodes, clusters=1, training=training(dtype=dtype), **others)
         self.bytes, self.waiting = Counter(), 0
-        self.network.listen(self._count)
+        self.network.intercept(self._count)
 
     def _count(self, event):
         if "world/message" in event.key and event.nbytes and event.nbytes % TENSOR == 0:  # the rest is agreement

@@ -31,7 +31,7 @@ async def test_a_trainer_repeats_a_report_that_was_lost(nth):
             if len(told) % nth == 0:
                 swarm.network.reset("other", "leader")
 
-    swarm.network.listen(hear)
+    swarm.network.intercept(hear)
     await swarm.finish(within=60)
     assert len(told) > 2 * nth and len(backwards) == STEPS * BATCH * STAGES
     await swarm.close()
@@ -53,7 +53,7 @@ async def test_steps_are_taken_though_three_frames_of_a_hundred_break_their_line
             broken.append(passing)
             swarm.network.reset(passing.source, passing.destination)
 
-    swarm.network.listen(hear)
+    swarm.network.intercept(hear)
     await swarm.finish(within=60)
     assert len(broken) > 20 and [head.step for head in swarm.heads] == list(range(STEPS + 1))
     await swarm.close()

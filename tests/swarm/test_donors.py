@@ -19,7 +19,7 @@ async def joined(befall=lambda swarm: None):
         if passing.kind == "REQUEST" and "manifest" in passing.key:
             asked.append((passing.source, passing.destination))
 
-    swarm.network.listen(hear)
+    swarm.network.intercept(hear)
     names = [f"j{at}" for at in range(JOINERS)]
     for name in names:
         swarm.peer(name, 0)

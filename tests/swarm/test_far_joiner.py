@@ -22,7 +22,7 @@ def test_a_far_joiner_fetches_the_state_once_and_is_never_left_behind_again(away
             if passing.source == "far" and passing.kind == "REQUEST":
                 asked[passing.key[1]] += 1
 
-        swarm.network.listen(hear)
+        swarm.network.intercept(hear)
         swarm.network.add_delay("far", away)
         for name in ("a", "b"):
             swarm.peer(name)

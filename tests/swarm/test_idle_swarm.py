@@ -38,7 +38,7 @@ async def test_a_joining_peer_tries_a_failed_donor_again(topic):
             struck.append(passing)
             swarm.network.reset("p0", "late")
 
-    swarm.network.listen(hear)
+    swarm.network.intercept(hear)
     swarm.peer("late", stage=0)
     await swarm.until(lambda: swarm.peers["late"].peer.replica is not None)
     assert struck
@@ -67,7 +67,7 @@ async def test_a_peer_leaves_while_it_joins_its_stage_again():
         if "totals" in passing.key and passing.destination == "p1":
             swarm.network.reset("p0", "p1")
 
-    swarm.network.listen(hear)
+    swarm.network.intercept(hear)
     await swarm.until(lambda: swarm.trainers["t0"].view.peers["p0"].phase == Phase.JOINING)
     swarm.kill("p1")
     await leaves(swarm, after=5)

@@ -26,7 +26,7 @@ def on(kind, topic, asker, swarm, act, nth=1):
             if left[0] == 0:
                 act(passing)
 
-    swarm.network.listen(hear)
+    swarm.network.intercept(hear)
 
 
 async def trained(heads, **trainer):

@@ -30,7 +30,7 @@ async def trained(topic, act, peers=(0, 0, 1), trainers=1):
             done.append(passing)
             act(swarm, passing)
 
-    swarm.network.listen(hear)
+    swarm.network.intercept(hear)
     await swarm.finish(WITHIN_S)
     assert done
     return swarm

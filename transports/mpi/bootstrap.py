@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from transports.base import Key, Transport
 
 
-async def all_gather(transport: Transport, ranks: Sequence[int], key: Key, value: bytes = b"") -> list[bytes]:
+async def all_gather_values(transport: Transport, ranks: Sequence[int], key: Key, value: bytes = b"") -> list[bytes]:
     """The values of all ranks, in the order of `ranks`; each of them calls this. Returns when all have called it.
 
     Args:

@@ -102,7 +102,7 @@ class MpiChannels:
             raise outcome
         self._check_size(peer, channel, data, outcome.Get_elements(MPI.BYTE))
 
-    def announce(self, peer: int, count: int) -> None:
+    def fail_beyond(self, peer: int, count: int) -> None:
         """The peer closed after sending `count` buffers in total: fail the receives beyond that count."""
         self._announced[peer] = count
         self._count(peer, 0)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mpi4py import MPI
 
 from transports.base import Transport
-from transports.mpi.bootstrap import all_gather
+from transports.mpi.bootstrap import all_gather_values
 from transports.mpi.frames import TAG
 from transports.mpi.progress import ProgressEngine
 from transports.wire.arrays import Block
@@ -54,7 +54,7 @@ async def create_communicator(
         channel: distinguishes this group's communicator from others that are created at the same time.
     Raises: as `Transport.receive`.
     """
-    await all_gather(transport, ranks, ("native", channel, ",".join(map(str, ranks))))
+    await all_gather_values(transport, ranks, ("native", channel, ",".join(map(str, ranks))))
     group = frames.Get_group().Incl(ranks)
     try:
         return frames.Create_group(group, tag=TAG + 1 + channel)

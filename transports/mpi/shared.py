@@ -12,7 +12,7 @@ from time import perf_counter
 
 from transports.aio.event_loop import yield_to_timers
 from transports.base import Transport
-from transports.mpi.bootstrap import all_gather
+from transports.mpi.bootstrap import all_gather_values
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.shm.barrier import HEADER_BYTES, WaitState, Windows
@@ -142,9 +142,9 @@ async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, 
     key, segment = ("shared", channel, ",".join(map(str, ranks))), _new_segment(nbytes)
     try:
         address = bytes(ADDRESS_BYTES) if segment is None else segment.address
-        addresses = await all_gather(transport, ranks, (*key, "at"), address)
+        addresses = await all_gather_values(transport, ranks, (*key, "at"), address)
         windows = None if segment is None else _map(segment, addresses, ranks.index(transport.rank))
-        mapped = await all_gather(transport, ranks, (*key, "found"), b"\0" if windows is None else b"\1")
+        mapped = await all_gather_values(transport, ranks, (*key, "found"), b"\0" if windows is None else b"\1")
     except BaseException:
         windows = None  # the error's traceback keeps this frame alive
         raise

@@ -68,7 +68,7 @@ class Shutdown:
     def on_peer_closed(self, source: int, buffers: int) -> None:
         """Fetch all messages that the peer still holds, so that it can close; then fail receives without a message."""
         self._state.lose(PeerLost(source, "it closed"))
-        self._channels.announce(source, buffers)
+        self._channels.fail_beyond(source, buffers)
         arrivals, requests = self._messages.take_all(source)
         self._progress.watch_all(requests, partial(self._after_fetch, source, arrivals))
 

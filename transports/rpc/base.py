@@ -158,7 +158,7 @@ class Endpoint(ABC):
         """
 
     @abstractmethod
-    def on_lost(self, callback: Callable[[Party], None]) -> None:
+    def add_lost_callback(self, callback: Callable[[Party], None]) -> None:
         """Call `callback` when the last connection with a party breaks or is closed, even if the party opened it.
 
         Two parties that connect to each other at the same moment have two connections. A callback that raises fails
@@ -168,7 +168,7 @@ class Endpoint(ABC):
     @property
     @abstractmethod
     def failed(self) -> "asyncio.Future[None]":
-        """A future for the owner to await: raises the first error of a handler, an `on_lost` callback or the acceptor.
+        """A future for the owner to await: raises the first error of a handler, a callback or the acceptor.
 
         It is never done otherwise.
         """

@@ -41,7 +41,7 @@ class ConnectionTable(Generic[C]):
     """The connections of one endpoint, by the address of the other party.
 
     Args:
-        failed: called with each error that an `on_lost` callback raises.
+        failed: called with each error that a callback of `add_lost_callback` raises.
     """
 
     def __init__(self, failed: Callable[[Exception], None]):
@@ -72,7 +72,7 @@ class ConnectionTable(Generic[C]):
         self._by_address.setdefault(peer.address, connection)
 
     def remove(self, connection: C) -> None:
-        """Remove an ended connection; if it was the last one with its party, run the `on_lost` callbacks."""
+        """Remove an ended connection; if it was the last one with its party, run the callbacks."""
         del self._connections[connection]
         peer = connection.channel.peer
         for address, current in list(self._by_address.items()):
@@ -82,7 +82,7 @@ class ConnectionTable(Generic[C]):
         if peer is not None and all(other.channel.peer != peer for other in self._connections):
             self._report_lost(peer)
 
-    def on_lost(self, callback: Callable[[Party], None]) -> None:
+    def add_lost_callback(self, callback: Callable[[Party], None]) -> None:
         self._lost_callbacks.append(callback)
 
     def clear_callbacks(self) -> None:
@@ -127,7 +127,7 @@ class CommonEndpoint(Endpoint, Generic[C]):
         blocks = [Block.of(array) for array in arrays]
         connection = self.connections.find(address)
         if connection is None:
-            connection = self.call(address)
+            connection = self.open_connection(address)
         return await connection.channel.request(topic, blocks, note)
 
     def progress(self, address: str) -> float:
@@ -135,14 +135,14 @@ class CommonEndpoint(Endpoint, Generic[C]):
         return connection.progress if connection else 0.0
 
     @abstractmethod
-    def call(self, address: str) -> C:
+    def open_connection(self, address: str) -> C:
         """Begin a connection and add it to the table; its requests wait until it is established."""
 
     def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
         self.handlers.handle(topic, handler, max_bytes, max_waiting)
 
-    def on_lost(self, callback: Callable[[Party], None]) -> None:
-        self.connections.on_lost(callback)
+    def add_lost_callback(self, callback: Callable[[Party], None]) -> None:
+        self.connections.add_lost_callback(callback)
 
     @property
     def failed(self) -> "asyncio.Future[None]":

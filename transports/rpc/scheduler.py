@@ -20,7 +20,7 @@ from transports.wire.arrays import Block
 from transports.wire.frames import NUMBERS, Key, encode_bare, encode_head
 from transports.wire.number_pool import NumberPool
 
-INLINE_BYTES = 64 << 10  # the longest body sent inside its frame; a longer one is sent in parts
+WHOLE_BODY_BYTES = 64 << 10  # the longest body sent inside its frame; a longer one is sent in parts
 MIN_PART, MAX_PART = 16 << 10, CACHED_CHUNK
 PART_S = 0.01
 PARTS_AHEAD = 2  # parts queued in the writer, so that it is never idle
@@ -80,7 +80,7 @@ class QueuedFrame:
         """Its next frame: the head, with all of a short body; then parts of a long body, of up to `max_bytes`."""
         if not self.begun:
             self.begun = True
-            return [self._head, *([] if self.stream else self._cut(INLINE_BYTES))]
+            return [self._head, *([] if self.stream else self._cut(WHOLE_BODY_BYTES))]
         views = self._cut(max_bytes)
         return [encode_bare(RpcKind.PART, self.stream, sum(map(len, views))), *views]
 
@@ -130,7 +130,7 @@ class SendScheduler:
 
     def send(self, kind: RpcKind, key: Key, blocks: Sequence[Block], note: Any, on_sent: Callable[[], None]) -> None:
         """See `FrameSink.send`."""
-        stream = self._streams.allocate() if sum([block.nbytes for block in blocks]) > INLINE_BYTES else 0
+        stream = self._streams.allocate() if sum([block.nbytes for block in blocks]) > WHOLE_BODY_BYTES else 0
         try:
             head = encode_head(kind, key, blocks, note, number=stream)
         except TransportError:

@@ -131,7 +131,7 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
         await self._acceptor.__aexit__()
         await self.handlers.close()
 
-    def call(self, address: str) -> Connection:
+    def open_connection(self, address: str) -> Connection:
         connection = self._connection(address)
         task = asyncio.create_task(self._connect(connection))
         self._calls[task] = None

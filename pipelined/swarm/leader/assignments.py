@@ -121,7 +121,7 @@ class Assignments:
         self._changed.notify_all()
 
     @property
-    def open(self) -> bool:
+    def has_open_queue(self) -> bool:
         """Whether any queue is open."""
         return bool(self._open)
 

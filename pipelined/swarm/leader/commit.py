@@ -234,7 +234,7 @@ class CommitLoop:
 
     def _moves(self, prepared: PreparedRound) -> dict[str, int]:
         joining = [{peer.name: None for peer in self._view.joining(stage)} for stage in range(self._rules.stages)]
-        moves = self._timer.due(
+        moves = self._timer.take_moves(
             joining, [{name: reply.load for name, reply in each.items()} for each in prepared.replies]
         )
         for peer, stage in moves.items():

@@ -133,7 +133,7 @@ class Leader:
         slot = f"{trainer.name}/{request.slot}"
         self._assignments.record_done(slot, request.done)
         while True:
-            if not self._assignments.open:
+            if not self._assignments.has_open_queue:
                 raise Rejected(Reason.NOT_LEADING)
             if not self._view.is_here(trainer):  # it left meanwhile: a microbatch assigned now would never be freed
                 raise Rejected(Reason.STRANGER, address=sender.address)

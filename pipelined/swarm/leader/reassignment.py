@@ -117,7 +117,7 @@ class RebalanceTimer:
         self._decide, self._every, self._clock = decide, every, clock
         self._looked, self._moved = clock.now(), set[str]()
 
-    def due(self, joining: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
+    def take_moves(self, joining: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
         """The new stages, by name, of the peers that move now.
 
         Args:

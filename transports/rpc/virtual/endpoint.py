@@ -223,7 +223,7 @@ class VirtualEndpoint(CommonEndpoint[VirtualConnection]):
         for connection in self.connections:
             connection.kill()
 
-    def call(self, address: str) -> VirtualConnection:
+    def open_connection(self, address: str) -> VirtualConnection:
         connection = VirtualConnection(self, address)
         self.connections.add(connection)
         connection.connect()

@@ -105,7 +105,7 @@ class VirtualNetwork:
         """Run a coroutine as a task of this party's current process; a kill cancels it. The caller awaits the task."""
         return self._process(name).run(coroutine)
 
-    def listen(self, deliver: Callable[[FrameEvent], None]) -> None:
+    def intercept(self, deliver: Callable[[FrameEvent], None]) -> None:
         """Call `deliver` with every frame before it is received; `deliver` may inject any fault."""
         self.listeners.append(deliver)
 

@@ -38,7 +38,7 @@ class Worlds(WorldOwner):
         endpoint.handle(MessageNote.topic, self._on_message, max_bytes, MAX_SENDS_AT_ONCE * MAX_WORLDS)
         endpoint.handle(BufferNote.topic, self._on_buffer, max_bytes, MAX_SENDS_AT_ONCE * MAX_WORLDS)
         endpoint.handle(EndNote.topic, self._on_end)
-        endpoint.on_lost(self._on_lost)
+        endpoint.add_lost_callback(self._on_lost)
 
     async def open(self, name: str, addresses: Sequence[str], backups: Sequence[str] = ()) -> RpcTransport:
         """Open a world; returns when every party has opened it.

@@ -33,16 +33,16 @@ FILE_BYTES = 256
 
 
 class MeetingPoint(ABC):
-    """Rank 0 calls `open` once; every other rank calls `find` repeatedly.
+    """Rank 0 calls `listen` once; every other rank calls `find` repeatedly.
 
     Attributes:
-        key: the secret of the meeting point, available after `open` or `find`; empty if it has none.
+        key: the secret of the meeting point, available after `listen` or `find`; empty if it has none.
     """
 
     key: bytes = b""
 
     @abstractmethod
-    async def open(self) -> socket.socket:
+    async def listen(self) -> socket.socket:
         """Listen for the other ranks; raises RendezvousError if that is impossible."""
 
     @abstractmethod
@@ -69,7 +69,7 @@ class MasterPort(MeetingPoint):
     def __init__(self, config: TcpConfig):
         self._config, self._host = config, LOOPBACK if config.one_machine else config.host
 
-    async def open(self) -> socket.socket:
+    async def listen(self) -> socket.socket:
         try:
             return listen(address_to_bind((await self._resolve())[0]))
         except OSError as error:
@@ -103,7 +103,7 @@ class AgentStore(MeetingPoint):
         self._store: Any = None
         self._name = f"pipelined/{config.run}/rank 0"
 
-    async def open(self) -> socket.socket:
+    async def listen(self) -> socket.socket:
         host = await self._own_host()
         listener = listen(address_to_bind((host, 0)))
         try:
@@ -169,7 +169,7 @@ class NodeFile(MeetingPoint):
     lock was left by a dead rank 0 and is ignored: its port may belong to another program now.
 
     Attributes:
-        key: the key of this meeting, set when `open` has returned, or `find` has returned an address.
+        key: the key of this meeting, set when `listen` has returned, or `find` has returned an address.
     """
 
     def __init__(self, config: TcpConfig):
@@ -177,7 +177,7 @@ class NodeFile(MeetingPoint):
         self._locked: int | None = None
         self.key = b""
 
-    async def open(self) -> socket.socket:
+    async def listen(self) -> socket.socket:
         """Listen, and write the port and a new key into the file; replaces the file of a dead rank 0."""
         listener = listen((LOOPBACK, 0))
         self.key = secrets.token_bytes(KEY_BYTES)

@@ -86,7 +86,7 @@ async def gather(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
     if config.world_size == 1:
         return PeerSockets(me, {})
     if config.rank == 0:
-        listener = await point.open()
+        listener = await point.listen()
         try:
             me = with_key(me, point)
             return PeerSockets(me, await Coordinator(me, config.wait).gather(listener))

@@ -34,7 +34,7 @@ class NotedLease(Lease):
 
 async def test_it_is_renewed_at_a_third_of_its_time():
     lease = NotedLease()
-    keeping = asyncio.create_task(lease.keep(lease.clock))
+    keeping = asyncio.create_task(lease.keep_alive(lease.clock))
     await lease.clock.sleep(2.5)
     keeping.cancel()
     assert lease.renewals == [1.0, 2.0]
@@ -42,7 +42,7 @@ async def test_it_is_renewed_at_a_third_of_its_time():
 
 async def test_it_is_renewed_at_once_when_disturbed():
     lease = NotedLease()
-    keeping = asyncio.create_task(lease.keep(lease.clock))
+    keeping = asyncio.create_task(lease.keep_alive(lease.clock))
     await lease.clock.sleep(0.25)
     lease.trouble.set()
     await lease.clock.sleep(1.25)
@@ -54,5 +54,5 @@ async def test_it_is_renewed_at_once_when_disturbed():
 async def test_its_loss_fails_the_task_that_keeps_it(error):
     lease = NotedLease(error, at=2.0)
     with pytest.raises(error, match="a test loses it"):
-        await lease.keep(lease.clock)
+        await lease.keep_alive(lease.clock)
     assert lease.renewals == [1.0, 2.0]

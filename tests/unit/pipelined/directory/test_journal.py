@@ -60,7 +60,7 @@ class Writer:
     async def put(self, key, value=b""):
         self.numbers += 1
         self.machine.transact(DirectoryRequest(self.client, self.numbers, self.numbers), {}, {key: value})
-        self.journal.keep(self.machine.transitions)
+        self.journal.queue(self.machine.transitions)
         self.machine.transitions.clear()
         await self.journal.wait_durable()
 

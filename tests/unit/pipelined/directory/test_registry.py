@@ -11,7 +11,7 @@ from pipelined.errors import UsageError
 class Deaf:
     """An endpoint that is never asked."""
 
-    def on_lost(self, hear):
+    def add_lost_callback(self, hear):
         pass
 
     def handle(self, topic, handler):

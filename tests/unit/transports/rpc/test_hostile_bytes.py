@@ -86,7 +86,7 @@ async def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case)
     async with opened(2) as (here, other):
         held = asyncio.create_task(other.request(here.address, "never"))
         lost = []
-        here.on_lost(lost.append)
+        here.add_lost_callback(lost.append)
         sock = await intruder(here)
         await asyncio.get_running_loop().sock_sendall(sock, stream)
         if name == "a frame cut short":

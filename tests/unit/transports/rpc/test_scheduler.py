@@ -9,7 +9,7 @@ from transports import WireError
 from transports.rpc.frames import KINDS
 from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.reassembly import Reassembly
-from transports.rpc.scheduler import INLINE_BYTES, MAX_PART, MIN_PART, SendScheduler
+from transports.rpc.scheduler import MAX_PART, MIN_PART, WHOLE_BODY_BYTES, SendScheduler
 from transports.stream.reader import FrameReader
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
@@ -99,8 +99,8 @@ def ask(scheduler, number, nbytes, topic="t", out=lambda: None):
 async def test_a_short_body_goes_in_its_frame_and_a_long_one_in_parts():
     scheduler, pen = speaking()
     out = []
-    ask(scheduler, 0, INLINE_BYTES, out=lambda: out.append(0))
-    ask(scheduler, 1, INLINE_BYTES + 1, out=lambda: out.append(1))
+    ask(scheduler, 0, WHOLE_BODY_BYTES, out=lambda: out.append(0))
+    ask(scheduler, 1, WHOLE_BODY_BYTES + 1, out=lambda: out.append(1))
     ask(scheduler, 2, LONG, out=lambda: out.append(2))
     assert pen.story[:4] == ["REQUEST0", "REQUEST1", "P1", "REQUEST2"] and set(pen.story[4:]) == {"P2"}
     assert sum(nbytes for kind, channel, _, nbytes in pen.frames if channel == 2) == LONG
@@ -112,10 +112,10 @@ async def test_a_short_body_stays_in_its_frame_when_a_slow_connection_has_small_
     scheduler, pen = speaking(seconds=1.0)
     sent = asyncio.get_running_loop().create_future()
     ask(scheduler, 0, LONG)
-    ask(scheduler, 1, INLINE_BYTES, out=lambda: sent.set_result(None))
+    ask(scheduler, 1, WHOLE_BODY_BYTES, out=lambda: sent.set_result(None))
     await sent
     assert min(nbytes for kind, *_, nbytes in pen.frames if kind == "PART") == MIN_PART
-    assert [nbytes for kind, _, key, nbytes in pen.frames if key == (1, "t")] == [INLINE_BYTES]
+    assert [nbytes for kind, _, key, nbytes in pen.frames if key == (1, "t")] == [WHOLE_BODY_BYTES]
 
 
 async def test_lanes_take_turns_and_each_keeps_its_order():

@@ -40,7 +40,7 @@ from transports.wire.frames import encode_bare
 async def test_another_key_or_none_is_refused(key):
     async with opened() as here, opened(key=key) as other:
         lost = []
-        here.on_lost(lost.append)
+        here.add_lost_callback(lost.append)
         with pytest.raises(
             Unreachable, match="another key, or none; give every process the same PIPELINED_KEY"
         ) as seen:
@@ -292,7 +292,7 @@ async def test_bodies_are_neither_copied_out_nor_in():
 async def test_a_party_called_by_a_host_name_is_known_by_its_numeric_address():
     async with opened(2) as (here, peer):
         lost = []
-        here.on_lost(lost.append)
+        here.add_lost_callback(lost.append)
         for address in (peer.address.replace("127.0.0.1", "localhost"), peer.address):
             assert (await here.request(address, "echo", note=address)).note == address
         await peer.close()

@@ -256,7 +256,7 @@ def identity(rank):
 
 async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_acceptor():
     point = InProcess()
-    listener = await point.open()
+    listener = await point.listen()
     gathering = asyncio.create_task(Coordinator(identity(0), 20.0).gather(listener))
     words = identity(1).hello(Role.CONNECTOR, 0).pack() + bytes(PROOF_BYTES)
     for end in range(HELLO.size + 1):

@@ -51,7 +51,7 @@ class Members:
             for at, (end, sums) in enumerate(zip(self.ends, self.sums, strict=True))
         ]
         self.nbytes = 0
-        self.network.listen(self._weigh)
+        self.network.intercept(self._weigh)
         for end, part in zip(self.ends, self.rounds, strict=True):
             served(end, part.receive_part)
 
@@ -103,7 +103,7 @@ async def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(c
 
     stage, held = Members(count, 8192), []
     *first, last = stage.rounds
-    stage.network.listen(lambda _: held.append(gathered(stage.rounds[0])))
+    stage.network.intercept(lambda _: held.append(gathered(stage.rounds[0])))
     summing = [asyncio.ensure_future(part.run(at_once())) for part in first]
     await virtual_seconds(0.1)
     totals = [await last.run(at_once()), *await asyncio.gather(*summing)]
@@ -132,7 +132,7 @@ async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_chan
         if left[0] == 0:
             stage.rounds[1].abort("enough")
 
-    stage.network.listen(hear)
+    stage.network.intercept(hear)
     mine = asyncio.ensure_future(stage.rounds[1].run(at_once()))
     others = [asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 2)]
     with pytest.raises(Rejected, match="enough"):
@@ -255,7 +255,7 @@ async def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frame
         if first and left[0] <= 0 and not again:
             again.append(asyncio.ensure_future(twice()))
 
-    stage.network.listen(hear)
+    stage.network.intercept(hear)
     totals = await stage.run()
     again = again or [asyncio.ensure_future(twice())]
     assert await again[0] == "unexpected part"

@@ -24,7 +24,7 @@ class World:
         self.network = VirtualNetwork(**{"delay": DELAY, **options})
         self.told, self.lost = [], []
         self.a, self.b = self.network.endpoint("a"), self.open("b")
-        self.a.on_lost(self.lost.append)
+        self.a.add_lost_callback(self.lost.append)
         self.clock = self.network.clock("a")
 
     def open(self, name):
@@ -196,7 +196,7 @@ async def test_a_kill_behind_a_cut_is_not_seen_until_it_is_healed():
 async def test_a_reset_breaks_the_connection_and_the_next_request_makes_another():
     async with opened() as world:
         heard = []
-        world.b.on_lost(heard.append)
+        world.b.add_lost_callback(heard.append)
         asked = world.asking("wait")
         await world.clock.sleep(1.0)
         world.network.reset("b", "a")
@@ -215,7 +215,7 @@ async def test_listeners_see_every_frame_and_may_inject_a_fault():
             if event.kind == "RESPONSE" and event.key == (1,):
                 world.network.reset("a", "b")
 
-        world.network.listen(hear)
+        world.network.intercept(hear)
         await world.asking(note="first")
         with pytest.raises(Unreachable, match="reset"):
             await world.asking(note="second")
@@ -233,7 +233,7 @@ async def test_listeners_see_every_frame_and_may_inject_a_fault():
 
 async def test_a_party_frozen_by_a_listener_receives_the_frame_when_thawed():
     async with opened() as world:
-        world.network.listen(lambda event: world.told or world.network.freeze("b"))
+        world.network.intercept(lambda event: world.told or world.network.freeze("b"))
         asks = [world.asking(note=number) for number in range(3)]
         await world.clock.sleep(1.0)
         assert not world.told
@@ -249,7 +249,7 @@ async def test_a_party_frozen_by_a_listener_receives_the_frame_when_thawed():
 
 async def test_a_party_killed_by_a_listener_does_not_receive_the_frame():
     async with opened() as world:
-        world.network.listen(lambda event: world.network.kill(event.destination))
+        world.network.intercept(lambda event: world.network.kill(event.destination))
         with pytest.raises(Unreachable):
             await world.asking()
         assert not world.told
@@ -271,7 +271,7 @@ def story(seed):
                 return Response(note=request.note)
 
             end.handle("echo", echo)
-            end.on_lost(lambda party: told.append((name, "lost", party)))
+            end.add_lost_callback(lambda party: told.append((name, "lost", party)))
 
         async def ask(name, other, note):
             try:

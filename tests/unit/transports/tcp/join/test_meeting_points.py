@@ -41,7 +41,7 @@ async def test_rank_0_publishes_in_the_store_where_the_others_find_it(store, one
     at = {"port": store.port, "store": True, "one_machine": one_machine}
     there = AgentStore(config(1, 2, **at))
     assert await there.find() == []
-    with await AgentStore(config(0, 2, **at)).open() as listener:
+    with await AgentStore(config(0, 2, **at)).listen() as listener:
         assert await there.find() == [listener.getsockname()]
     assert await AgentStore(config(1, 2, run="none/1", **at)).find() == []
 

@@ -26,7 +26,7 @@ def config(rank, **changes):
 async def test_rank_0_is_found_from_when_it_opens_until_all_have_met(folder):
     here, there = NodeFile(config(0)), NodeFile(config(1))
     assert await there.find() == []
-    with await here.open() as listener:
+    with await here.listen() as listener:
         assert await there.find() == [listener.getsockname()]
         here.close()
         assert await there.find() == []
@@ -35,7 +35,7 @@ async def test_rank_0_is_found_from_when_it_opens_until_all_have_met(folder):
 
 async def test_a_stale_node_file_is_ignored_and_replaced():
     killed = NodeFile(config(0))
-    with await killed.open():
+    with await killed.listen():
         left = killed._file.read_bytes()
         killed.close()
     killed._file.touch(mode=0o600)
@@ -43,14 +43,14 @@ async def test_a_stale_node_file_is_ignored_and_replaced():
 
     here, there = NodeFile(config(0)), NodeFile(config(1))
     assert await there.find() == []
-    with await here.open() as listener:
+    with await here.listen() as listener:
         assert await there.find() == [listener.getsockname()] and there.key == here.key
         here.close()
 
 
 async def test_a_rank_0_that_ends_leaves_the_file_of_another_that_replaced_it():
     first, second, there = NodeFile(config(0)), NodeFile(config(0)), NodeFile(config(1))
-    with await first.open(), await second.open() as listener:
+    with await first.listen(), await second.listen() as listener:
         first.close()
         assert await there.find() == [listener.getsockname()]
         second.close()
@@ -59,7 +59,7 @@ async def test_a_rank_0_that_ends_leaves_the_file_of_another_that_replaced_it():
 @pytest.mark.parametrize("harm", ["others may read it", "a link", "other content"])
 async def test_a_file_that_may_be_another_users_is_refused(harm, tmp_path):
     here, there = NodeFile(config(0)), NodeFile(config(1))
-    with await here.open():
+    with await here.listen():
         if harm == "a link":
             there._file = tmp_path / "link"
             there._file.symlink_to(here._file)
@@ -93,7 +93,7 @@ async def test_a_process_without_access_to_the_file_is_refused_and_the_ranks_con
 @pytest.mark.parametrize("other", [{"run": "none/1"}, {"port": 6}])
 async def test_another_job_of_the_same_user_does_not_find_it(other):
     here = NodeFile(config(0))
-    with await here.open():
+    with await here.listen():
         assert await NodeFile(config(1, **other)).find() == []
         here.close()
 

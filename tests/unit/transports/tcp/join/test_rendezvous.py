@@ -62,7 +62,7 @@ class Joining:
         self.point, self.world_size, self.key = InProcess(), world_size, key
 
     async def __aenter__(self):
-        listener = await self.point.open()
+        listener = await self.point.listen()
         self.address = listener.getsockname()
         self.coordinator = Coordinator(identity(0, self.world_size, self.key), 20.0)
         self._gathering = asyncio.create_task(self.coordinator.gather(listener))
@@ -230,7 +230,7 @@ def test_a_rank_0_that_is_busy_for_longer_than_a_handshake_takes_is_waited_for(m
 
     async def scenario():
         point = InProcess()
-        with await point.open() as listener:
+        with await point.listen() as listener:
             joining = asyncio.create_task(gathered(config(1, 2, wait=600.0), point=point))
             await wait_readable(listener)
             await turns()
@@ -250,7 +250,7 @@ def test_a_rank_0_that_is_busy_for_longer_than_a_handshake_takes_is_waited_for(m
 async def test_a_rank_0_that_drops_a_handshake_is_called_again():
     """A rank 0 that was busy during a handshake drops it, as it drops the oldest of more than 256."""
     point = InProcess()
-    listener = await point.open()
+    listener = await point.listen()
     joining = asyncio.create_task(gathered(config(1, 2), point=point))
     (await accept(listener)).close()
     zero = await Coordinator(identity(0, 2), 20.0).gather(listener)
@@ -368,7 +368,7 @@ def test_an_unauthenticated_caller_with_a_ranks_number_is_logged_and_the_ranks_c
 def test_callers_with_another_key_are_named_as_unauthenticated():
     async def open_all():
         coordinator = Coordinator(identity(0, 3, KEY), 0.3)
-        listener = await InProcess().open()
+        listener = await InProcess().listen()
         gathering = asyncio.create_task(coordinator.gather(listener))
         for rank, run in ((2, "none/0"), (1, "none/0"), (1, "another/0")):
             stranger = RankIdentity(rank, 3, digest(run), 1, b"guess")
