@@ -19,7 +19,7 @@ def parse_choice(choice: str) -> AlgorithmChoice:
     """The largest array, in bytes, for which each algorithm is used, ascending; the last one has no limit.
 
     Raises:
-        ValueError: an unknown algorithm (the known are listed), or sizes that do not rise.
+        ValueError: an unknown algorithm (the known are listed), no size limit, or limits that do not rise.
     """
     *sized, last = choice.split(",")
     found = (*map(_sized, sized), (inf, last))
@@ -56,6 +56,7 @@ def format_choice(best: Mapping[int, str]) -> str:
 
 def _sized(part: str) -> tuple[float, str]:
     name, _, size = part.partition(":")
-    if not (size.isascii() and size.isdecimal()):
-        raise ValueError(f"missing size limit for {name or 'an algorithm'} (got: {part!r}); {EXAMPLE}")
+    if not (size.isascii() and size.isdecimal() and len(size) <= 18):
+        which = name or "an algorithm"
+        raise ValueError(f"no size limit of 1 to 18 digits for {which} (got: {part[:64]!r}); {EXAMPLE}")
     return int(size), name

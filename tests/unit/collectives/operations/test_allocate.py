@@ -119,10 +119,23 @@ def test_a_mismatch_names_both_lengths(lengths, shares):
         assert isinstance(error, Mismatch) and all(str(length) in str(error) for length in lengths)
 
 
-def test_a_negative_length_is_refused_before_anything_is_sent():
+@pytest.mark.parametrize(
+    ("length", "dtype", "says"),
+    [
+        (-1, "float32", r"no length of an array \(length: -1, at most: \d+ of float32\)"),
+        (2.5, "float32", r"length: 2.5"),
+        ("4", "float32", r"length: '4'"),
+        (1 << 61, "float32", "at most: 2305843009213693951 of float32"),
+        (4, "O", "dtype object has no wire form"),
+        (4, "f2,O", "has no wire form"),
+        (4, ">f4", "another machine's byte order"),
+        (4, "float33", r"no dtype of numpy \(got: 'float33'\)"),
+    ],
+)
+def test_what_makes_no_array_is_refused_before_anything_is_sent(length, dtype, says):
     async def work(group):
-        with pytest.raises(ValueError, match="negative length"):
-            await allocate(group, -1)
+        with pytest.raises(ValueError, match=says):
+            await allocate(group, length, dtype)
         await all_reduce(group, await allocate(group, 0))
 
     assert on_groups(2, work) == [None] * 2
