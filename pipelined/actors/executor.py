@@ -12,7 +12,7 @@ from os import sched_getaffinity
 from typing import Protocol, TypeVar
 
 from pipelined.actors.device import device_of_rank, memory_of
-from pipelined.actors.follower import PATIENCE_S, Follower
+from pipelined.actors.follower import PATIENCE_S, Follower, Then
 from pipelined.actors.work import Piece, WorkThread
 from pipelined.aio.clock import Clock, RealClock
 from pipelined.aio.nursery import Nursery
@@ -79,25 +79,17 @@ class Executor(ABC):
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
 
-    def begin(
-        self,
-        parent: Nursery,
-        op: str,
-        work: Callable[[], T],
-        then: Callable[[T, float, float], None],
-        prompt: bool = True,
-    ) -> None:
+    def begin(self, parent: Nursery, piece: Piece, then: Then) -> None:
         """Queue one piece of work, and return at once.
 
         Args:
-            parent: fails with an error of `work` or `then`; waits for the piece when its block ends. Its cancellation
-                takes a piece that has not begun out of the queue.
-            op, work, prompt: see `run`.
+            parent: fails with an error of the work or of `then`; waits for the piece when its block ends. Its
+                cancellation takes a piece that has not begun out of the queue.
             then: called on the loop with the result, its start and end, in the order of the queue.
         """
 
         async def follow() -> None:
-            then(*await self.run(op, work, prompt))
+            then(*await self.run(piece.op, piece.work, piece.prompt))
 
         parent.create_task(follow())
 
@@ -206,16 +198,8 @@ class TorchExecutor(Executor):
             raise
         return piece.result(), piece.start, piece.end
 
-    def begin(
-        self,
-        parent: Nursery,
-        op: str,
-        work: Callable[[], T],
-        then: Callable[[T, float, float], None],
-        prompt: bool = True,
-    ) -> None:
+    def begin(self, parent: Nursery, piece: Piece, then: Then) -> None:
         """See `Executor.begin`; one task follows all pieces of a parent until none is left."""
-        piece = Piece(op, work, prompt)
         self._thread.put(piece)
         self._on_queued()
         if self._follower is None or self._follower.over or self._follower.parent is not parent:

@@ -2,6 +2,9 @@
 
 The loop learns of ended pieces by one callback for all that have ended by then. An end that no rank waits for is not
 reported at once, unless the piece failed: while another piece is computed and a third waits, the device lacks nothing.
+
+The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.settle`,
+`TorchExecutor._settle`, `Follower._settled` and `TrainWorker._ended`.
 """
 
 import asyncio

@@ -71,8 +71,9 @@ class CountingExecutor(TorchExecutor):
     async def run(self, op, work, prompt=True):
         return await super().run(op, self._counting(work), prompt)
 
-    def begin(self, parent, op, work, then, prompt=True):
-        super().begin(parent, op, self._counting(work), then, prompt)
+    def begin(self, parent, piece, then):
+        piece.work = self._counting(piece.work)
+        super().begin(parent, piece, then)
 
     def _counting(self, work):
         def counted():
