@@ -5,7 +5,7 @@ gradient has arrived and fewer than K_s microbatches are alive on it (stage s): 
 links need more to keep all stages busy. So the order, and with it the delay of a gradient, depends on the timing:
 w(t+1) = w(t) - lr g(w(t-tau)). tau is the number of updates that the stage made since the microbatch's forward: at most
 K_s-1; training reports it. The gradient is computed at the weights of the forward, which are kept. A step is N updates.
-Source: Ravnest (2024), Algorithm 1 and equation 2.
+At equal costs the order is that of pipedream.py. Source: Ravnest (2024), Algorithm 1 and equation 2.
 """
 
 from collections.abc import Iterator

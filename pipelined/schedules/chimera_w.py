@@ -8,8 +8,9 @@ D are alive, one of them has finished its input half, and its weight half is pen
 out, so gradient sums do not change by a bit.
 
 bubble = (D/2f-1) max(F, I) where weight halves tile the gaps, as with (F, I, Wg) = (1, 1, 1), (2, 2, 1) and (1, 2, 1);
-docs/chimera_w.md says where they do not, and how much longer the bubble is then. Source: Li and Hoefler, Chimera
-(2021), for the order; Qi et al., Zero Bubble Pipeline Parallelism (2024), for the split. The combination is our own.
+docs/chimera_w.md draws it, and says where they do not, and how much longer the bubble is then.
+Source: Li and Hoefler, Chimera (2021), for the order; Qi et al., Zero Bubble Pipeline Parallelism (2024), for the
+split. The combination is our own.
 """
 
 from collections import deque

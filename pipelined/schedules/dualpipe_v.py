@@ -1,9 +1,9 @@
 """DualPipe-V: DualPipe cut in half; the stages are folded like a V, and weights are held once.
 
 P workers, D = 2P stages. The stages that DualPipe puts on the other half of the workers run here on the same workers,
-in reverse order. f, i and w are the seconds of a forward, an input half and a weight half of one stage:
-bubble = (P-1)(f + i - w) for N >= 2P, w <= i <= f and f <= i + w. 2P+1 stage inputs are alive on a worker. With fewer
-microbatches the order is the same without the missing ones.
+in reverse order: the picture is the upper half of that in dualpipe.py. f, i and w are the seconds of a forward, an
+input half and a weight half of one stage: bubble = (P-1)(f + i - w) for N >= 2P, w <= i <= f and f <= i + w. 2P+1 stage
+inputs are alive on a worker. With fewer microbatches the order is the same without the missing ones.
 Source: Qi et al., DualPipe could be better without the Dual (Sea AI Lab, 2025); github.com/deepseek-ai/DualPipe.
 """
 

@@ -1,8 +1,9 @@
 """PipeDream: no flush; each gradient updates its stage at once; a backward uses the weights of its forward.
 
-Each worker computes all the time once the pipe is full. Stage s has D-s microbatches alive. Each of them used other
-weights, so the stage keeps D-s versions: w(t+1) = w(t) - lr g(w_0(t-D+1), …, w_{D-1}(t)), where w_s is stage s.
-A step is N such updates. Source: Narayanan et al., PipeDream (2019), section 3.3 (weight stashing).
+Each worker computes all the time once the pipe is full: the order is that of one_f_one_b.py, with one cool-down at the
+end of all steps. Stage s has D-s microbatches alive. Each of them used other weights, so the stage keeps D-s versions:
+w(t+1) = w(t) - lr g(w_0(t-D+1), …, w_{D-1}(t)), where w_s is stage s. A step is N such updates.
+Source: Narayanan et al., PipeDream (2019), section 3.3 (weight stashing).
 """
 
 from pipelined.schedules.parts.orders import one_f_one_b_without_flush

@@ -2,7 +2,7 @@
 
 w(t+1) = w(t) - lr g(w(t-1)), the same on every stage: the forward and the backward of microbatch m, counted over the
 whole run, use version max(m // N - 1, 0), so the length of a segment does not change the result. Stage s has D-s
-microbatches alive.
+microbatches alive; the order is that of pipedream.py.
 Source: Narayanan et al., Memory-efficient pipeline-parallel DNN training (2021), section 3.1 (double-buffered weights).
 """
 

@@ -1,0 +1,41 @@
+"""The pictures in the docstrings of schedules: each is the grid that the program itself draws."""
+
+import pytest
+
+from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.record import record
+from pipelined.programs.text_drawing import timeline_grid
+from pipelined.schedules import Shape, find, known
+
+PICTURES = {
+    "chimera": Shape(4, 4),
+    "dualpipe": Shape(4, 8),
+    "interleaved": Shape(4, 4, {"chunks": 2}),
+    "one_f_one_b": Shape(4, 4),
+    "zb_h1": Shape(4, 4),
+    "zb_v": Shape(4, 3),
+}
+SAME_ORDER = {"async_1f1b": "pipedream", "pipedream": "one_f_one_b", "pipedream_2bw": "pipedream"}
+
+
+def order(name, *sizes, **more):
+    return [[(i.op, i.stage, i.microbatch) for i in row] for row in record(find(name), Shape(*sizes, **more)).workers]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_docstring_of_a_schedule_draws_it(name):
+    shape, text = PICTURES[name], find(name).__doc__
+    drawn = timeline_grid(price(record(find(name), shape), Costs(1, 1 if name == "interleaved" else 2)))
+    assert f"D = {shape.depth}, N = {shape.microbatches}" in text
+    assert [line.strip() for line in text.splitlines() if line.startswith("  worker ")] == drawn.splitlines()
+
+
+def test_no_other_schedule_has_a_picture():
+    assert {name for name in known() if "\n  worker 0" in find(name).__doc__} == {*PICTURES}
+
+
+@pytest.mark.parametrize("name, other", SAME_ORDER.items())
+@pytest.mark.parametrize("depth, microbatches", [(1, 1), (3, 3), (4, 4), (4, 7)])
+def test_a_schedule_has_the_order_of_the_one_that_it_names(name, other, depth, microbatches):
+    assert f"{other}.py" in find(name).__doc__
+    assert order(name, depth, microbatches) == order(other, depth, microbatches)
