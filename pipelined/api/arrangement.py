@@ -13,7 +13,7 @@ from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import Shape, default_depth, find, require_knobs, workers_of
 from pipelined.schedules.own.load import SomeSchedule, name_of
 from pipelined.schedules.parts.knobs import SCALE, Value
-from pipelined.training.job import Numerics
+from pipelined.training.job import CallLocals, Numerics
 
 AUTO = "auto"
 """The schedule, or the ranks of a worker, of a call that trains by the fastest plan."""
@@ -58,7 +58,7 @@ class Arrangement:
         return 1 if self.tensor == AUTO else int(self.tensor)
 
     @classmethod
-    def of_call(cls, arguments: Mapping[str, Any]) -> "Arrangement":
+    def of_call(cls, arguments: CallLocals) -> "Arrangement":
         """Those among the arguments of a public call, by name."""
         own = {each.name: arguments[each.name] for each in fields(cls) if each.name != "keywords"}
         return cls(**own, keywords=[name for name in arguments if name != KNOBS])

@@ -1,9 +1,8 @@
 """The arguments of a call that say what it trains: a model, its loss, its optimizer. A plan makes them a job."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, Team, UserModel, bind
@@ -11,7 +10,7 @@ from pipelined.api.rank import ArrangedJob, RankFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.stream import Tree
-from pipelined.training.job import Numerics
+from pipelined.training.job import CallLocals, Numerics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +30,7 @@ class CallArguments:
     numerics: Numerics
 
     @classmethod
-    def of_call(cls, arguments: Mapping[str, Any]) -> "CallArguments":
+    def of_call(cls, arguments: CallLocals) -> "CallArguments":
         """Those among the arguments of a public call, by name. Raises: as `Numerics.of_call`."""
         numerics = Numerics.of_call(arguments)
         optimizer = partial(UserOptimizer, *(arguments[name] for name in ("optimizer", "clip", "lr_scheduler")))

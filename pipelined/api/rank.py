@@ -45,7 +45,7 @@ EQUALLY = "give every rank equal arguments"
 
 @dataclass(frozen=True)
 class ArrangedJob:
-    """A model, its data, and how it is trained; equal on all ranks.
+    """What a user's call trains, equal on all ranks; each rank makes a `JobDescription` of it, with its own optimizer.
 
     Args:
         optimizer: makes the settings of one rank's optimizer.

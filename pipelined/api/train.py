@@ -4,16 +4,15 @@ mpirun -n 4 python mine.py        (or torchrun, srun; plain python runs every ra
 
 The signatures of `train`, `Trainer` and `plan` repeat the keywords that they share, because an editor then completes
 and checks them, and `help` shows their defaults; tests hold them equal. The bodies do not repeat them: `Numerics`,
-`Arrangement`, `CallArguments` and `WholeRun` each take their own from the arguments of a call, and say what these mean.
+`Arrangement`, `CallArguments` and `WholeRun` each take their own from `CallLocals`, and say what these mean.
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -41,6 +40,7 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.own.load import SomeSchedule
 from pipelined.schedules.parts.knobs import Value
 from pipelined.training.exchange.compression import NONE
+from pipelined.training.job import CallLocals
 from pipelined.training.step_report import StepReport
 from transports import Transport
 
@@ -131,7 +131,7 @@ def train(
     return _run(*_prepared(locals()))
 
 
-def _prepared(arguments: Mapping[str, Any]) -> tuple[Launch, WholeRun]:
+def _prepared(arguments: CallLocals) -> tuple[Launch, WholeRun]:
     """The ranks and the job of a call, by the names of its arguments; raises Refused, which is printed."""
     launch = ALONE
     try:
@@ -143,7 +143,7 @@ def _prepared(arguments: Mapping[str, Any]) -> tuple[Launch, WholeRun]:
         raise Refused(str(error)) from error
 
 
-def _work(arguments: Mapping[str, Any], user: CallArguments, launch: Launch) -> WholeRun:
+def _work(arguments: CallLocals, user: CallArguments, launch: Launch) -> WholeRun:
     feed, wanted = job_feed(arguments["batches"]), Arrangement.of_call(arguments)
     arranged = _arranged(arguments, user, feed, wanted, launch)
     planned, plan = (arranged, arranged.plan) if isinstance(arranged, Planned) else (None, arranged)
@@ -159,7 +159,7 @@ def _work(arguments: Mapping[str, Any], user: CallArguments, launch: Launch) -> 
 
 
 def _arranged(
-    arguments: Mapping[str, Any], user: CallArguments, feed: JobFeed, wanted: Arrangement, launch: Launch
+    arguments: CallLocals, user: CallArguments, feed: JobFeed, wanted: Arrangement, launch: Launch
 ) -> Plan | Planned:
     """The arrangement of the job: the plan that is given, or found for "auto", or that of the other arguments."""
     if (plan := arguments["plan"]) is not None:

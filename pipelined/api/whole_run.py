@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from pipelined.api.loop import Between, Loop, Saves
 from pipelined.api.rank import EQUALLY, ArrangedJob, RankSession
 from pipelined.errors import UsageError, path_of, require_switch, require_whole
 from pipelined.state.checkpoints import checkpoint
+from pipelined.training.job import CallLocals
 from pipelined.training.step_report import StepReport
 
 
@@ -83,7 +83,7 @@ class WholeRun:
             raise UsageError(f"{fact}; give a function of a step's report")
 
     @classmethod
-    def of_call(cls, arguments: Mapping[str, Any], *, job: ArrangedJob, feed: JobFeed, steps: int) -> "WholeRun":
+    def of_call(cls, arguments: CallLocals, *, job: ArrangedJob, feed: JobFeed, steps: int) -> "WholeRun":
         """The run of a job that the arguments of a public call describe, by name."""
         named = {name: arguments[name] for name in ("save_every", "async_save", "keep", "report")}
         paths = {name: arguments[name] for name in ("checkpoint", "resume", "export")}

@@ -16,6 +16,10 @@ from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
 
+CallLocals = Mapping[str, Any]
+"""The arguments of a public call by name: its `locals()`, from which each `of_call` takes its own. Neither mypy nor "go
+to definition" follows these names, because handing on forty arguments typed would list them a third time."""
+
 OTHERWISE = ("recompute", "recompute_attention", "newest")
 """Fields of `Numerics` that public calls do not take under this name: from the plan, by marked layers, or never."""
 
@@ -73,11 +77,11 @@ class Numerics:
         require_delayed(offload=self.offload_optimizer, delayed=self.delayed_update, scaled=self.scales_loss)
 
     @classmethod
-    def of_call(cls, arguments: Mapping[str, Any]) -> "Numerics":
+    def of_call(cls, arguments: CallLocals) -> "Numerics":
         """Those among the arguments of a public call, which has a keyword of each name but `OTHERWISE`.
 
-        Args:
-            arguments: by name. With autocast True products are in bfloat16, with False in `dtype`.
+        With autocast True products are in bfloat16, with False in `dtype`.
+
         Raises:
             UsageError: autocast in another dtype than bfloat16 and float16; a switch is no bool; an unknown codec or
                 all-reduce; a `dtype` without gradients.
@@ -129,7 +133,9 @@ def _autocast_dtype(given: bool | torch.dtype) -> torch.dtype | None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobDescription:
-    """The description of a job; equal on all ranks.
+    """The description of a job, from which `build_rank` makes the trainer of a rank; equal on all ranks.
+
+    Programs make it of what they were given: `pipelined.train` of an `ArrangedJob`, Ravnest of a `ClusterTraining`.
 
     Args:
         model: the description of the whole model; a rank builds its own layers alone. Where a plan's worker is a team,

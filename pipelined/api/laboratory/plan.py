@@ -24,7 +24,7 @@ from pipelined.schedules.own.load import SomeSchedule
 from pipelined.schedules.parts.knobs import Value
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import tensors_of
-from pipelined.training.job import Numerics
+from pipelined.training.job import CallLocals, Numerics
 
 
 def plan(
@@ -100,7 +100,7 @@ def plan(
     return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, "pipelined.plan"))
 
 
-def _layers(arguments: Mapping[str, Any]) -> PlannedSplits:
+def _layers(arguments: CallLocals) -> PlannedSplits:
     """The model of a call, by the names of its arguments."""
     numerics = Numerics.of_call(arguments)
     wanted = Arrangement.of_call(arguments)
@@ -108,7 +108,7 @@ def _layers(arguments: Mapping[str, Any]) -> PlannedSplits:
     return PlannedSplits(bound, arguments["batch"], arguments["optimizer"], numerics, wanted.fixed(numerics))
 
 
-def _request(arguments: Mapping[str, Any], layers: PlannedSplits, launch: Launch) -> PlanRequest:
+def _request(arguments: CallLocals, layers: PlannedSplits, launch: Launch) -> PlanRequest:
     """The search that a call asks for, by the names of its arguments."""
     ranks, costs, links, far = (arguments[name] for name in ("ranks", "costs", "links", "far"))
     return PlanRequest(

@@ -1,7 +1,7 @@
 """A peer and a trainer of a user's model, from joining the swarm to their end."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -20,6 +20,7 @@ from pipelined.swarm.process.session import PeerOptions, Session, snapshot
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.settings import SharedSettings, TrainerSettings
 from pipelined.swarm.stages.stage import Microbatch
+from pipelined.training.job import CallLocals
 from pipelined.training.step_report import StepReport
 from transports import Block
 
@@ -99,7 +100,7 @@ class SwarmSettings(SharedSettings):
         require_whole("depth", self.depth, 1)
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> "SwarmSettings":
+    def of_call(cls, arguments: CallLocals) -> "SwarmSettings":
         """The settings among the arguments of a call, by name."""
         return cls(**{field.name: arguments[field.name] for field in fields(cls)})
 

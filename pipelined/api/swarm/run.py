@@ -142,7 +142,7 @@ def train(
     settings, given = locals(), _given(model, loss, optimizer, lr_scheduler)
     with _refusals():
         address, options = _address(coordinator, listen, name), TrainerOptions(slots, resume, report)
-        data, training = SwarmSettings.of(settings).prepare(batches, given)
+        data, training = SwarmSettings.of_call(settings).prepare(batches, given)
     return _run(lambda stop: run_user_trainer(training, data, address, options, stop=stop, say=say)) or Trained(
         stopped=True
     )
@@ -186,7 +186,7 @@ def local(
         if peers < depth:
             raise UsageError(f"every stage needs a peer (peers: {peers}, depth: {depth}); start more peers")
         options = TrainerOptions(slots, report=report)
-        data, training = SwarmSettings.of(settings).prepare(batches, given)
+        data, training = SwarmSettings.of_call(settings).prepare(batches, given)
 
     async def work(stop: asyncio.Event) -> Trained:
         async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:
