@@ -51,8 +51,8 @@ class ClusterLog:
         self, view: RavnestView, registration: Registration, generation: Generation, cluster: int, clock: Clock
     ):
         self._view, self._generation, self._cluster, self._clock = view, generation, cluster, clock
-        self._expected = {GENERATION: view.generation_revision, registration.key: registration.revision}
-        self._ending, self._patience_s = view.ending_revision, LEASES * registration.lease.seconds
+        self._expected = {GENERATION: view.revision_of(GENERATION), registration.key: registration.revision}
+        self._ending, self._patience_s = view.revision_of(ENDING), LEASES * registration.lease.seconds
         self._steps = asyncio.Queue[ClusterProgress | None]()
         own = registration.incarnation
         self._own = next((each for each in generation.all_holders if each.incarnation == own), None)
@@ -206,17 +206,13 @@ class ClusterLog:
 
     async def _write_round(self, **changed: Any) -> None:
         record = replace(self._view.round_of(self._generation), **changed)
-        await self._write({ROUND: record}, **{ENDING: self._ending, ROUND: self._view.round_revision})
+        await self._write({ROUND: record}, **{ENDING: self._ending, ROUND: self._view.revision_of(ROUND)})
 
     async def _write(self, records: Mapping[str, Record], **expected: int) -> None:
         try:
             put = {key: record.pack() for key, record in records.items()}
             await self._view.directory.transact({**self._expected, **expected}, put)
         except Conflict as error:
-            if any(self._revision(error, key) != revision for key, revision in self._expected.items()):
+            found = {key: entry.revision if entry else 0 for key, entry in error.found.items()}
+            if any(found[key] != revision for key, revision in self._expected.items()):
                 raise NoLongerValid("this node has left its cluster") from error
-
-    @staticmethod
-    def _revision(error: Conflict, key: str) -> int:
-        found = error.found[key]
-        return found.revision if found else 0

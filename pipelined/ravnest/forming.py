@@ -19,7 +19,7 @@ from pipelined.directory.membership.task_record import TASK
 from pipelined.errors import UsageError
 from pipelined.ravnest.going_on import Joining, rules_of
 from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
-from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
+from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.records import GENERATION, PROGRESS, ClusterProgress, Generation, NodeRecord
 from pipelined.ravnest.supervision import Supervision, write_waits
 from pipelined.ravnest.view import RavnestView
@@ -105,12 +105,14 @@ class ClusterFormer:
         while plan is None:
             if view.current:
                 return
-            nodes, revision, waiting = {**view.nodes}, view.generation_revision, view.free[: self.nodes]
+            nodes, revision, waiting = {**view.nodes}, view.revision_of(GENERATION), view.free[: self.nodes]
             try:
                 begun = self._begun(view)
                 pool = tuple(map(view.pool_node, waiting))
                 request = replace(self.request, pool=pool, rules=rules_of(self.request, waiting))
-                plan = await asyncio.to_thread(self._plan, request, again=view.generation is not None)
+                again = view.generation is not None
+                plans = partial(plan_of_those_left, nodes=self.nodes) if again else plan_with_backups
+                plan = await asyncio.to_thread(plans, request)
             except UsageError as error:
                 if view.generation is None:
                     await write_waits(view, f"for another `train`: this one forms no clusters of them ({error})")
@@ -123,7 +125,7 @@ class ClusterFormer:
                 self.say(f"cluster {number}: {cluster.pace_text}")
         generation = Generation.of(view.next_number, plan, waiting, begun)
         await view.write_unless_changed({GENERATION: revision, TASK: self.task}, {GENERATION: generation.pack()})
-        await view.wait_for(lambda: view.generation_revision != revision)
+        await view.wait_for(lambda: view.revision_of(GENERATION) != revision)
 
     async def _wait_for_nodes(self, view: RavnestView) -> None:
         """Wait until enough nodes wait for a cluster; after clusters were lost, until no node comes or leaves any more.
@@ -162,9 +164,6 @@ class ClusterFormer:
             remedy = "against another loss, let all nodes share one --checkpoint, or add --backups"
             self.say(f"{fact}; training begins at step 0; {remedy}")
         return begun
-
-    def _plan(self, request: PoolRequest, *, again: bool) -> RavnestPlan:
-        return plan_of_those_left(request, self.nodes) if again else plan_with_backups(request)
 
     def _describe(self, generation: Generation) -> None:
         for number, row in enumerate(generation.rows):

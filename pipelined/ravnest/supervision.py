@@ -13,7 +13,6 @@ from pipelined.aio.nursery import with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory import Change
 from pipelined.ravnest.going_on import Joining, Newcomers, following
-from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.records import (
     ENDING,
     GENERATION,
@@ -32,15 +31,7 @@ from pipelined.ravnest.view import RavnestView
 async def write_waits(view: RavnestView, fact: str) -> None:
     """Write into the directory what the nodes without a cluster wait for."""
     if fact != view.waits:
-        revision = view.waits_revision
-        await view.write_unless_changed({WAITS: revision}, {WAITS: WaitingNodes(fact).pack()})
-        await view.wait_for(lambda: view.waits_revision != revision)
-
-
-async def _write_losses(view: RavnestView, losses: LossCounts) -> None:
-    revision = view.losses_revision
-    await view.write_unless_changed({LOSSES: revision}, {LOSSES: losses.pack()})
-    await view.wait_for(lambda: view.losses_revision != revision)
+        await view.replace_record(WAITS, WaitingNodes(fact))
 
 
 class Supervision:
@@ -97,7 +88,7 @@ class Supervision:
             losses = self._view.losses.counted(self._view.departed(self._generation))
             if losses == self._view.losses:
                 return
-            await _write_losses(self._view, losses)
+            await self._view.replace_record(LOSSES, losses)
 
     def _show_departures(self) -> None:
         """Say once of each node that left which one goes on in its place."""
@@ -162,7 +153,7 @@ class Supervision:
     async def _end_generation(self) -> None:
         view, generation = self._view, self._generation
         ending = {ENDING: GenerationEnding(generation.number).pack()}
-        await view.write_unless_changed({GENERATION: view.generation_revision}, ending)
+        await view.write_unless_changed({GENERATION: view.revision_of(GENERATION)}, ending)
         await view.wait_for(lambda: view.ends(generation) or view.generation != generation)
 
     async def _write_next_generation(self) -> None:
@@ -171,7 +162,7 @@ class Supervision:
         Not if one that was not done has written progress meanwhile: then all of them may have trained their last step.
         """
         view, generation = self._view, self._generation
-        intact, revision = view.intact(generation), view.generation_revision
+        intact, revision = view.intact(generation), view.revision_of(GENERATION)
         stops = {number: stopped for number, stopped in view.stops(generation).items() if number in intact}
         rounds = view.rounds_of(generation)
         next_ = following(view.settled(generation), view.next_number, rounds, stops, self._newcomers)
@@ -181,7 +172,7 @@ class Supervision:
         undone = next(f"{number}" for number in range(len(generation.rows)) if number not in view.digests(generation))
         expected = {GENERATION: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
         if await view.write_unless_changed(expected, {GENERATION: next_.pack()}) is None:
-            await view.wait_for(lambda: view.generation_revision != revision)
+            await view.wait_for(lambda: view.revision_of(GENERATION) != revision)
 
     async def _note_waiting(self) -> None:
         """Say and write what the nodes without a cluster wait for."""

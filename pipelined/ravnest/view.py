@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory, Entry
 from pipelined.directory.membership.task_record import TASK
 from pipelined.directory.membership.view import MembershipView, Single, Table
+from pipelined.directory.record import Record
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records import (
@@ -46,6 +48,8 @@ class RavnestView(MembershipView):
         self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
         self._generation, self._round, self._ending = Single(Generation), Single(RoundRecord), Single(GenerationEnding)
         self.stopped, self._losses, self._waits = Table(ClusterStop), Single(LossCounts), Single(WaitingNodes)
+        singles = self._generation, self._round, self._ending, self._losses, self._waits
+        self._singles = dict[str, Single[Any]](zip((GENERATION, ROUND, ENDING, LOSSES, WAITS), singles, strict=True))
         self.task = 0
         super().__init__(
             directory,
@@ -53,14 +57,10 @@ class RavnestView(MembershipView):
             tables={
                 TASK: self._apply_task,
                 NODES: self.nodes.apply,
-                GENERATION: self._generation.apply,
                 SAVED: self.saved.apply,
                 PROGRESS: self.progress.apply,
-                ROUND: self._round.apply,
-                ENDING: self._ending.apply,
                 STOPPED: self.stopped.apply,
-                LOSSES: self._losses.apply,
-                WAITS: self._waits.apply,
+                **{key: each.apply for key, each in self._singles.items()},
             },
             members={NodeRecord: self.nodes},
         )
@@ -72,31 +72,31 @@ class RavnestView(MembershipView):
         """Return when something else is trained than at this revision of the record."""
         await self.wait_for(lambda: self.revision > 0 and self.task != revision)
 
+    def revision_of(self, key: str) -> int:
+        """Of a key that has one record, for transactions; 0: it has none."""
+        return self._singles[key].revision
+
+    async def replace_record(self, key: str, record: Record) -> None:
+        """Write the one record of a key; returns when this view has it, or what another process wrote meanwhile."""
+        revision = self.revision_of(key)
+        await self.write_unless_changed({key: revision}, {key: record.pack()})
+        await self.wait_for(lambda: self.revision_of(key) != revision)
+
     @property
     def generation(self) -> Generation | None:
         """The one that trains, or trained last; None: there was none yet, or its record cannot be read."""
         return self._generation.record
 
     @property
-    def generation_revision(self) -> int:
-        """Of their key, for transactions; 0: no such key."""
-        return self._generation.revision
-
-    @property
     def next_number(self) -> int:
         """Greater than that of each generation before, also where a resumed run's are far above the revision."""
-        return max(self.generation.number if self.generation else 0, self.generation_revision, self.last_saved) + 1
+        return max(self.generation.number if self.generation else 0, self.revision_of(GENERATION), self.last_saved) + 1
 
     @property
     def current(self) -> Generation | None:
         """The last generation, if any cluster of it is left, or all have trained their last step."""
         generation = self.generation
         return generation if generation is not None and (self.is_done(generation) or self.intact(generation)) else None
-
-    @property
-    def ending_revision(self) -> int:
-        """Of the key of the generation that ends, for transactions; 0: no such key."""
-        return self._ending.revision
 
     @property
     def losses(self) -> LossCounts:
@@ -108,19 +108,9 @@ class RavnestView(MembershipView):
         """What the nodes without a cluster wait for, in words; "": nothing, or the record cannot be read."""
         return self._waits.record.fact if self._waits.record else ""
 
-    @property
-    def waits_revision(self) -> int:
-        """Of the key of these words, for transactions; 0: no such key."""
-        return self._waits.revision
-
     def pool_node(self, node: NodeRecord) -> PoolNode:
         """A node as the plan takes it: its declared reliability over 1 + the times that it left a cluster."""
         return replace(node.pool_node, reliability=node.reliability / (1 + self.losses.of(node.name)))
-
-    @property
-    def losses_revision(self) -> int:
-        """Of the key of these counts, for transactions; 0: no such key."""
-        return self._losses.revision
 
     @property
     def free(self) -> list[NodeRecord]:
@@ -198,11 +188,6 @@ class RavnestView(MembershipView):
 
     def _saved(self, name: str) -> list[SavedStage]:
         return self.saved[name].all() if name in self.saved else []
-
-    @property
-    def round_revision(self) -> int:
-        """Of the key of the last round, for transactions; 0: no such key."""
-        return self._round.revision
 
     def settled(self, generation: Generation) -> Generation:
         """This generation with the holders that have not left; a place that none holds keeps its first one."""
