@@ -16,15 +16,15 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
-from pipelined.ravnest.cluster import ClusterMember
-from pipelined.ravnest.forming import ClusterFormer
-from pipelined.ravnest.node import Capacity, RavnestNode
+from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.node.cluster_member import ClusterMember
+from pipelined.ravnest.node.node import Capacity, RavnestNode
+from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import Newcomer
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
-from pipelined.ravnest.records import ClusterProgress, Generation
-from pipelined.ravnest.training import ClusterTraining
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.generation import ClusterProgress, Generation
+from pipelined.ravnest.records.view import RavnestView
 from tests.ravnest.story import at_once
 from transports.rpc.virtual.network import address_of
 from transports.rpc.world import Worlds

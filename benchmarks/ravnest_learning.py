@@ -30,9 +30,9 @@ from apps.ravnest.training import training_of
 from benchmarks._ranks import check, program
 from benchmarks._ravnest_party import Party
 from benchmarks._results import Reported, tell
-from pipelined.ravnest.orders import OrderDirectory, read_orders
-from pipelined.ravnest.saving import SaveSettings
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
+from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.store import DiskStore
 from pipelined.state.whole_model import find_whole
 from pipelined.training.optimizer import OptimizerConfig, clip_factor, update

@@ -21,10 +21,10 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._ravnest_party import Party
 from benchmarks._results import Reported, tell
 from pipelined.planner.trial import RandomTokens
-from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.pool import Newcomer
-from pipelined.ravnest.records import StagePlace
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.records.generation import StagePlace
+from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 

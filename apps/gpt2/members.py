@@ -69,7 +69,7 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
         raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
     if latest is None:
         return
-    from pipelined.ravnest.records import UPDATES  # it imports numpy.random
+    from pipelined.ravnest.records.generation import UPDATES  # it imports numpy.random
 
     if (saved_by := "ravnest" if UPDATES in fields_of(path, latest) else "swarm") != config.schedule:
         fact = f"{path} holds stages of --schedule {saved_by} (the latest: step {latest.step})"

@@ -15,9 +15,9 @@ from pipelined.aio.progress import Say, reported_wait
 from pipelined.directory.membership.addresses import described
 from pipelined.directory.membership.connection import connected, member_node
 from pipelined.directory.membership.task_record import RUN, publish_task, read_task
-from pipelined.ravnest.forming import ClusterFormer
-from pipelined.ravnest.orders import OrderDirectory, read_orders
-from pipelined.ravnest.records import GENERATION
+from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.records.generation import GENERATION
+from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.training.step_report import StepReport
 
 OUT_OF_MEMORY = (
@@ -30,7 +30,7 @@ OUT_OF_MEMORY = (
 async def serve(flags: Serve, say: Say) -> None:
     """Serve as a node until a stop request; a cluster that it is in ends then."""
     from pipelined.actors.device import check_device
-    from pipelined.ravnest.node import OtherTask
+    from pipelined.ravnest.node.node import OtherTask
 
     await asyncio.to_thread(check_device, flags.device)
     while True:
@@ -52,7 +52,7 @@ async def _serve(flags: Serve, say: Say) -> None:
         data = await asyncio.to_thread(read_data, task.subject, flags.text)
         from apps.ravnest.offer import offer
         from apps.ravnest.training import training_of
-        from pipelined.ravnest.node import RavnestNode
+        from pipelined.ravnest.node.node import RavnestNode
 
         training = training_of(task, data)
         async with member_node(url, endpoint, flags.address.name, task.subject.lease) as node:

@@ -20,8 +20,8 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import state_by_layer
-from pipelined.ravnest.parameter_exchange import ParameterExchange
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.view import RavnestView
+from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
 from transports import Block
 
 Layers = Sequence[Mapping[str, torch.Tensor]]

@@ -14,10 +14,10 @@ from pipelined.actors.host_memory import free_memory
 from pipelined.directory.membership.node import Node
 from pipelined.measurement.line import Line, measure_line
 from pipelined.measurement.speed import SpeedProbe
-from pipelined.ravnest.node import Capacity
+from pipelined.ravnest.node.node import Capacity
+from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
-from pipelined.ravnest.records import MAX_DELAY_S, NODES, NodeRecord
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.records.generation import MAX_DELAY_S, NODES, NodeRecord
 from transports.rpc.registry import endpoint_schemes
 
 NOT_MEASURED = Line(1e9 / 8, 0.0)

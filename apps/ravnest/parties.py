@@ -18,16 +18,16 @@ from pipelined.aio.progress import Say
 from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
-from pipelined.ravnest.planned_bytes import PlannedPlaces
-from pipelined.ravnest.records import UPDATES, ClusterProgress
+from pipelined.ravnest.node.planned_bytes import PlannedPlaces
+from pipelined.ravnest.records.generation import UPDATES, ClusterProgress
 from pipelined.state.versions import common_step, saved_steps
 
 if TYPE_CHECKING:
     from pipelined.actors.executor import TorchExecutor
-    from pipelined.ravnest.cluster import ClusterMember
-    from pipelined.ravnest.orders import OrderDirectory
-    from pipelined.ravnest.saving import SaveSettings
-    from pipelined.ravnest.training import ClusterTraining
+    from pipelined.ravnest.node.cluster_member import ClusterMember
+    from pipelined.ravnest.node.training import ClusterTraining
+    from pipelined.ravnest.stage.orders import OrderDirectory
+    from pipelined.ravnest.stage.saving import SaveSettings
 
 MAX_BYTES = 1 << 30
 """The largest message that a node takes from another."""
@@ -42,7 +42,7 @@ def cluster_member(
     saving: "SaveSettings | None" = None,
 ) -> "ClusterMember":
     """What trains a stage on this node. Its endpoint replies to measurements of its line from now on."""
-    from pipelined.ravnest.cluster import ClusterMember
+    from pipelined.ravnest.node.cluster_member import ClusterMember
     from transports.rpc.world import Worlds
 
     serve_line(node.endpoint)
@@ -78,7 +78,7 @@ def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "Save
     Raises:
         UsageError: stages of another run are there.
     """
-    from pipelined.ravnest.saving import SaveSettings
+    from pipelined.ravnest.stage.saving import SaveSettings
     from pipelined.state.store import DiskStore, saved_stages
 
     found = saved_stages(directory)

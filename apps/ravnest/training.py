@@ -10,7 +10,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import Digits
 from pipelined.errors import UsageError
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.training.job import Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig

@@ -14,13 +14,13 @@ from pipelined.aio.nursery import Notifier, Nursery
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
-from pipelined.ravnest.cluster import ClusterMember
-from pipelined.ravnest.forming import UnequalClusters
-from pipelined.ravnest.held_stage import HeldStage
-from pipelined.ravnest.orders import RunOrders
-from pipelined.ravnest.records import Holder, RoundEnd
-from pipelined.ravnest.saving import SaveSettings
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.forming.former import UnequalClusters
+from pipelined.ravnest.node.cluster_member import ClusterMember
+from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.records.generation import Holder, RoundEnd
+from pipelined.ravnest.stage.held_stage import HeldStage
+from pipelined.ravnest.stage.orders import RunOrders
+from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.schedules import ScheduleError, find
 from pipelined.state.store import DiskStore
 from pipelined.training.step_report import StepReport

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from pipelined.ravnest.orders import read_orders
+from pipelined.ravnest.stage.orders import read_orders
 from tests.forked import forked
 
 STEPS = 100

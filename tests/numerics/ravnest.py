@@ -8,12 +8,12 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.server import serve_directory
-from pipelined.ravnest.cluster import ClusterMember
-from pipelined.ravnest.forming import ClusterFormer
-from pipelined.ravnest.node import Capacity, RavnestNode
+from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.node.cluster_member import ClusterMember
+from pipelined.ravnest.node.node import Capacity, RavnestNode
+from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
-from pipelined.ravnest.training import ClusterTraining
 from pipelined.traces.tracer import Tracer
 from pipelined.training.job import Numerics
 from tests.numerics.plain import SEQUENCE, Feed

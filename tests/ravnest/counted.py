@@ -16,8 +16,8 @@ from apps.ravnest.plan import layer_sizes
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
-from pipelined.ravnest.records import GENERATION, Generation
-from pipelined.ravnest.saving import SaveSettings
+from pipelined.ravnest.records.generation import GENERATION, Generation
+from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.ravnest import training_of

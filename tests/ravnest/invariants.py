@@ -3,8 +3,8 @@
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from pipelined.ravnest.cluster import ClusterMember
-from pipelined.ravnest.records import Generation
+from pipelined.ravnest.node.cluster_member import ClusterMember
+from pipelined.ravnest.records.generation import Generation
 from pipelined.traces.tracer import NullTracer
 
 WAITING = 64

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from pipelined.ravnest.records import (
+from pipelined.ravnest.records.generation import (
     GENERATION,
     ROUND,
     STOPPED,

@@ -23,12 +23,12 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
-from pipelined.ravnest.forming import ClusterFormer
-from pipelined.ravnest.node import Capacity, RavnestNode
+from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
-from pipelined.ravnest.records import GENERATION
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.generation import GENERATION
+from pipelined.ravnest.records.view import RavnestView
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import Case
 from tests.numerics.ravnest import training_of

@@ -25,8 +25,8 @@ from pipelined.directory import open_directory
 from pipelined.directory.registration import Registration
 from pipelined.ravnest.averaging import late
 from pipelined.ravnest.averaging.rounds import Rounds
-from pipelined.ravnest.cluster_log import ClusterLog
-from pipelined.ravnest.records import PROGRESS
+from pipelined.ravnest.node.cluster_log import ClusterLog
+from pipelined.ravnest.records.generation import PROGRESS
 from pipelined.training.worker import TrainWorker
 from tests.swarm.cut import cuttable_loop
 from transports.rpc import open_endpoint
@@ -147,7 +147,7 @@ def main(path, fault, *words):
     late.CHUNK = CHUNK
     if words[0] == "late":
         words = words[1:]
-        import_module("pipelined.ravnest.node")
+        import_module("pipelined.ravnest.node.node")
         import_module("apps.ravnest.training")
         asyncio.run(first_step(words[words.index("--coordinator") + 1]))
     for each, file in zip(fault.split("+") if fault else (), (path, f"{path}-second"), strict=False):

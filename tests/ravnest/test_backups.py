@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.ravnest.backed import BackedPlace
-from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.node.backup import BackedPlace
 from pipelined.ravnest.planning.backups import STEPS_APART
 from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
+from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from tests.ravnest.faults import LEASE_S, Fault, Phase
 from tests.ravnest.story import Story, tell
 from tests.ravnest.test_overlapped import OVERLAPPED, recorded, replayed

@@ -7,9 +7,9 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
-from pipelined.ravnest.orders import OrderDirectory, read_orders
-from pipelined.ravnest.records import GENERATION, Generation
-from pipelined.ravnest.saving import SaveSettings
+from pipelined.ravnest.records.generation import GENERATION, Generation
+from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
+from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import common_step
 from tests.numerics.test_ravnest_rounds import on_loop

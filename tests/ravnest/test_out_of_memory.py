@@ -14,10 +14,10 @@ from pipelined.aio.nursery import cancel_and_wait
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.task_record import read_task
 from pipelined.errors import OutOfMemory
-from pipelined.ravnest import cluster
-from pipelined.ravnest.planned_bytes import PlannedPlaces
+from pipelined.ravnest.node import cluster_member as cluster
+from pipelined.ravnest.node.planned_bytes import PlannedPlaces
 from pipelined.ravnest.planning.stage import StageRules
-from pipelined.ravnest.records import GENERATION, Generation
+from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.training import assemble
 from pipelined.training.stage import Stage
 from tests.numerics.test_ravnest_rounds import on_loop

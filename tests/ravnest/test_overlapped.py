@@ -10,9 +10,9 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from pipelined.ravnest.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.replay import replay
-from pipelined.ravnest.saving import SaveSettings
+from pipelined.ravnest.stage.orders import OrderDirectory, RunOrders, read_orders
+from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.manifest import specs_of
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.whole_model import find_whole

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.ravnest.orders import OrderDirectory, read_orders
-from pipelined.ravnest.saving import SaveSettings
+from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
+from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import common_step
 from tests.ravnest.faults import Fault

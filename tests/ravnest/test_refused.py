@@ -8,8 +8,8 @@ import torch
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.rounds import Rounds
-from pipelined.ravnest.cluster_log import ClusterLog
-from pipelined.ravnest.held_stage import HeldStage
+from pipelined.ravnest.node.cluster_log import ClusterLog
+from pipelined.ravnest.stage.held_stage import HeldStage
 from tests.ravnest.faults import Fault, Phase
 from tests.ravnest.story import Story
 from tests.ravnest.test_backups import LONG, first_of, replaced

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pipelined.aio.clock import run_virtual
-from pipelined.ravnest import supervision
-from pipelined.ravnest.records import Generation
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.forming import supervision
+from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.records.generation import Generation
 from tests.numerics.ravnest import training_of
 from tests.ravnest.faults import LEASE_S, Fault, Phase
 from tests.ravnest.story import CASE, OPTIMIZER, RETURN_S, STEPS, Story, tell
@@ -143,10 +143,10 @@ def test_a_story_in_which_two_clusters_train_a_step_fails(monkeypatch):
 
 
 def test_a_story_in_which_others_train_a_step_again_that_is_in_an_average_fails(monkeypatch):
-    going_on = supervision.following
+    following = supervision.following
 
     def with_the_first(*arguments):
-        found = going_on(*arguments)
+        found = following(*arguments)
         return replace(
             found,
             continuation=found.continuation._replace(steps_to_repeat=sorted({0, *found.continuation.steps_to_repeat})),

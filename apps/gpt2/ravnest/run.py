@@ -36,10 +36,10 @@ from pipelined.errors import UsageError
 from pipelined.process.exit import print_line, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
-from pipelined.ravnest.forming import ClusterFormer
-from pipelined.ravnest.node import Capacity, RavnestNode
-from pipelined.ravnest.saving import ParameterStore, SaveSettings
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.node.node import Capacity, RavnestNode
+from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.stage.saving import ParameterStore, SaveSettings
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import Version, common_step

@@ -22,8 +22,8 @@ from pipelined.actors.actor import Actor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.refusals import Senders, are_finite
-from pipelined.ravnest.held_stage import HeldStage, State
-from pipelined.ravnest.records import Generation
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.stage.held_stage import HeldStage, State
 from pipelined.state.manifest import CHUNK, Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.training.optimizer.state import VALUE
 from transports import Block, Message, PeerLost, Transport, TransportError

@@ -10,7 +10,7 @@ import torch
 
 from collectives.errors import Mismatch
 from pipelined.ravnest.planning.rings import Share, rings_of
-from pipelined.ravnest.records import Generation
+from pipelined.ravnest.records.generation import Generation
 from transports import SizeMismatch
 
 

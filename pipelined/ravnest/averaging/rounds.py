@@ -23,11 +23,11 @@ from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
-from pipelined.ravnest.held_stage import State, averaged, flat_copy
-from pipelined.ravnest.orders import OrderRecorder
 from pipelined.ravnest.planning.rings import Share, rings_of
-from pipelined.ravnest.records import Generation, RoundEnd
-from pipelined.ravnest.saving import StageSaver
+from pipelined.ravnest.records.generation import Generation, RoundEnd
+from pipelined.ravnest.stage.held_stage import State, averaged, flat_copy
+from pipelined.ravnest.stage.orders import OrderRecorder
+from pipelined.ravnest.stage.saving import StageSaver
 from pipelined.training.check_model import persistent_buffers
 from pipelined.training.model import Model
 from transports import Transport, TransportError

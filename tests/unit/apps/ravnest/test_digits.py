@@ -14,7 +14,7 @@ from apps.ravnest.parties import read_data
 from apps.ravnest.training import training_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import averaged, state_by_layer
-from pipelined.ravnest.saving import SaveSettings
+from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.store import DiskStore
 from tests.ravnest.test_overlapped import recorded, replayed
 

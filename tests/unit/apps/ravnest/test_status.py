@@ -17,7 +17,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.polls import DIRECTORY_TIMEOUT_S
-from pipelined.ravnest.records import (
+from pipelined.ravnest.records.generation import (
     BackupPlace,
     ClusterProgress,
     Continuation,

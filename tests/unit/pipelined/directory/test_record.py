@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pipelined
 from pipelined.directory.record import Record
-from pipelined.ravnest.records import Generation
+from pipelined.ravnest.records.generation import Generation
 
 ROOT = Path(pipelined.__file__).parent
 PLAIN = st.none() | st.booleans() | st.integers(-2, 1 << 40) | st.floats() | st.text(max_size=3) | st.binary(max_size=9)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.ravnest.going_on import Newcomers, following
-from pipelined.ravnest.records import Generation, Holder, StagePlace
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.forming.continuation import Newcomers, following
+from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.records.generation import Generation, Holder, StagePlace
 
 
 def row(name):

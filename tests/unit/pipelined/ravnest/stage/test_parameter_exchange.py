@@ -14,10 +14,10 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
-from pipelined.ravnest.parameter_exchange import TOPIC, ParameterExchange
-from pipelined.ravnest.records import NODES, Generation, Holder, NodeRecord, StagePlace
-from pipelined.ravnest.saving import SaveSettings
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.generation import NODES, Generation, Holder, NodeRecord, StagePlace
+from pipelined.ravnest.records.view import RavnestView
+from pipelined.ravnest.stage.parameter_exchange import TOPIC, ParameterExchange
+from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.manifest import DIGEST, Manifest, describe, specs_of
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage, Version
@@ -89,7 +89,7 @@ async def test_nodes_give_one_another_what_they_lack(tmp_path):
 
 async def test_a_parameter_larger_than_a_reply_comes_in_chunks_and_is_read_once(monkeypatch, tmp_path):
     """By the node that gives it; the other one looks into its own directory first."""
-    monkeypatch.setattr("pipelined.ravnest.parameter_exchange.CHUNK", 5)
+    monkeypatch.setattr("pipelined.ravnest.stage.parameter_exchange.CHUNK", 5)
     async with nodes(tmp_path, x=[0], y=[1, 2]) as found:
         read, sizes = [], []
         monkeypatch.setattr(DiskStore, "read", lambda self, *at, own=DiskStore.read: read.append(at) or own(self, *at))

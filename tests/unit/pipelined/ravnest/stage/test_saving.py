@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelined.aio.nursery import Nursery
-from pipelined.ravnest.saving import SaveSettings, StageSaver
+from pipelined.ravnest.stage.saving import SaveSettings, StageSaver
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage
 

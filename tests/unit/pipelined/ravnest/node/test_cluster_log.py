@@ -10,8 +10,8 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
-from pipelined.ravnest.cluster_log import LEASES, ClusterLog
-from pipelined.ravnest.records import (
+from pipelined.ravnest.node.cluster_log import LEASES, ClusterLog
+from pipelined.ravnest.records.generation import (
     ENDING,
     GENERATION,
     NODES,
@@ -28,7 +28,7 @@ from pipelined.ravnest.records import (
     RoundRecord,
     StagePlace,
 )
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.view import RavnestView
 from pipelined.training.step_report import StepReport
 from transports import PeerLost, TransportError
 from transports.rpc.virtual.network import VirtualNetwork, address_of

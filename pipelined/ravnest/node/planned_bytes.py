@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
-from pipelined.ravnest.records import Generation
+from pipelined.ravnest.records.generation import Generation
 
 
 @dataclass(frozen=True)

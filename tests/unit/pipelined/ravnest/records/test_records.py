@@ -4,7 +4,7 @@ import msgpack
 import pytest
 
 from pipelined.ravnest.planning.losses import LossCounts
-from pipelined.ravnest.records import (
+from pipelined.ravnest.records.generation import (
     BackupPlace,
     ClusterProgress,
     ClusterStop,

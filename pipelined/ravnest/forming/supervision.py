@@ -1,7 +1,7 @@
 """A generation that trains, watched by the process that formed it: it shows the steps, and writes the one that follows.
 
 A generation ends early because a node left that has no backup, or because nodes that wait can join. The clusters that
-are left go on in the generation that follows (`going_on`). No torch.
+are left go on in the generation that follows (`continuation`). No torch.
 """
 
 from collections import deque
@@ -12,8 +12,8 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory import Change
-from pipelined.ravnest.going_on import Joining, Newcomers, following
-from pipelined.ravnest.records import (
+from pipelined.ravnest.forming.continuation import Joining, Newcomers, following
+from pipelined.ravnest.records.generation import (
     ENDING,
     GENERATION,
     LOSSES,
@@ -25,7 +25,7 @@ from pipelined.ravnest.records import (
     Holder,
     WaitingNodes,
 )
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.view import RavnestView
 
 
 async def write_waits(view: RavnestView, fact: str) -> None:

@@ -17,8 +17,16 @@ from pipelined.ravnest.planning.places import MAX_STEP
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
-from pipelined.ravnest.records import BackupPlace, ClusterStop, Continuation, Generation, Holder, NodeRecord, StagePlace
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.generation import (
+    BackupPlace,
+    ClusterStop,
+    Continuation,
+    Generation,
+    Holder,
+    NodeRecord,
+    StagePlace,
+)
+from pipelined.ravnest.records.view import RavnestView
 from pipelined.state.versions import Version
 
 STOPPING = "until the clusters that train have stopped, to go on with them"

@@ -17,7 +17,7 @@ from pipelined.directory import Conflict
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
-from pipelined.ravnest.records import (
+from pipelined.ravnest.records.generation import (
     ENDING,
     GENERATION,
     PROGRESS,
@@ -28,7 +28,7 @@ from pipelined.ravnest.records import (
     Generation,
     RoundEnd,
 )
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.view import RavnestView
 from pipelined.training.step_report import StepReport
 from transports import TransportError
 

@@ -19,13 +19,13 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.presence import under_leases
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
-from pipelined.ravnest.cluster import ClusterMember, ClusterOutcome
-from pipelined.ravnest.cluster_log import ClusterLog
-from pipelined.ravnest.parameter_exchange import ParameterExchange
-from pipelined.ravnest.planned_bytes import PlannedPlaces
-from pipelined.ravnest.records import NODES, Generation, Holder, NodeRecord
+from pipelined.ravnest.node.cluster_log import ClusterLog
+from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
+from pipelined.ravnest.node.planned_bytes import PlannedPlaces
+from pipelined.ravnest.records.generation import NODES, Generation, Holder, NodeRecord
+from pipelined.ravnest.records.view import RavnestView
+from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
 from pipelined.ravnest.status import LATE
-from pipelined.ravnest.view import RavnestView
 from pipelined.training.step_report import StepReport
 from transports import TransportError
 

@@ -8,9 +8,9 @@ import pytest
 from pipelined.actors.actor import Actor
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.proof.check import check
-from pipelined.ravnest.backed import CATCH_UP, BackedPlace, fixed_order, fixed_turns
-from pipelined.ravnest.orders import NodeOrder
-from pipelined.ravnest.records import Generation, Holder, StagePlace
+from pipelined.ravnest.node.backup import CATCH_UP, BackedPlace, fixed_order, fixed_turns
+from pipelined.ravnest.records.generation import Generation, Holder, StagePlace
+from pipelined.ravnest.stage.orders import NodeOrder
 from pipelined.schedules import Shape, find
 from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork

@@ -21,7 +21,7 @@ from typing import Any
 from pipelined.aio.events import warn
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import OPS, Instruction
-from pipelined.ravnest.records import Generation
+from pipelined.ravnest.records.generation import Generation
 from pipelined.state.whole_file import whole_file
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.replay import Order

@@ -13,11 +13,11 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import TASK
 from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
-from pipelined.ravnest.forming import ClusterFormer
+from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize
-from pipelined.ravnest.records import (
+from pipelined.ravnest.records.generation import (
     ENDING,
     GENERATION,
     LOSSES,

@@ -20,9 +20,9 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
 from pipelined.errors import UsageError
-from pipelined.ravnest.records import Generation
-from pipelined.ravnest.saving import SaveSettings, by_parameter, fitting
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.view import RavnestView
+from pipelined.ravnest.stage.saving import SaveSettings, by_parameter, fitting
 from pipelined.state.manifest import Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.state.store import StoreError
 from pipelined.state.versions import Version

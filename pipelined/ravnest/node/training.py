@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pipelined.programs.plan import Plan
-from pipelined.ravnest.records import ClusterStop, Generation
+from pipelined.ravnest.records.generation import ClusterStop, Generation
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings

@@ -14,12 +14,12 @@ from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import share_state
 from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
-from pipelined.ravnest.backed import BackedPlace
-from pipelined.ravnest.held_stage import HeldStage
-from pipelined.ravnest.orders import NodeOrder, OrderRecorder
-from pipelined.ravnest.records import Generation, RoundEnd
-from pipelined.ravnest.saving import ReadsSaved, StageSaver
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.node.backup import BackedPlace
+from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.records.generation import Generation, RoundEnd
+from pipelined.ravnest.stage.held_stage import HeldStage
+from pipelined.ravnest.stage.orders import NodeOrder, OrderRecorder
+from pipelined.ravnest.stage.saving import ReadsSaved, StageSaver
 from pipelined.training.segments.stage_updates import AfterUpdate, do_nothing
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer

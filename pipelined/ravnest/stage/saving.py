@@ -14,7 +14,7 @@ import torch
 
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.ravnest.held_stage import HeldStage, State
+from pipelined.ravnest.stage.held_stage import HeldStage, State
 from pipelined.state.manifest import TensorSpecs, specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore

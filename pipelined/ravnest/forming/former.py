@@ -17,12 +17,12 @@ from pipelined.directory import Change, DirectoryRefusal
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import TASK
 from pipelined.errors import UsageError
-from pipelined.ravnest.going_on import Joining, rules_of
+from pipelined.ravnest.forming.continuation import Joining, rules_of
+from pipelined.ravnest.forming.supervision import Supervision, write_waits
 from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest
-from pipelined.ravnest.records import GENERATION, PROGRESS, ClusterProgress, Generation, NodeRecord
-from pipelined.ravnest.supervision import Supervision, write_waits
-from pipelined.ravnest.view import RavnestView
+from pipelined.ravnest.records.generation import GENERATION, PROGRESS, ClusterProgress, Generation, NodeRecord
+from pipelined.ravnest.records.view import RavnestView
 from pipelined.state.versions import Version, saved_steps
 
 RETURN_S = 10.0

@@ -18,13 +18,13 @@ from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.rounds import RoundLog, Rounds, state_by_layer
-from pipelined.ravnest.backed import BackedPlace, fixed_order, fixed_turns
-from pipelined.ravnest.cluster_run import ClusterRank, ClusterRun
-from pipelined.ravnest.held_stage import HeldStage
-from pipelined.ravnest.orders import NodeOrder, OrderDirectory, OrderRecorder
-from pipelined.ravnest.records import ClusterStop, Generation
-from pipelined.ravnest.saving import ReadsSaved, SaveSettings, StageSaver
-from pipelined.ravnest.training import ClusterTraining
+from pipelined.ravnest.node.backup import BackedPlace, fixed_order, fixed_turns
+from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
+from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.records.generation import ClusterStop, Generation
+from pipelined.ravnest.stage.held_stage import HeldStage
+from pipelined.ravnest.stage.orders import NodeOrder, OrderDirectory, OrderRecorder
+from pipelined.ravnest.stage.saving import ReadsSaved, SaveSettings, StageSaver
 from pipelined.state.versions import SavedStage
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank

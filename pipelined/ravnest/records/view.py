@@ -11,7 +11,7 @@ from pipelined.directory.membership.view import MembershipView, Single, Table
 from pipelined.directory.record import Record
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.records import (
+from pipelined.ravnest.records.generation import (
     ENDING,
     GENERATION,
     LOSSES,

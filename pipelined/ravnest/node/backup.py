@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pipelined.actors.actor import Actor
-from pipelined.ravnest.orders import NodeOrder
-from pipelined.ravnest.records import Generation
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.stage.orders import NodeOrder
 from transports import PeerLost
 from transports.rpc.world import RankHolder, RpcTransport
 
