@@ -23,7 +23,8 @@ from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import Newcomer
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
-from pipelined.ravnest.records.generation import ClusterProgress, Generation
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.progress import ClusterProgress
 from pipelined.ravnest.records.view import RavnestView
 from tests.ravnest.story import at_once
 from transports.rpc.virtual.network import address_of

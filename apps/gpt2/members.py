@@ -11,6 +11,7 @@ from apps.gpt2.config import GPT2Flags
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.errors import UsageError
+from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.store import fields_of
 from pipelined.state.store_checks import other_optimizer, other_text, saved_of
@@ -69,8 +70,6 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
         raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
     if latest is None:
         return
-    from pipelined.ravnest.records.generation import UPDATES  # it imports numpy.random
-
     if (saved_by := "ravnest" if UPDATES in fields_of(path, latest) else "swarm") != config.schedule:
         fact = f"{path} holds stages of --schedule {saved_by} (the latest: step {latest.step})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or go on from it with --schedule {saved_by}")

@@ -23,7 +23,7 @@ from apps.ravnest.flag_groups import AverageFlags, FormingFlags, NewcomerFlags, 
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.pool import BYTES, RATES, SECONDS, SPEEDS, quantity
-from pipelined.ravnest.records.generation import MAX_DELAY_S
+from pipelined.ravnest.records.nodes import MAX_DELAY_S
 from pipelined.training.exchange.compression import check_codec
 
 MIN_VOCABULARY = 256

@@ -17,7 +17,7 @@ from pipelined.measurement.speed import SpeedProbe
 from pipelined.ravnest.node.node import Capacity
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
-from pipelined.ravnest.records.generation import MAX_DELAY_S, NODES, NodeRecord
+from pipelined.ravnest.records.nodes import MAX_DELAY_S, NODES, NodeRecord
 from transports.rpc.registry import endpoint_schemes
 
 NOT_MEASURED = Line(1e9 / 8, 0.0)

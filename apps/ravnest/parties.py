@@ -19,7 +19,8 @@ from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
 from pipelined.ravnest.node.planned_bytes import PlannedPlaces
-from pipelined.ravnest.records.generation import UPDATES, ClusterProgress
+from pipelined.ravnest.records.nodes import UPDATES
+from pipelined.ravnest.records.progress import ClusterProgress
 from pipelined.state.versions import common_step, saved_steps
 
 if TYPE_CHECKING:

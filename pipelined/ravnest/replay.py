@@ -17,7 +17,8 @@ from pipelined.programs.proof.check import check
 from pipelined.ravnest.forming.former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.training import ClusterTraining
-from pipelined.ravnest.records.generation import Holder, RoundEnd
+from pipelined.ravnest.planning.places import Holder
+from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import RunOrders
 from pipelined.ravnest.stage.saving import SaveSettings

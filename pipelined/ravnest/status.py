@@ -12,7 +12,8 @@ from pipelined.directory.membership.task_record import TASK
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.rings import rings_between, round_bytes
 from pipelined.ravnest.planning.stage import LayerSize
-from pipelined.ravnest.records.generation import ClusterProgress, Generation
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.progress import ClusterProgress
 from pipelined.ravnest.records.view import RavnestView
 
 LATE = "the average and the moments of cluster 0"

@@ -11,16 +11,9 @@ from dataclasses import replace
 
 import torch
 
-from pipelined.ravnest.records.generation import (
-    GENERATION,
-    ROUND,
-    STOPPED,
-    ClusterStop,
-    Generation,
-    Holder,
-    RoundRecord,
-    StagePlace,
-)
+from pipelined.ravnest.planning.places import Holder, StagePlace
+from pipelined.ravnest.records.generation import GENERATION, Generation
+from pipelined.ravnest.records.progress import ROUND, STOPPED, ClusterStop, RoundRecord
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
 from tests.numerics.test_ravnest_rounds import on_loop

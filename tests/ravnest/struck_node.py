@@ -26,7 +26,7 @@ from pipelined.directory.registration import Registration
 from pipelined.ravnest.averaging import late
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.node.cluster_log import ClusterLog
-from pipelined.ravnest.records.generation import PROGRESS
+from pipelined.ravnest.records.progress import PROGRESS
 from pipelined.training.worker import TrainWorker
 from tests.swarm.cut import cuttable_loop
 from transports.rpc import open_endpoint

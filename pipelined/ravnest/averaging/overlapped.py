@@ -18,7 +18,7 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
-from pipelined.ravnest.records.generation import RoundEnd
+from pipelined.ravnest.records.progress import RoundEnd
 
 
 class OverlappedRounds:

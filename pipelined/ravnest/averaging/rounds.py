@@ -24,7 +24,8 @@ from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
 from pipelined.ravnest.planning.rings import Share, rings_of
-from pipelined.ravnest.records.generation import Generation, RoundEnd
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import State, averaged, flat_copy
 from pipelined.ravnest.stage.orders import OrderRecorder
 from pipelined.ravnest.stage.saving import StageSaver

@@ -21,7 +21,9 @@ from pipelined.ravnest.forming.continuation import Joining, rules_of
 from pipelined.ravnest.forming.supervision import Supervision, write_waits
 from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest
-from pipelined.ravnest.records.generation import GENERATION, PROGRESS, ClusterProgress, Generation, NodeRecord
+from pipelined.ravnest.records.generation import GENERATION, Generation
+from pipelined.ravnest.records.nodes import NodeRecord
+from pipelined.ravnest.records.progress import PROGRESS, ClusterProgress
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.state.versions import Version, saved_steps
 

@@ -13,18 +13,10 @@ from pipelined.aio.nursery import with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory import Change
 from pipelined.ravnest.forming.continuation import Joining, Newcomers, following
-from pipelined.ravnest.records.generation import (
-    ENDING,
-    GENERATION,
-    LOSSES,
-    PROGRESS,
-    WAITS,
-    ClusterProgress,
-    Generation,
-    GenerationEnding,
-    Holder,
-    WaitingNodes,
-)
+from pipelined.ravnest.planning.places import Holder
+from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation, GenerationEnding
+from pipelined.ravnest.records.nodes import LOSSES, WAITS, WaitingNodes
+from pipelined.ravnest.records.progress import PROGRESS, ClusterProgress
 from pipelined.ravnest.records.view import RavnestView
 
 

@@ -17,17 +17,8 @@ from pipelined.directory import Conflict
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
-from pipelined.ravnest.records.generation import (
-    ENDING,
-    GENERATION,
-    PROGRESS,
-    ROUND,
-    STOPPED,
-    ClusterProgress,
-    ClusterStop,
-    Generation,
-    RoundEnd,
-)
+from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation
+from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundEnd
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.training.step_report import StepReport
 from transports import TransportError

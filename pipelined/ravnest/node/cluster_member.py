@@ -21,7 +21,8 @@ from pipelined.ravnest.averaging.rounds import RoundLog, Rounds, state_by_layer
 from pipelined.ravnest.node.backup import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
 from pipelined.ravnest.node.training import ClusterTraining
-from pipelined.ravnest.records.generation import ClusterStop, Generation
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import NodeOrder, OrderDirectory, OrderRecorder
 from pipelined.ravnest.stage.saving import ReadsSaved, SaveSettings, StageSaver

@@ -16,7 +16,8 @@ from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
 from pipelined.ravnest.node.backup import BackedPlace
 from pipelined.ravnest.node.training import ClusterTraining
-from pipelined.ravnest.records.generation import Generation, RoundEnd
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import NodeOrder, OrderRecorder
 from pipelined.ravnest.stage.saving import ReadsSaved, StageSaver

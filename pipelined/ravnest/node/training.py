@@ -12,7 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pipelined.programs.plan import Plan
-from pipelined.ravnest.records.generation import ClusterStop, Generation
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings

@@ -1,89 +1,57 @@
-"""The records that Ravnest keeps in its directory.
+"""The generation: the clusters that train together, as Ravnest's directory has them.
 
 subject           (the program's own)   what is trained
 swarm             (text)                the unique name of the run; nodes save stages under it
-nodes/NAME        NodeRecord            a node; expires with its lease
 clusters          Generation            which nodes form which clusters; `train` writes it
 ending            GenerationEnding      the generation that ends for another to follow; `train` writes it
-stopped/C         ClusterStop           what cluster C had done when it stopped for that
-saved/NAME        SavedStages           what a node can read of what was saved; expires with the node's lease
-progress/C        ClusterProgress       the last step that cluster C has completed
-round             RoundRecord           the last committed round of averaging, and the refused ones
-losses            LossCounts            how often each name has left its cluster; `train` writes it
-waits             WaitingNodes          what the nodes without a cluster wait for; `train` writes it
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelined.directory.record import Record
-from pipelined.ravnest.planning.places import (
-    ANEW,
-    BackupPlace,
-    Continuation,
-    Holder,
-    StagePlace,
-    are_steps,
-    read_backup,
-    read_continuation,
-    read_place,
-)
+from pipelined.ravnest.planning.places import MAX_ALIVE, MAX_STEP, Holder, StagePlace, are_steps
 from pipelined.ravnest.planning.plan import RavnestPlan
-from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.state.versions import Version
 
-NODES, GENERATION, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
-ENDING, STOPPED, LOSSES, WAITS = "ending", "stopped/", "losses", "waits"
-UPDATES = "updates"
-"""The field, in what a node saves, of the number of updates that a parameter has had; a swarm's peers save none."""
+GENERATION, ENDING = "clusters", "ending"
 MAX_PLACES = 4096
-MAX_DELAY_S = 60.0
-"""Of a line: longer than any connection waits for a reply."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRecord(Record):
-    """A node that waits for a cluster, or is in one.
+class BackupPlace(NamedTuple):
+    """The backup of one stage of one cluster: a second node, which does all that the first one does.
 
     Args:
-        address: of its endpoint.
-        incarnation: number of the lease that this record is bound to.
-        ram: bytes that it may use for the model.
-        bandwidth: bytes a second of its line.
-        flops: floating-point operations a second; 0: not known.
-        saves: whether it saves its stage.
-        delay: seconds that a byte is under way on its line, one way.
-        reliability: from 0 to 1, as the node was told; 1 where nothing is known.
-        task: revision of `subject` as the node has read it; 0: it has read none.
+        room: microbatches of which the inputs may wait in a new backup while it gets the state.
     """
 
-    name: str
-    address: str
-    incarnation: int
-    ram: int
-    bandwidth: float
-    flops: float
-    saves: bool = field(default=False, metadata={"absent": False})
-    delay: float = field(default=0.0, metadata={"absent": 0.0})
-    reliability: float = field(default=1.0, metadata={"absent": 1.0})
-    task: int = field(default=0, metadata={"absent": 0})
+    cluster: int
+    stage: int
+    holder: Holder
+    room: int = 0
 
-    def __post_init__(self) -> None:
-        numbers = (self.ram, self.bandwidth, self.flops, self.delay, self.reliability)
-        if not all(math.isfinite(number) for number in numbers) or min(numbers) < 0 or 0 in numbers[:2]:
-            raise ValueError(f"NodeRecord: no RAM, line or speed of a node (got: {numbers})")
-        if self.delay > MAX_DELAY_S or self.reliability > 1:
-            raise ValueError(f"NodeRecord: no delay or reliability (got: {self.delay:g} s, {self.reliability:g})")
 
-    @property
-    def pool_node(self) -> PoolNode:
-        """The node as the plan takes it."""
-        return PoolNode(
-            self.name, self.ram, self.bandwidth, self.flops or None, reliability=self.reliability, delay=self.delay
-        )
+class Continuation(NamedTuple):
+    """How a generation goes on after another, with what their nodes have in memory.
+
+    Args:
+        previous: the number of the one before; 0: this one begins anew, or with what was saved.
+        rounds: how many rounds of that one are committed.
+        late: how many clusters are new, the last ones: they begin with the average of the first round.
+        steps_to_repeat: steps before the next ones, which no remaining cluster has trained: they come first.
+        steps_since_round: of each cluster that goes on, the steps in its parameters that are in no average.
+    """
+
+    previous: int = 0
+    rounds: int = 0
+    late: int = 0
+    steps_to_repeat: Sequence[int] = ()
+    steps_since_round: Sequence[Sequence[int]] = ()
+
+
+ANEW = Continuation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,88 +178,51 @@ class Generation(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterProgress(Record):
-    """The last step that a cluster has completed.
-
-    Args:
-        generation: the number of its generation.
-        step: the number of that step of the training, from 0.
-        loss: mean over its microbatches.
-        staleness: by stage, updates between the weights of a gradient and those it was applied to; the step's mean.
-        seconds: from the end of the step before.
-        digest: of all parameters after the last step and the last round; "": the cluster is not done.
-    """
-
-    generation: int = field(metadata={"stored": "clusters"})
-    step: int
-    loss: float
-    staleness: list[float] = field(metadata={"kind": list})
-    seconds: float
-    digest: str
-
-    def __post_init__(self) -> None:
-        if not all(type(each) in (int, float) for each in self.staleness):
-            raise ValueError(f"ClusterProgress.staleness: no numbers (got: {self.staleness!r:.80})")
-
-
-class RoundEnd(Enum):
-    """How a round ends, on all nodes alike."""
-
-    COMMITTED = "every node has the whole average, and applies it"
-    REFUSED = "a slice had another length, or numbers that are not finite: no node applies it, and training goes on"
-    GENERATION_ENDS = "the generation ends first: no node applies it"
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRecord(Record):
-    """The last committed round of averaging: every node had the whole average of its layers before it was written.
-
-    Args:
-        generation: the number of the generation that averaged.
-        number: of the round, from 1; 0: none is committed.
-        refused: the refused rounds, each with the cluster that sent the slice.
-        fact: of the last of these, which node sent what.
-    """
-
-    generation: int = field(metadata={"stored": "clusters"})
-    number: int
-    refused: list[list[int]] = field(default_factory=list, metadata={"kind": list, "absent": []})
-    fact: str = field(default="", metadata={"absent": ""})
-
-    def __post_init__(self) -> None:
-        if not all(type(each) is list and [*map(type, each)] == [int, int] for each in self.refused):
-            raise ValueError(f"RoundRecord.refused: no rounds and clusters (got: {self.refused!r:.80})")
-
-
-@dataclass(frozen=True, slots=True)
 class GenerationEnding(Record):
     """The generation with this number ends: no further round of it is committed, and each of its clusters stops."""
 
     generation: int = field(metadata={"stored": "clusters"})
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingNodes(Record):
-    """What the nodes without a cluster wait for, in words; "": nothing."""
+def read_continuation(value: object, rows: int) -> Continuation:
+    """How a generation goes on. Raises ValueError: it is something else."""
+    found = Continuation(*value) if isinstance(value, (list, tuple)) and len(value) == len(ANEW) else None
+    if (
+        found is None
+        or [type(each) for each in found[:3]] != 3 * [int]
+        or min(found[:3]) < 0
+        or found.late >= max(1, rows)
+        or not are_steps(found.steps_to_repeat)
+        or not isinstance(found.steps_since_round, (list, tuple))
+        or not all(map(are_steps, found.steps_since_round))
+        or (len(found.steps_since_round) != rows - found.late if found.previous else any(found))
+    ):
+        raise ValueError(f"Generation.going: not how a generation goes on (got: {value!r:.200})")
+    return found._replace(
+        steps_to_repeat=[*found.steps_to_repeat], steps_since_round=[[*each] for each in found.steps_since_round]
+    )
 
-    fact: str
+
+def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPlace:
+    """The backup of a place of these rows. Raises ValueError: it is something else."""
+    value = [*value, 0] if isinstance(value, (list, tuple)) and len(value) == 3 else value  # of earlier releases
+    kinds = [type(each) for each in value] if isinstance(value, (list, tuple)) else []
+    if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind, int] for kind in (list, tuple, Holder)):
+        raise ValueError(f"Generation.backups: no backup (got: {value!r:.80})")
+    cluster, stage, holder, room = value
+    if [type(each) for each in holder] != [str, str, int]:
+        raise ValueError(f"Generation.backups: no node (got: {value!r:.80})")
+    if not (0 <= cluster < len(rows) and 0 <= stage < len(rows[cluster]) and 0 <= room < MAX_STEP):
+        raise ValueError(f"Generation.backups: no place (got: {value!r:.80})")
+    return BackupPlace(cluster, stage, Holder(*holder), room)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterStop(Record):
-    """What a cluster had done when it stopped, so that others can go on.
-
-    Args:
-        generation: the number of its generation.
-        done: steps of the training done before the last committed round, of one cluster alone before its end: all
-            of them are in its parameters.
-        steps_since_round: the steps that it trained since, and that are in no average.
-    """
-
-    generation: int = field(metadata={"stored": "clusters"})
-    done: int
-    steps_since_round: list[int] = field(metadata={"kind": list, "stored": "apart"})
-
-    def __post_init__(self) -> None:
-        if not are_steps(self.steps_since_round):
-            raise ValueError(f"ClusterStop.apart: no steps (got: {self.steps_since_round!r:.80})")
+def read_place(value: object) -> StagePlace:
+    """One stage of one cluster, as it is stored. Raises ValueError: it is something else."""
+    value = value.stored if isinstance(value, StagePlace) else value
+    if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
+        raise ValueError(f"Generation.rows: no place (got: {value!r:.80})")
+    place = StagePlace(Holder(*value[:3]), *value[3:])
+    if not 0 <= place.first < place.end or not 1 <= place.alive <= MAX_ALIVE:
+        raise ValueError(f"Generation.rows: layers or microbatches alive out of range (got: {place})")
+    return place

@@ -10,26 +10,11 @@ from pipelined.directory.membership.task_record import TASK
 from pipelined.directory.membership.view import MembershipView, Single, Table
 from pipelined.directory.record import Record
 from pipelined.ravnest.planning.losses import LossCounts
+from pipelined.ravnest.planning.places import Holder
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.records.generation import (
-    ENDING,
-    GENERATION,
-    LOSSES,
-    NODES,
-    PROGRESS,
-    ROUND,
-    STOPPED,
-    WAITS,
-    BackupPlace,
-    ClusterProgress,
-    ClusterStop,
-    Generation,
-    GenerationEnding,
-    Holder,
-    NodeRecord,
-    RoundRecord,
-    WaitingNodes,
-)
+from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding
+from pipelined.ravnest.records.nodes import LOSSES, NODES, WAITS, NodeRecord, WaitingNodes
+from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundRecord
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, whole_steps
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from pipelined.actors.executor import Executor
-from pipelined.ravnest.records.generation import UPDATES
+from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.state.manifest import TensorSpecs
 from pipelined.training.optimizer.state import VALUE, OptimizerState
 from transports.wire.arrays import wire_name

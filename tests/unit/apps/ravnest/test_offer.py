@@ -14,7 +14,7 @@ from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.measurement.line import serve_line
 from pipelined.planner.trial import RandomTokens
-from pipelined.ravnest.records.generation import NodeRecord
+from pipelined.ravnest.records.nodes import NodeRecord
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual

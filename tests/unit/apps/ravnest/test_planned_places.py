@@ -17,7 +17,8 @@ from apps.ravnest.plan import pool_request
 from pipelined.errors import as_flags
 from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.records.generation import Generation, NodeRecord
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.schedules.parts.knobs import AHEAD
 from pipelined.state.versions import Version
 

@@ -17,17 +17,10 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.polls import DIRECTORY_TIMEOUT_S
-from pipelined.ravnest.records.generation import (
-    BackupPlace,
-    ClusterProgress,
-    Continuation,
-    Generation,
-    Holder,
-    NodeRecord,
-    RoundRecord,
-    StagePlace,
-    WaitingNodes,
-)
+from pipelined.ravnest.planning.places import Holder, StagePlace
+from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation
+from pipelined.ravnest.records.nodes import NodeRecord, WaitingNodes
+from pipelined.ravnest.records.progress import ClusterProgress, RoundRecord
 from pipelined.ravnest.status import statuses
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 

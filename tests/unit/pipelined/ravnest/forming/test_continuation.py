@@ -7,7 +7,8 @@ import pytest
 
 from pipelined.ravnest.forming.continuation import Newcomers, following
 from pipelined.ravnest.node.training import ClusterTraining
-from pipelined.ravnest.records.generation import Generation, Holder, StagePlace
+from pipelined.ravnest.planning.places import Holder, StagePlace
+from pipelined.ravnest.records.generation import Generation
 
 
 def row(name):

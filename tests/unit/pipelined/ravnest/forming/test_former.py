@@ -15,25 +15,12 @@ from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.planning.losses import LossCounts
+from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize
-from pipelined.ravnest.records.generation import (
-    ENDING,
-    GENERATION,
-    LOSSES,
-    NODES,
-    PROGRESS,
-    STOPPED,
-    WAITS,
-    ClusterProgress,
-    ClusterStop,
-    Generation,
-    GenerationEnding,
-    Holder,
-    NodeRecord,
-    StagePlace,
-    WaitingNodes,
-)
+from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation, GenerationEnding
+from pipelined.ravnest.records.nodes import LOSSES, NODES, WAITS, NodeRecord, WaitingNodes
+from pipelined.ravnest.records.progress import PROGRESS, STOPPED, ClusterProgress, ClusterStop
 from tests.ravnest.story import at_once
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 

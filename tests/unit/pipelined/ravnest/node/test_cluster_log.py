@@ -11,23 +11,10 @@ from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
 from pipelined.ravnest.node.cluster_log import LEASES, ClusterLog
-from pipelined.ravnest.records.generation import (
-    ENDING,
-    GENERATION,
-    NODES,
-    PROGRESS,
-    ROUND,
-    BackupPlace,
-    ClusterProgress,
-    ClusterStop,
-    Generation,
-    GenerationEnding,
-    Holder,
-    NodeRecord,
-    RoundEnd,
-    RoundRecord,
-    StagePlace,
-)
+from pipelined.ravnest.planning.places import Holder, StagePlace
+from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding
+from pipelined.ravnest.records.nodes import NODES, NodeRecord
+from pipelined.ravnest.records.progress import PROGRESS, ROUND, ClusterProgress, ClusterStop, RoundEnd, RoundRecord
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.training.step_report import StepReport
 from transports import PeerLost, TransportError

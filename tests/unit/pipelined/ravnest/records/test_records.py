@@ -4,19 +4,10 @@ import msgpack
 import pytest
 
 from pipelined.ravnest.planning.losses import LossCounts
-from pipelined.ravnest.records.generation import (
-    BackupPlace,
-    ClusterProgress,
-    ClusterStop,
-    Continuation,
-    Generation,
-    GenerationEnding,
-    Holder,
-    NodeRecord,
-    RoundRecord,
-    StagePlace,
-    WaitingNodes,
-)
+from pipelined.ravnest.planning.places import Holder, StagePlace
+from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation, GenerationEnding
+from pipelined.ravnest.records.nodes import NodeRecord, WaitingNodes
+from pipelined.ravnest.records.progress import ClusterProgress, ClusterStop, RoundRecord
 from pipelined.state.versions import Version
 
 ROW = [StagePlace(Holder("a", "at a", 7), 0, 2, 3), StagePlace(Holder("b", "at b", 8), 2, 5, 1)]

@@ -14,7 +14,9 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
-from pipelined.ravnest.records.generation import NODES, Generation, Holder, NodeRecord, StagePlace
+from pipelined.ravnest.planning.places import Holder, StagePlace
+from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import TOPIC, ParameterExchange
 from pipelined.ravnest.stage.saving import SaveSettings
