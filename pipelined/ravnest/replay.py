@@ -14,6 +14,7 @@ from pipelined.aio.nursery import Notifier, Nursery
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
+from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.forming.former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.training import ClusterTraining
@@ -128,7 +129,7 @@ class LocalWorlds:
         """See `OpensWorlds`."""
 
 
-class LocalLog:
+class LocalLog(RoundLog):
     """The log of a generation in this process: what is written is committed, up to the last round that was in the run.
 
     Args:

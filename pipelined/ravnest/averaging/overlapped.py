@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
+from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.records.progress import RoundEnd
 
 

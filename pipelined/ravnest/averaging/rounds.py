@@ -12,8 +12,7 @@ Source: Ravnest, section 3.2 and Algorithm 2 (parallel multi-ring averaging).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -23,6 +22,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
+from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.planning.rings import Share, rings_of
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
@@ -36,40 +36,6 @@ from transports.state import CHANNELS
 
 CHANNEL = 0
 """Of the first ring."""
-T = TypeVar("T")
-
-
-class RoundLog(Protocol):
-    """The committed rounds of a generation, and whether it ends for another to follow: the directory."""
-
-    def ends(self) -> bool:
-        """Whether the generation ends; no further round of it is committed."""
-
-    async def ended(self) -> int:
-        """Wait until the generation ends; returns how many of its rounds are committed."""
-
-    async def write(self, number: int) -> None:
-        """Commit a round, unless it is refused or the generation ends."""
-
-    async def refuse(self, number: int, cluster: int, fact: str) -> None:
-        """Refuse a round, unless it is committed or the generation ends.
-
-        Args:
-            cluster: that sent what is refused.
-        """
-
-    def sender_of(self, number: int) -> int | None:
-        """The cluster that sent what was refused in a round; None: it is not refused."""
-
-    async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of work with other clusters; None: the generation ends first, also where it failed."""
-
-    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
-        """Take part in a round by this work; returns how it ends.
-
-        Args:
-            whole: whether this node has the average; a round may be committed before, by the other holder of the place.
-        """
 
 
 def shares_of(generation: Generation, sizes: Iterable[int]) -> list[list[Share]]:

@@ -17,6 +17,7 @@ from pipelined.directory import Conflict
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
+from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundEnd
 from pipelined.ravnest.records.view import RavnestView
@@ -28,7 +29,7 @@ LEASES = 2.0
 T = TypeVar("T")
 
 
-class ClusterLog:
+class ClusterLog(RoundLog):
     """One node's log of its cluster.
 
     Args:

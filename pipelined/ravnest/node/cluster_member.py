@@ -17,7 +17,8 @@ from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState
-from pipelined.ravnest.averaging.rounds import RoundLog, Rounds, state_by_layer
+from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
 from pipelined.ravnest.node.backup import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
 from pipelined.ravnest.node.training import ClusterTraining

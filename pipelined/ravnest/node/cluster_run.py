@@ -13,7 +13,8 @@ import torch
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import share_state
 from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
-from pipelined.ravnest.averaging.rounds import RoundLog, Rounds
+from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.node.backup import BackedPlace
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.records.generation import Generation

@@ -1,0 +1,52 @@
+"""What the nodes of a generation agree on: its committed and refused rounds, and whether it ends. No torch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pipelined.ravnest.records.progress import RoundEnd
+
+T = TypeVar("T")
+
+
+class RoundLog(ABC):
+    """The committed rounds of a generation, and whether it ends for another to follow.
+
+    The directory has them (`ClusterLog`); in a replay the process that does all again (`LocalLog`).
+    """
+
+    @abstractmethod
+    def ends(self) -> bool:
+        """Whether the generation ends; no further round of it is committed."""
+
+    @abstractmethod
+    async def ended(self) -> int:
+        """Wait until the generation ends; returns how many of its rounds are committed."""
+
+    @abstractmethod
+    async def write(self, number: int) -> None:
+        """Commit a round, unless it is refused or the generation ends."""
+
+    @abstractmethod
+    async def refuse(self, number: int, cluster: int, fact: str) -> None:
+        """Refuse a round, unless it is committed or the generation ends.
+
+        Args:
+            cluster: that sent what is refused.
+        """
+
+    @abstractmethod
+    def sender_of(self, number: int) -> int | None:
+        """The cluster that sent what was refused in a round; None: it is not refused."""
+
+    @abstractmethod
+    async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of work with other clusters; None: the generation ends first, also where it failed."""
+
+    @abstractmethod
+    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
+        """Take part in a round by this work; returns how it ends.
+
+        Args:
+            whole: whether this node has the average; a round may be committed before, by the other holder of the place.
+        """
