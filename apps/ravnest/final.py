@@ -29,7 +29,7 @@ AGAIN_S = 0.2
 """Seconds between two requests for what a node does not give yet: it joins again after its last step."""
 
 
-async def fetched_average(node: Node, task: RavnestTask, data: Text | Digits) -> Mapping[str, torch.Tensor]:
+async def fetch_average(node: Node, task: RavnestTask, data: Text | Digits) -> Mapping[str, torch.Tensor]:
     """Get the average from the nodes of clusters that have trained their last step; by name.
 
     Raises:
@@ -37,13 +37,13 @@ async def fetched_average(node: Node, task: RavnestTask, data: Text | Digits) ->
     """
     training, view = training_of(task, data), RavnestView(node.directory, node.clock)
     layers = state_by_layer(training.model, training.numerics.dtype)
-    found = await beside(_averages(node, view, layers, task.subject.lease), view.follow((DirectoryRefusal,)))
+    found = await beside(_fetch_until_whole(node, view, layers, task.subject.lease), view.follow((DirectoryRefusal,)))
     return {name: block.torch() for name, block in found.items()}
 
 
 async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flags: AverageFlags, say: Say) -> None:
-    """Get the average, and write what is asked for. Raises: as `fetched_average`."""
-    tensors = await fetched_average(node, task, data)
+    """Get the average, and write what is asked for. Raises: as `fetch_average`."""
+    tensors = await fetch_average(node, task, data)
     subject, model = task.subject, task.subject.model(task.vocabulary)
     if isinstance(data, Digits):
         from apps.ravnest.digits_training import export_digits
@@ -56,14 +56,14 @@ async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flag
     await output.write(weights, data.tokenizer, say)
 
 
-async def _averages(node: Node, view: RavnestView, layers: Layers, lease_s: float) -> Mapping[str, Block]:
+async def _fetch_until_whole(node: Node, view: RavnestView, layers: Layers, lease_s: float) -> Mapping[str, Block]:
     """All values of the average; a node that gives nothing yet is asked again for at most two leases."""
     exchange, found, since = ParameterExchange(node, view, None), dict[str, Block](), node.clock.now()
     generation = await view.wait_for(lambda: view.generation)
     while True:
         known = len(found)
         try:
-            await exchange.averages(generation, layers, found)
+            await exchange.fetch_average(generation, layers, found)
             return found
         except NoLongerValid as error:
             since = node.clock.now() if len(found) > known else since

@@ -88,7 +88,7 @@ async def _follow(coordinator: Child, trainer: Child, peers: Sequence[Child], sa
     async with Nursery() as tasks:
         beside = [tasks.create_task(forward_output(child, say, ())) for child in (trainer, *peers)]
         beside.append(tasks.create_task(fail_when_ended(coordinator)))
-        beside += [tasks.create_task(_refused(child)) for child in peers]
+        beside += [tasks.create_task(_fail_when_refused(child)) for child in peers]
         code = await trainer.wait()
         await beside[0]
         for task in beside:
@@ -97,7 +97,7 @@ async def _follow(coordinator: Child, trainer: Child, peers: Sequence[Child], sa
         raise ChildFailed("train", code)
 
 
-async def _refused(node: Child) -> None:
+async def _fail_when_refused(node: Child) -> None:
     """Raises ChildFailed: the node was refused; all are then, as they have the same flags."""
     if (code := await node.wait()) == USAGE:
         raise ChildFailed("a node", code)

@@ -34,7 +34,7 @@ async def offer(
     line, how = await _line(flags, node)
     speed = "speed not known"
     if flops is None:
-        flops = await measured_speed(task, training, ram, executor)
+        flops = await measure_speed(task, training, ram, executor)
         speed = f"{flops * 1e-9:.3g} Gflops (measured)" if flops else "no layer fits, so its speed is not known"
     elif flops:
         speed = f"{flops * 1e-9:.3g} Gflops"
@@ -47,13 +47,13 @@ async def _line(flags: Serve, node: Node) -> tuple[Line, str]:
     """The line, and where it is from."""
     if flags.rate is not None:
         return Line(flags.rate, flags.delay_s or 0.0), ""
-    found, how = await measured_line(node, flags.address.url), " (measured)"
+    found, how = await measure_own_line(node, flags.address.url), " (measured)"
     if found is None:
         found, how = NOT_MEASURED, " (assumed: no node replies)"
     return (found if flags.delay_s is None else replace(found, delay=flags.delay_s)), how
 
 
-async def measured_speed(task: RavnestTask, training: ClusterTraining, ram: int, executor: Executor) -> float:
+async def measure_speed(task: RavnestTask, training: ClusterTraining, ram: int, executor: Executor) -> float:
     """Operations a second on those of the model's layers that fit in this RAM; 0: none does."""
     subject = task.subject
     layers = tuple(layer_sizes(subject.model(task.vocabulary), subject.microbatch, subject.seq, subject.dtype))
@@ -64,25 +64,25 @@ async def measured_speed(task: RavnestTask, training: ClusterTraining, ram: int,
     return await probe.flops([layer.work for layer in layers], fitting)
 
 
-async def measured_line(node: Node, url: str) -> Line | None:
+async def measure_own_line(node: Node, url: str) -> Line | None:
     """The line to the nodes that joined last, one after another, or else to the coordinator; None: no reply.
 
     Args:
         url: of the directory.
     """
-    found = [await _measured(node, address) for address in await _others(node)]
+    found = [await _measure(node, address) for address in await _read_others(node)]
     if not any(found) and url.partition("://")[0] in endpoint_schemes():
-        found = [await _measured(node, url)]
+        found = [await _measure(node, url)]
     lines = [line for line in found if line]
     return Line.best_of(lines) if lines else None
 
 
-async def _measured(node: Node, address: str) -> Line | None:
+async def _measure(node: Node, address: str) -> Line | None:
     line = await measure_line(node.endpoint, address, node.clock)
     return line and replace(line, delay=min(line.delay, MAX_DELAY_S))
 
 
-async def _others(node: Node) -> list[str]:
+async def _read_others(node: Node) -> list[str]:
     """The addresses of the nodes that joined last."""
     found = list[NodeRecord]()
     for entry in (await node.directory.read(NODES)).entries.values():

@@ -144,7 +144,7 @@ class LocalLog(RoundLog):
         """See `RoundLog`."""
         return False
 
-    async def ended(self) -> int:
+    async def wait_for_end(self) -> int:
         """See `RoundLog`."""
         return self._written
 

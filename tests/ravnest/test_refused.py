@@ -208,10 +208,10 @@ def test_a_new_backup_that_gets_a_spoiled_state_names_its_sender_and_joins_again
 
 def spoil_stage(patch, left, how):
     """Of the first state that is sent to a new backup a number is NaN, a tensor is longer, or a chunk lacks one."""
-    copied, send = HeldStage.copied, RankHolder.send
+    copy, send = HeldStage.copy_state, RankHolder.send
 
     async def spoiled(stage, averages=True):
-        state = await copied(stage, averages)
+        state = await copy(stage, averages)
         key = next(key for key, each in state.items() if each.numel() > 3)
         if averages and how != "chunk" and left[0]:
             left[0] -= 1
@@ -227,5 +227,5 @@ def spoil_stage(patch, left, how):
             arrays = arrays[:-1]
         await send(holder, key, *arrays, **others)
 
-    patch.setattr(HeldStage, "copied", spoiled)
+    patch.setattr(HeldStage, "copy_state", spoiled)
     patch.setattr(RankHolder, "send", sent)

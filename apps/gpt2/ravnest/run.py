@@ -19,8 +19,8 @@ from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.weights import Weights
 from apps.ravnest.code import own_code
 from apps.ravnest.config import RavnestTask
-from apps.ravnest.final import fetched_average
-from apps.ravnest.offer import NOT_MEASURED, measured_line, measured_speed
+from apps.ravnest.final import fetch_average
+from apps.ravnest.offer import NOT_MEASURED, measure_own_line, measure_speed
 from apps.ravnest.parties import cluster_member, planned_places, show_steps
 from apps.ravnest.plan import pool_request
 from apps.ravnest.training import training_of
@@ -101,7 +101,7 @@ class Rank:
         planned = planned_places(self.task, saves=bool(saving))
         say = say_nothing if self.transport.rank else print_line
         several = len(set(self.transport.nodes)) > 1
-        line = (await measured_line(node, url) if several else None) or NOT_MEASURED
+        line = (await measure_own_line(node, url) if several else None) or NOT_MEASURED
         capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
         task, lease = (await read_task(node.directory, url, say)).revision, self.task.subject.lease
         try:
@@ -152,7 +152,7 @@ class Rank:
         config, seq = self.job.config, self.job.subject.seq
         output = FinalOutput(config.export, config.sample, config.prompt, seq, config.seed)
         if not output.is_empty:
-            weights = Weights(UntiedGPT2(self.job.model), await fetched_average(node, self.task, self.text))
+            weights = Weights(UntiedGPT2(self.job.model), await fetch_average(node, self.task, self.text))
             await output.write(weights, self.text.tokenizer, print_line)
 
 
@@ -214,7 +214,7 @@ async def _capacity(
     """A share of its machine's memory, and its speed: the same on all ranks of a machine, so that plans are equal."""
     own = await asyncio.to_thread(free_memory) // len(transport.ranks_here)
     ram = await _least_here(transport, "free memory", own)
-    flops = await agree(transport, "own speed", measured_speed(task, training, ram, executor))
+    flops = await agree(transport, "own speed", measure_speed(task, training, ram, executor))
     return Capacity(ram, NOT_MEASURED.rate, await _least_here(transport, "speed", flops))
 
 

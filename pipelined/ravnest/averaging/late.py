@@ -53,7 +53,7 @@ class LateState:
     async def copy(self) -> State:
         """In the first cluster: copy what is to be sent, and return it. Cost: the bytes of the optimizer's state."""
         if self._sends:
-            self._state = await self._stage.copied(averages=False)
+            self._state = await self._stage.copy_state(averages=False)
         return self._state
 
     async def exchange(self, world: Transport, senders: Senders) -> None:
@@ -105,7 +105,7 @@ class LateState:
         every = {key: one for key, one in self._stage.specs.items() if key not in of_rounds}
         expected = {key: one for key, one in every.items() if key.rpartition("/")[0] in names}
         try:
-            state = await _received(partial(world.receive, rank), expected)
+            state = await _receive_state(partial(world.receive, rank), expected)
         except TransferError as error:
             raise senders.refused(rank, f"its optimizer's state cannot be taken: {error}") from error
         await senders.check_state(rank, state)
@@ -130,11 +130,11 @@ async def share_state(
     """
     other = holder is not None and await _other_has(holder, actor, is_held)
     if is_held:
-        return None if holder is None or other is not False else actor.start(_send(holder, await stage.copied()))
+        return None if holder is None or other is not False else actor.start(_send(holder, await stage.copy_state()))
     if holder is None or not other:
         raise NoLongerValid("no node has the state of its stage")
     try:
-        state = await _received(holder.receive, stage.specs)
+        state = await _receive_state(holder.receive, stage.specs)
         if not await asyncio.to_thread(are_finite, state.values()):
             raise TransferError("it has numbers that are not finite")
         await stage.restore(state)
@@ -176,7 +176,7 @@ async def _parts_of(state: Mapping[str, torch.Tensor]) -> AsyncIterator[tuple[Ke
         yield ("state", "chunk", index), chunk_of(state, manifest, index)
 
 
-async def _received(receive: Callable[[Key], Awaitable[Message]], expected: TensorSpecs) -> State:
+async def _receive_state(receive: Callable[[Key], Awaitable[Message]], expected: TensorSpecs) -> State:
     """The state that another node sends.
 
     Raises:

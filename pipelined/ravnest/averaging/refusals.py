@@ -48,8 +48,8 @@ class Senders:
         if not await asyncio.to_thread(are_finite, [snapshot]):
             raise self.refused(self._rank, "its snapshot has numbers that are not finite")
 
-    async def checked(self, rings: Awaitable[None]) -> None:
-        """Await the rings. Raises SliceRefused: another node sent bytes of another length."""
+    async def wait_for_rings(self, rings: Awaitable[None]) -> None:
+        """Wait for the rings. Raises SliceRefused: another node sent bytes of another length."""
         try:
             await rings
         except (SizeMismatch, Mismatch) as error:

@@ -20,7 +20,7 @@ class RoundLog(ABC):
         """Whether the generation ends; no further round of it is committed."""
 
     @abstractmethod
-    async def ended(self) -> int:
+    async def wait_for_end(self) -> int:
         """Wait until the generation ends; returns how many of its rounds are committed."""
 
     @abstractmethod

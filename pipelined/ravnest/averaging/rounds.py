@@ -161,7 +161,7 @@ class Rounds:
             try:
                 await self._senders.check_own(snapshot)
                 async with Nursery() as tasks:
-                    tasks.create_task(self._senders.checked(self._rings(world).all_reduce([snapshot], op)))
+                    tasks.create_task(self._senders.wait_for_rings(self._rings(world).all_reduce([snapshot], op)))
                     if self._late is not None and number == 1:
                         tasks.create_task(self._late.exchange(world, self._senders))
                 await self._senders.check_average(snapshot)

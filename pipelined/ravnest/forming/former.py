@@ -68,10 +68,10 @@ class ClusterFormer:
         """
         view = RavnestView(self.node.directory, self.node.clock)
         with view.change_queue(PROGRESS) as changes:
-            await beside(self._run(view, changes), view.follow((DirectoryRefusal,)), self._replacement(view))
+            await beside(self._run(view, changes), view.follow((DirectoryRefusal,)), self._raise_when_replaced(view))
 
-    async def _replacement(self, view: RavnestView) -> None:
-        await view.until_other_task(self.task)
+    async def _raise_when_replaced(self, view: RavnestView) -> None:
+        await view.wait_for_other_task(self.task)
         fact = "another `train` has replaced what is trained, before this one formed clusters"
         raise UsageError(f"{fact}; end that one first, or give this one another coordinator")
 

@@ -102,14 +102,14 @@ class ClusterLog(RoundLog):
         """See `RoundLog`."""
         return self._view.ends(self._generation)
 
-    async def ended(self) -> int:
+    async def wait_for_end(self) -> int:
         """See `RoundLog`."""
         await self._view.wait_for(self.ends)
         return self._view.rounds_of(self._generation)
 
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
         """See `RoundLog`. Raises TransportError: as `settle`."""
-        return await self._until(self.ends, work, self.ends)
+        return await self._work_until(self.ends, work, self.ends)
 
     async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
         """See `RoundLog`.
@@ -124,7 +124,7 @@ class ClusterLog(RoundLog):
             end = self._end_of(number)
             return whole() if end is RoundEnd.COMMITTED else end is not None
 
-        await self._until(settled, work, lambda: self._end_of(number) is not None)
+        await self._work_until(settled, work, lambda: self._end_of(number) is not None)
         end = await self._view.wait_for(lambda: self._end_of(number))
         if end is RoundEnd.COMMITTED and not whole():
             raise TransportError(f"round {number} is committed, and this node has not the average")
@@ -138,7 +138,7 @@ class ClusterLog(RoundLog):
             return RoundEnd.COMMITTED
         return RoundEnd.GENERATION_ENDS if self.ends() else None
 
-    async def _until(
+    async def _work_until(
         self, settled: Callable[[], bool], work: Coroutine[Any, Any, T], over: Callable[[], bool]
     ) -> T | None:
         """The result of the work; None: it is settled without it, or over after it failed."""

@@ -122,7 +122,7 @@ class ClusterMember:
                 done, completed = await self._run(run, rank, saver)
             digest = await model_digest(rank.world, trainer.local) if completed else ""
             await rank.recorder.write()
-            rounds = training.rounds_of(generation) if completed else await log.ended()
+            rounds = training.rounds_of(generation) if completed else await log.wait_for_end()
             await gather(rank.world, "stopped", True)  # each has written its order
             rank.held.free_gradients()
         state = rank.held if rounds or number < generation.established else None  # a late cluster's is from a round
@@ -147,7 +147,7 @@ class ClusterMember:
         """
         number, stage = place
         training = replace(self.training, begin=generation.begun.step)
-        world = await stack.enter_async_context(_opened(self._open(generation, number), leaving))
+        world = await stack.enter_async_context(_keep_open(self._open(generation, number), leaving))
         everyone = await stack.enter_async_context(self._everyone(generation, log, leaving))
         actor = await stack.enter_async_context(Actor(world))
         backed = self._backed(training, generation, place, world, actor)
@@ -253,7 +253,7 @@ class ClusterMember:
 
 
 @asynccontextmanager
-async def _opened(opening: Awaitable[T], leaving: Nursery | None) -> AsyncIterator[T]:
+async def _keep_open(opening: Awaitable[T], leaving: Nursery | None) -> AsyncIterator[T]:
     """A world, if it opens; it is closed after the block, or aborted where that fails, so that no other rank waits.
 
     Args:

@@ -84,7 +84,7 @@ class RavnestNode:
             NameTaken: another process has this node's name. AgreedError: the training diverged. OtherTask.
         """
         running = under_leases(self._node, NODES, self._lease_s, self._run_registered)
-        await beside(running, self.view.follow(), self._failure(), self._replacement())
+        await beside(running, self.view.follow(), self._raise_when_failed(), self._raise_when_replaced())
 
     async def _run_registered(self, registration: Registration) -> None:
         """Take part under one lease; the end waits for the tasks that go on after the training."""
@@ -111,7 +111,7 @@ class RavnestNode:
                         raise NoLongerValid("others went on without it")
             except (TransportError, NoLongerValid) as error:
                 if isinstance(error, TransportError):
-                    await self._until_missing(generation, (cluster, stage))
+                    await self._wait_until_missing(generation, (cluster, stage))
                 missing = self.view.missing(generation)
                 left = f"{', '.join(missing)} left: " if missing else ""
                 self._say(f"{name}: its cluster ended ({left}{error})")
@@ -144,7 +144,7 @@ class RavnestNode:
         """Whether no node of this cluster has left; always true when all have trained their last step."""
         return self.view.is_done(generation) or cluster in self.view.intact(generation)
 
-    async def _until_missing(self, generation: Generation, place: tuple[int, int]) -> None:
+    async def _wait_until_missing(self, generation: Generation, place: tuple[int, int]) -> None:
         """Wait until it is known which nodes of lost clusters have left.
 
         A dead node is listed until its lease ends. This one stays that long, so that `train` names the dead node; but
@@ -210,11 +210,11 @@ class RavnestNode:
     def _others_departed(self, generation: Generation, departed: list[Holder]) -> bool:
         return self.view.departed(generation) != departed
 
-    async def _replacement(self) -> None:
-        await self.view.until_other_task(self._task)
+    async def _raise_when_replaced(self) -> None:
+        await self.view.wait_for_other_task(self._task)
         raise OtherTask
 
-    async def _failure(self) -> None:
+    async def _raise_when_failed(self) -> None:
         await asyncio.shield(self._node.endpoint.failed)
 
 

@@ -46,9 +46,9 @@ class HeldStage:
         """Dtype and shape of all of it."""
         return {key: (wire_name(tensor.dtype), tuple(tensor.shape)) for key, tensor in self._by_key().items()}
 
-    async def copied(self, averages: bool = True) -> State:
+    async def copy_state(self, averages: bool = True) -> State:
         """A copy of all, or of all but the values that rounds average, on the host."""
-        return (await self._executor.run("snapshot", lambda: self._copied(averages)))[0]
+        return (await self._executor.run("snapshot", lambda: self._copy_state(averages)))[0]
 
     def values_in(self, average: torch.Tensor) -> State:
         """The values in an average, which is flat, in the order of the tensors. Cost: no copy."""
@@ -94,7 +94,7 @@ class HeldStage:
             state |= {f"{name}/{field}": tensor.detach() for field, tensor in fields.items()}
         return state
 
-    def _copied(self, averages: bool) -> State:
+    def _copy_state(self, averages: bool) -> State:
         return {
             key: tensor.cpu().clone()
             for key, tensor in self._by_key().items()

@@ -73,7 +73,7 @@ class ParameterExchange:
         """Give these values of the average after the last round of a generation to others that ask; none: no more."""
         self._generation, self.average = generation.number, {name: tensor.detach() for name, tensor in values.items()}
 
-    async def averages(
+    async def fetch_average(
         self, generation: Generation, layers: Sequence[Mapping[str, torch.Tensor]], found: dict[str, Block]
     ) -> None:
         """Get the average after the last round of a generation from the nodes that hold it, parameter by parameter.
@@ -134,16 +134,18 @@ class ParameterExchange:
         if record is None:
             raise NoLongerValid
         async with self._view.while_holds(lambda: self._view.is_here(record)):
-            manifest, parts = await self._chunk(record.address, version, name, 0)
+            manifest, parts = await self._request_chunk(record.address, version, name, 0)
             _require_within(manifest, name, expected)
             download = Download(manifest)
             for index in range(manifest.chunks):
                 if index:
-                    _, parts = await self._chunk(record.address, version, name, index)
+                    _, parts = await self._request_chunk(record.address, version, name, index)
                 download.add(index, parts)
         return download.finish()
 
-    async def _chunk(self, address: str, at: Version, name: str, index: int) -> tuple[Manifest, Sequence[Block]]:
+    async def _request_chunk(
+        self, address: str, at: Version, name: str, index: int
+    ) -> tuple[Manifest, Sequence[Block]]:
         """Of what another node saved of a parameter: the manifest, and one chunk. Raises TransferError: malformed."""
         blocks = (await self._node.endpoint.request(address, TOPIC, note=[*at, name, index])).blocks
         if not blocks:
@@ -152,7 +154,7 @@ class ParameterExchange:
 
     async def _reply(self, request: Request) -> Response:
         version, name, index = _wanted(request.note)
-        state, manifest = await self._described(version, name)
+        state, manifest = await self._describe(version, name)
         last = index + 1 >= manifest.chunks
         self._given = None if last else ((version, name), state, manifest)
         try:
@@ -160,7 +162,7 @@ class ParameterExchange:
         except TransferError as error:
             raise Rejected("malformed") from error
 
-    async def _described(self, version: Version, name: str) -> tuple[Mapping[str, Block], Manifest]:
+    async def _describe(self, version: Version, name: str) -> tuple[Mapping[str, Block], Manifest]:
         """What is saved here, in chunks; it is read once for requests that follow one another."""
         if self._given is not None and self._given[0] == (version, name):
             return self._given[1:]

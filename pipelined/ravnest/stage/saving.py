@@ -108,7 +108,7 @@ class StageSaver:
         await self._saver.written()
         self._state = State()  # of a round that was refused
         if self._writes() and self._is_due(number):
-            self._state = state or await self._stage.copied(averages=False)
+            self._state = state or await self._stage.copy_state(averages=False)
 
     async def save(self, number: int, average: torch.Tensor) -> None:
         """Save the average of a round, if `begin` copied for it. A failure is an event.
@@ -125,7 +125,7 @@ class StageSaver:
         """Save the values of this stage, which is that of a cluster alone."""
         await self._saver.written()
         if self._writes() and self._is_due(number):
-            await self._write(number, await self._stage.copied())
+            await self._write(number, await self._stage.copy_state())
 
     async def _write(self, number: int, state: State) -> None:
         """Begin to write."""

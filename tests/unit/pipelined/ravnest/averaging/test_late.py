@@ -33,7 +33,7 @@ class Stage:
         self.specs = specs_of(wanted)
         self.tensors = {key.removesuffix("/value"): each for key, each in wanted.items() if key.endswith("/value")}
 
-    async def copied(self, averages=True):
+    async def copy_state(self, averages=True):
         return {key: tensor.clone() for key, tensor in self.state.items() if averages or not key.endswith("/value")}
 
     async def restore(self, state):

@@ -68,7 +68,7 @@ async def test_clusters_have_ended_when_later_ones_end_too():
     async with AsyncExitStack() as stack:
         directory, _, log, _ = await story(stack)
         await directory.transact({}, {ENDING: GenerationEnding(2).pack()})
-        assert await log.ended() == 0
+        assert await log.wait_for_end() == 0
 
 
 async def test_a_round_of_clusters_that_end_does_not_stand():
@@ -77,7 +77,7 @@ async def test_a_round_of_clusters_that_end_does_not_stand():
         await directory.transact({}, {ENDING: GenerationEnding(1).pack()})
         await log.write(1)  # before this node has seen it
         assert ROUND not in (await directory.read(ROUND)).entries
-        assert await log.ended() == 0 and log.ends()
+        assert await log.wait_for_end() == 0 and log.ends()
         assert await log.settle(1, log.write(1), lambda: True) is RoundEnd.GENERATION_ENDS
         await log.stop(ClusterStop(1, 0, [0, 2]))
         await view.wait_for(lambda: view.stopped)

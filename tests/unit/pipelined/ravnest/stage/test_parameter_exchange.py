@@ -178,11 +178,11 @@ async def test_the_average_comes_from_the_nodes_that_hold_it_and_what_is_there_i
         found["x"].keep(GENERATION, {"a": torch.arange(3.0)})
         got = {}
         with pytest.raises(NoLongerValid, match=r"no node gives b of step 4 \(y\)"):
-            await found["z"].averages(GENERATION, LAYERS, got)
+            await found["z"].fetch_average(GENERATION, LAYERS, got)
         assert [*got] == ["a"]
         found["x"].keep(GENERATION, {})
         found["y"].keep(GENERATION, {"b": torch.ones(2, 2)})
-        await found["z"].averages(GENERATION, LAYERS, got)
+        await found["z"].fetch_average(GENERATION, LAYERS, got)
         assert got["a"].numpy().tolist() == [0, 1, 2] and got["b"].numpy().tolist() == [[1, 1], [1, 1]]
 
 
@@ -190,7 +190,7 @@ async def test_a_tensor_of_another_size_or_of_other_clusters_is_not_taken_for_th
     async with nodes(tmp_path, x=[], y=[], z=[]) as found:
         found["x"].keep(GENERATION, {"a": torch.arange(4.0)})
         with pytest.raises(NoLongerValid, match="no node gives a"):
-            await found["z"].averages(GENERATION, LAYERS, {})
+            await found["z"].fetch_average(GENERATION, LAYERS, {})
         found["x"].keep(replace(GENERATION, number=3), {"a": torch.arange(3.0)})
         with pytest.raises(NoLongerValid, match="no node gives a"):
-            await found["z"].averages(GENERATION, LAYERS, {})
+            await found["z"].fetch_average(GENERATION, LAYERS, {})

@@ -17,7 +17,7 @@ ROUNDS = [2, 4, 6, 8, 9]
 class Held:
     """A stage of one number."""
 
-    async def copied(self):
+    async def copy_state(self):
         return {"a/value": np.zeros(1, np.float32)}
 
 
