@@ -83,12 +83,12 @@ async def train(flags: Train, say: Say) -> None:
     run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
         async with reported_wait(described(url), say):
-            revision = await publish_task(directory, task, run, until=GENERATION)
-            require_own_code(RavnestTask.unpack((await read_task(directory, url, say)).value), task.code)
+            record = await publish_task(directory, task, run, until=GENERATION)
+        require_own_code(RavnestTask.unpack(record.value), task.code)
         async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
             request = pool_request(subject, subject.model(symbols), flags.forming)
             request = replace(request, newcomers=flags.later.newcomers)
-            former = ClusterFormer(node, flags.nodes, request, on_step, say, resume=flags.resume, task=revision)
+            former = ClusterFormer(node, flags.nodes, request, on_step, say, resume=flags.resume, task=record.revision)
             await former.run()
             if not flags.final.is_empty:
                 from apps.ravnest.final import write_average

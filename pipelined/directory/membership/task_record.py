@@ -33,8 +33,8 @@ class TaskRecord(Protocol):
 
 async def publish_task(
     directory: Directory, task: TaskRecord, run: str = "", settings: str = "flags", *, until: str = ""
-) -> int:
-    """Write what is trained to the directory, or check that the directory has the same; returns the record's revision.
+) -> Entry:
+    """Write what is trained to the directory, or check that the directory has the same; returns what it has.
 
     Args:
         task: what this process trains.
@@ -47,13 +47,13 @@ async def publish_task(
     written, expect = {TASK: task.pack(), RUN: (run or secrets.token_hex(8)).encode()}, {TASK: 0}
     while True:
         try:
-            return await directory.transact(expect, written)
+            return Entry(written[TASK], await directory.transact(expect, written))
         except Conflict as error:
             found = error.found
         if (entry := found[TASK]) is None:
             expect = {TASK: 0}
         elif not (refusal := await _refusal(directory, task, task.unpack(entry.value), run, settings)):
-            return entry.revision
+            return entry
         elif not until or found.get(until):
             raise UsageError(refusal)
         else:

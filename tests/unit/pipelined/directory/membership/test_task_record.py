@@ -1,7 +1,7 @@
 """The first trainer writes what is trained and the name of the run; a later one must fit both, once training began."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from unittest.mock import ANY
 
 import pytest
@@ -16,13 +16,15 @@ from transports.rpc.virtual.network import VirtualNetwork
 @dataclass(frozen=True)
 class Voyage:
     port: str
+    sails: int = field(default=3, compare=False)
 
     def pack(self):
-        return self.port.encode()
+        return f"{self.port} {self.sails}".encode()
 
     @classmethod
     def unpack(cls, data):
-        return cls(data.decode())
+        port, sails = data.decode().split()
+        return cls(port, int(sails))
 
     def differences(self, other):
         return f"port {self.port} and {other.port}"
@@ -43,12 +45,12 @@ def test_the_run_that_is_to_go_on_is_the_one_of_the_directory():
                 await publish_task(directory, Voyage("Venice"), "first")
             assert (await directory.read(RUN)).entries[RUN].value == b"first"
             for port, run in (("Venice", ""), ("Venice", "second")):
-                revision = await publish_task(directory, Voyage(port), run, until="sailed")
+                published = await publish_task(directory, Voyage(port), run, until="sailed")
                 entries = (await directory.read((TASK, RUN))).entries
-                assert entries[TASK] == Entry(port.encode(), revision, 0)
+                assert entries[TASK] == published == Entry(Voyage(port).pack(), published.revision)
                 assert entries[RUN].value != b"first" and entries[RUN].value.decode() == (run or ANY)
             await directory.transact({}, {"sailed": b""})
-            assert await publish_task(directory, Voyage("Venice"), until="sailed") == revision
+            assert await publish_task(directory, Voyage("Venice", sails=5), until="sailed") == published
             with pytest.raises(UsageError, match="Genoa and Venice"):
                 await publish_task(directory, Voyage("Genoa"), until="sailed")
             with pytest.raises(UsageError, match="another run of this training"):
