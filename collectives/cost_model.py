@@ -47,7 +47,7 @@ class Links:
         beta: seconds per byte on the wire.
         gamma: seconds to reduce one byte of an array into another.
         far: the links between ranks of different nodes; None: the same as inside a node.
-        memory: of a team's moves between ranks of one node; None: they are priced as messages.
+        memory: of collectives between ranks that share memory; None: they are priced as messages.
     Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", section 2.
     """
 
@@ -62,13 +62,13 @@ class Links:
             raise ValueError(f"a link costs less than nothing ({self}); measure again")
 
     def slowest(self, nodes: Sequence[int]) -> "Links":
-        """The links by which a step is charged in which all ranks wait: those between nodes, if there are several."""
+        """The links that price a step in which all ranks wait: those between nodes, if there are several nodes."""
         return self.far if self.far is not None and len(set(nodes)) > 1 else self
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemSize:
-    """A collective as its closed forms see it: where its ranks run, and the array.
+    """What the closed forms of a collective depend on: where its ranks run, and the array.
 
     Args:
         nodes: for each rank, the lowest rank on its node.
@@ -105,7 +105,7 @@ def ring_of_equal_links(size: int, nbytes: int, link: Links, messages: int = 1) 
 
 
 def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduced: bool, gathered: bool) -> float:
-    """Seconds of a ring over several nodes, by walking it: only some of its links lie between nodes.
+    """Seconds of a ring over several nodes, computed step by step: only some of its links lie between nodes.
 
     A rank sends the next segment once it has received it and its link is free. So with alpha alone a segment waits for
     the far links on its way, and with beta alone all segments wait for the slowest link.

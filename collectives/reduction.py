@@ -1,6 +1,6 @@
 """Sum, mean and max of two pieces into a third, for every dtype, without allocating memory.
 
-Arrays are reduced by their own library, numpy or torch; which of them has a flat vector, `collectives.arrays` decides.
+Arrays are reduced by their own library, numpy or torch; `collectives.arrays` decides which of them a flat vector has.
 
 Operands keep the order they are given in. Where two ranks reduce the same elements, both pass the lower rank's
 elements first, so that NaN payloads and the signs of zeros are equal too.

@@ -16,7 +16,7 @@ class Traffic:
 
     Attributes:
         bytes_to: by peer, where there are any.
-        agreed: bytes among those sent by which ranks agreed on plain objects; what agrees counts them.
+        agreed: of the bytes sent, those of plain objects that ranks agreed on; the code that agrees counts them.
     """
 
     bytes_sent: int = 0

@@ -25,7 +25,7 @@ class Algorithm:
 
 
 class ClosedForms(ABC):
-    """The steps and bytes of an algorithm, for n ranks and an array of m bytes; tests hold it to this exactly."""
+    """The steps and bytes of an algorithm, for n ranks and an array of m bytes; tests compare what it sends."""
 
     @abstractmethod
     def seconds(self, problem: ProblemSize, links: Links) -> float:

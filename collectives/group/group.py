@@ -15,7 +15,7 @@ from transports.state import CHANNELS
 
 PIECE = 2 << 20
 WINDOW_BYTES, SLOT_HEADER_BYTES = 2 << 20, 64
-"""Bytes of a shared window, and those beside them for each of its slots, of which every rank has one in each half."""
+"""Bytes of a shared window, and of the header that each slot has beside them. A half has a slot for every rank."""
 
 
 class Group(Communicator):
@@ -30,7 +30,7 @@ class Group(Communicator):
         channel: the number under which the group's bytes travel, 0 <= channel < 16384.
         links: the cost of messages between these ranks; `auto` chooses by it.
         piece: bytes of an array that are sent, and reduced, at once; small pieces stay in a core's cache.
-        ahead: whether a ring sends a piece as soon as it has it, before those before it have arrived: for slow lines,
+        ahead: whether a ring sends a piece as soon as it has it, before the earlier ones have arrived: for slow lines,
             on which a reply waits behind the other end's own bytes.
         window: bytes of each rank's shared window, where the transport shares memory; at least 128 + 128 * size for
             `shared`. None: 2 MiB, and room for a header of every slot, so that even powers of two fit.

@@ -8,7 +8,7 @@ import numpy as np
 from collectives.arrays import Range, Vector, pieces
 
 RECENT = 256
-"""Requests for which a workspace keeps what was made: more than the different moves of a step of a team."""
+"""Requests for which a workspace keeps what was made: more than a training step makes different ones."""
 
 
 class Workspace:
@@ -16,7 +16,7 @@ class Workspace:
 
     Args:
         piece: bytes of an array that are sent, and reduced, at once.
-        ahead: whether pieces are sent before those before them have arrived.
+        ahead: whether a piece is sent before the earlier ones have arrived.
     """
 
     def __init__(self, piece: int, ahead: bool):

@@ -21,8 +21,8 @@ ArrayShape = tuple[int, ...]
 async def publish(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> Sequence[Any] | None:
     """Copy an array into this rank's window, and wait until all ranks of the group have done so.
 
-    What a rank needs of the others' arrays it then takes by itself, also by views that are not contiguous: to gather,
-    to exchange or to reduce pieces then costs one copy in, and one pass over what is read.
+    Each rank then reads what it needs from the others' arrays, also through views that are not contiguous. So
+    gathering, exchanging or reducing pieces costs one copy in, and one pass over what is read.
 
     Shapes: of each rank that of `shapes`, 0 elements allowed.
 
@@ -56,7 +56,7 @@ def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> 
 
     Only one task or thread uses the group at a time.
 
-    Returns: None where this cannot be; `publish` then does it, on the loop.
+    Returns: None if only the loop can do it; the caller then awaits `publish` there.
     Raises: ValueError, BrokenGroup, Mismatch: as `publish`.
     """
     _check(group, array, shapes)

@@ -23,7 +23,7 @@ class LinkProfile:
     """The properties of a slow link; the defaults have no effect.
 
     Args:
-        delay: seconds from the leaving of the last byte to its arrival.
+        delay: seconds from when the last byte leaves to when it arrives.
         jitter: seconds; the delay of each message is uniform in delay ± jitter. At most the delay.
         rate: bytes a second; messages to one peer leave one after another.
         loss: the probability that a transmission is lost, 0 <= loss < 1; it is then sent again after a time-out.

@@ -1,8 +1,8 @@
 """Any transport over emulated slow links, for rehearsing a slow network on one machine.
 
 Only time is added; messages, order and errors are those of the inner transport. Every rank delays what it sends, except
-to itself. All methods of the contract are passed on except `open_native` and `open_shared`, whose bytes cannot be
-delayed.
+to itself. All methods of the contract are passed on except `open_native` and `open_shared`: their bytes
+cannot be delayed.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class SlowTransport(Transport):
 
     @property
     def ranks_here(self) -> tuple[int, ...]:
-        """Those of the inner transport: nodes of a profile are pretended, and share one machine's cores."""
+        """Those of the inner transport: the nodes of a profile are emulated, and share one machine's cores."""
         return self._inner.ranks_here
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:

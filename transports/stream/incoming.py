@@ -197,7 +197,7 @@ class IncomingBuffer(IncomingBody[memoryview]):
 
 
 class ReceiveMemory(Generic[Memory]):
-    """The memory of one receive, to which the body is moved that the mailbox matches with it."""
+    """The memory of one receive; the body that the mailbox matches with the receive is moved there."""
 
     def __init__(self, memory: Memory):
         self._memory = memory

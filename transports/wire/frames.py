@@ -59,7 +59,7 @@ class FrameKinds(Generic[K]):
     """The kinds of frames of one protocol. A number means the same in all protocols, so some skip numbers.
 
     Args:
-        headerless: the kinds whose frames have no header; all others have one.
+        headerless: the kinds of frames without a header; all others have one.
     """
 
     __slots__ = ("by_value",)

@@ -1,4 +1,4 @@
-"""Numbers of messages whose body follows later: in rotation, so that a freed number is not used again at once."""
+"""Numbers of messages with a body that follows later: in rotation, so that a freed number is not used again at once."""
 
 from transports.errors import TransportError
 

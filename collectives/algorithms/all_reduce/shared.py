@@ -140,7 +140,7 @@ def _copy_out(buffer: DoubleBuffer, chunk: Vector) -> None:
 
 
 async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], reduction: Reduction) -> None:
-    """Reduce arrays that all ranks map in the order of ranks into the first one, and copy the result to the others.
+    """Reduce arrays that all ranks map, in the order of ranks, into the first one; copy the result to the others.
 
     Args:
         arrays: the array of every rank, in the group's order.

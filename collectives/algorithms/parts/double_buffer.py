@@ -11,7 +11,7 @@ slot holds its result. A chunk that ranks copy in whole, before each reduces all
     two ranks      it begins at slot 0 and may fill the half
     more ranks     rank r's lies in slot r + 1 alone: other ranks may still read from its other slots
 
-What a rank publishes begins at slot 0 and may fill the half; `is_read_again` says when that takes a barrier first.
+An array of `publish` begins at slot 0 and may fill the half. If `is_read_again`, a barrier comes before it is written.
 """
 
 from typing import Any

@@ -176,7 +176,7 @@ class VirtualNetwork:
         return self._processes[name]
 
     def _is_open(self, source: str, destination: str) -> bool:
-        """Whether frames pass: the receiver is not frozen, and neither the two nor one of them is cut off."""
+        """Whether frames pass: the receiver is not frozen, their link is not cut, and neither party is cut off."""
         process = self._processes.get(destination)
         if process is not None and process.frozen:
             return False

@@ -38,7 +38,7 @@ class Holders:
         self._ahead = dict[tuple[str, int, Key], int]()
 
     def member_of(self, party: Party) -> int:
-        """The member that a party is, whose identity the handshake has proved.
+        """The member that a party is; the handshake has proved the party's identity.
 
         Raises:
             Rejected: the party is not a member of the world, or has restarted since its first request.

@@ -218,7 +218,7 @@ class WorldPeers:
 
     async def _wait_answered(self, member: int, request: Coroutine[Any, Any, None]) -> None:
         """Await a request; it fails when this rank ends."""
-        task = await self._unanswered.wait_ended(member, request)
+        task = await self._unanswered.run(member, request)
         if task.cancelled():
             self._state.check(None)
             if member in self.holders.lost:
@@ -289,7 +289,7 @@ class WorldPeers:
         return (self._state.end or self.holders.lost[member]).with_traceback(None)
 
     def _check_taken(self, member: int) -> None:
-        """Raises Rejected: the world has ended, or the sender is lost, whose messages might leave a gap."""
+        """Raises Rejected: the world has ended, or the sender is lost: its messages might leave a gap."""
         self._check_open()
         if self.holders.have_backups and member in self.holders.lost:
             raise Rejected("closed", world=self.name[:64])

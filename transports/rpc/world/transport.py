@@ -92,7 +92,7 @@ class RpcTransport(Transport):
 class RankHolder:
     """An endpoint as a holder of its rank, beside another one where the rank has two (see `holders`).
 
-    These are no members of the transport, as what wraps a transport would lose them.
+    These are no methods of the transport, because a transport that wraps another passes on only the contract's.
     """
 
     def __init__(self, end: RpcTransport):

@@ -20,8 +20,8 @@ class Unanswered:
         task.add_done_callback(self._on_ended)
         return task
 
-    async def wait_ended(self, member: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
-        """A request to a member when it has ended, also by `cancel`. Cancelled: the request is, too."""
+    async def run(self, member: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+        """Run a request to a member; returns its task at its end, also by `cancel`. Cancelled: so is the request."""
         task = self.start(member, request)
         try:
             await asyncio.wait([task])

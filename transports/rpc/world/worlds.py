@@ -4,8 +4,8 @@
     end = await worlds.open("cluster 3", addresses)         every party of the world, with equal arguments
 
 `open` returns when all parties have opened the world, so no message arrives before its world. A message is a request,
-answered on arrival, and waits at its receiver. A party that restarts, or of which the connection breaks, is lost to the
-world.
+answered on arrival, and waits at its receiver. A party that restarts is lost to the world, and so is one to which the
+connection breaks.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from transports.rpc.world.peers import MAX_SENDS_AT_ONCE, WorldOwner, WorldPeers
 from transports.rpc.world.transport import RpcTransport
 
 MAX_WORLDS = 64
-"""Worlds of the same two parties of which all messages in flight find room at the receiver; beyond it is "busy"."""
+"""Worlds of two parties for which a receiver has room for all messages in flight; with more, it may reply "busy"."""
 
 
 class Worlds(WorldOwner):
@@ -43,8 +43,8 @@ class Worlds(WorldOwner):
     async def open(self, name: str, addresses: Sequence[str], backups: Sequence[str] = ()) -> RpcTransport:
         """Open a world; returns when every party has opened it.
 
-        A party that has not opened the world yet is waited for until its connection breaks. So is one that listens and
-        does not reply to a handshake in time; cancel this to give up.
+        This waits until a party that has not opened the world yet opens it, or its connection breaks. It also waits for
+        a party that listens and does not reply to a handshake in time; cancel this to give up.
 
         Args:
             name: of this world alone, among all that these parties ever open.
