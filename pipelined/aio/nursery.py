@@ -51,6 +51,9 @@ async def cancel_and_wait(*tasks: "asyncio.Task[Any]") -> None:
 async def with_timeout(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
     """The result of the work, which runs in this task. When this returns or raises, it has ended or was cancelled.
 
+    `asyncio.timeout` measures the time of the event loop; this measures that of a process: one that was frozen
+    (`transports.rpc.virtual`) or suspended (`RunningTimeClock`) meanwhile does not give up on others for it.
+
     Raises:
         TimeoutError: there was no result after `seconds`. The clock's error, if its process ends meanwhile.
     """
