@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from apps.common.arguments import ModelFlags, check_sample
+from apps.common.arguments import FinalFlags, ModelFlags, check_sample
 from apps.common.flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
 from apps.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
@@ -27,7 +27,7 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class GPT2Flags(ModelFlags, TextDataFlags, RunFlags):
+class GPT2Flags(ModelFlags, FinalFlags, TextDataFlags, RunFlags):
     """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
 
     schedule: str | None = None
@@ -86,16 +86,12 @@ class GPT2Flags(ModelFlags, TextDataFlags, RunFlags):
     Default: 16, or a few more."""
     init: Path | None = None
     """Start from a Hugging Face GPT-2 directory, which determines the sizes."""
-    export: Path | None = None
-    """Write a Hugging Face GPT-2 directory at the end."""
     trace: Path | None = None
     """Write a Chrome/Perfetto timeline of all ranks to this file."""
     replay: Path | None = None
     """Run the instructions of every step in the order of a timeline that --trace wrote."""
     sample: int = 200
     """Tokens to sample at the end."""
-    prompt: str = "ROMEO"
-    """Text at the beginning of the sample."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
