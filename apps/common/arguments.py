@@ -50,6 +50,14 @@ class FileFlags:
 
 
 @dataclass(frozen=True)
+class ProcessFlags(FileFlags):
+    """What commands that run a process of a system share."""
+
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+
+@dataclass(frozen=True)
 class OutputFlags:
     """What is written of a trained model, and how it is sampled from."""
 

@@ -10,6 +10,7 @@ from apps.common.arguments import (
     FileFlags,
     ModelFlags,
     OutputFlags,
+    ProcessFlags,
     ShowFlags,
     TextFlags,
     check_directories,
@@ -20,7 +21,6 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestConfig, find_model
 from apps.ravnest.digits import DigitsConfig, refuse_data
 from apps.ravnest.flag_groups import AverageFlags, FormingFlags, NewcomerFlags, check_clusters
-from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.pool import BYTES, RATES, SECONDS, SPEEDS, quantity
 from pipelined.ravnest.records.nodes import MAX_DELAY_S
@@ -31,7 +31,7 @@ MIN_VOCABULARY = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(ModelFlags):
+class Plan(ModelFlags, FileFlags):
     """Form clusters of a pool, and cut the model in each: no network, no training."""
 
     pool: Path
@@ -67,7 +67,6 @@ class Plan(ModelFlags):
     """Print one JSON object instead."""
     png: Path | None = None
     """Draw clusters, cuts and rings to this file; it needs the extra draw."""
-    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -100,8 +99,8 @@ class Plan(ModelFlags):
         return find_model(self.preset, given, self.seq)
 
 
-@dataclass(frozen=True)
-class Serve:
+@dataclass(frozen=True, kw_only=True)
+class Serve(ProcessFlags):
     """Join as a node: wait for a cluster, and train its stage of it."""
 
     address: DirectoryAddress
@@ -124,9 +123,6 @@ class Serve:
     """Rounds from one save to the next; 0 saves only at the end."""
     orders: Path | None = None
     """Write to this directory what this node does, in order, so that `replay` can do the same again."""
-    log: Level = "warning"
-    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
-    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -165,8 +161,8 @@ class Serve:
         return None if self.flops is None else quantity("--flops", self.flops, SPEEDS)
 
 
-@dataclass(frozen=True)
-class Train:
+@dataclass(frozen=True, kw_only=True)
+class Train(ProcessFlags):
     """Say what is trained, form clusters of the nodes that came, and show their steps."""
 
     address: DirectoryAddress
@@ -183,9 +179,6 @@ class Train:
     final: AverageFlags = field(default_factory=AverageFlags)
     metrics: Path | None = None
     """Append one JSON object for each step to this file."""
-    log: Level = "warning"
-    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
-    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -196,7 +189,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(ProcessFlags):
     """Start everything on this machine: a coordinator, nodes, and `train`, a process each."""
 
     subject: RavnestConfig = field(default_factory=RavnestConfig)
@@ -222,9 +215,6 @@ class Local:
     final: AverageFlags = field(default_factory=AverageFlags)
     orders: Path | None = None
     """Write to this directory what each node does, in order, so that `replay` can do the same again."""
-    log: Level = "warning"
-    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
-    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""

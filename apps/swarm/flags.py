@@ -9,9 +9,9 @@ from pathlib import Path
 from apps.common.address import DirectoryAddress
 from apps.common.arguments import (
     AT_END,
-    FileFlags,
     FinalFlags,
     OutputFlags,
+    ProcessFlags,
     ShowFlags,
     TextFlags,
     check_directories,
@@ -20,7 +20,6 @@ from apps.common.arguments import (
 )
 from apps.swarm.config import TrainingConfig
 from apps.swarm.families import cut_of
-from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.swarm.settings import PeerSettings, TrainerSettings
 
@@ -29,13 +28,10 @@ ANY_VOCABULARY = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(PeerSettings):
+class Serve(ProcessFlags, PeerSettings):
     """Join as a peer: find the stage that needs one most, download its state, serve."""
 
     address: DirectoryAddress
-    log: Level = "warning"
-    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
-    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -47,7 +43,7 @@ class Serve(PeerSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(TrainerSettings):
+class Train(ProcessFlags, TrainerSettings):
     """Run a trainer: it holds no parameters, and sends microbatches through the peers."""
 
     address: DirectoryAddress
@@ -56,9 +52,6 @@ class Train(TrainerSettings):
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
     final: FinalFlags = field(default_factory=FinalFlags)
-    log: Level = "warning"
-    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
-    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -71,7 +64,7 @@ class Train(TrainerSettings):
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(ProcessFlags):
     """Start a whole swarm on this machine, with a live view: a coordinator, peers and trainers, a process each."""
 
     subject: TrainingConfig = field(default_factory=TrainingConfig)
@@ -95,9 +88,6 @@ class Local:
     final: FinalFlags = field(default_factory=FinalFlags)
     journal: Path | None = None
     """The coordinator's journal. Default: in a directory that is removed at the end."""
-    log: Level = "warning"
-    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
-    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""

@@ -30,7 +30,7 @@ def test_a_file_has_the_effect_of_its_flags_and_a_flag_that_is_given_wins(case, 
     file, given = ["--config", str(tmp_path / "run.toml")], AT if AT[0] in words else []
 
     def without_file(flags):
-        return {name: value for name, value in vars(flags).items() if name != "file"}
+        return {name: value for name, value in vars(flags).items() if name != "config"}
 
     assert without_file(parse([words[0], *given, *file])) == without_file(parse(words))
     again = words[-2:] if not words[-1].startswith("--") else ["--peers", "9"]

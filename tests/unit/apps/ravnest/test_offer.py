@@ -32,7 +32,7 @@ async def offered(told=(), listed=(), served=("directory",), ram=1 << 30):
     training = SimpleNamespace(model=UntiedGPT2(model), feed=feed, numerics=Numerics())
     network = VirtualNetwork(delay=30e-3, rate=25e6)
     clock = network.clock("new")
-    flags = Serve(SimpleNamespace(url=address_of("directory")), **{"ram": str(ram), **dict(told)})
+    flags = Serve(address=SimpleNamespace(url=address_of("directory")), **{"ram": str(ram), **dict(told)})
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(Nursery())
         ends = {name: network.endpoint(name) for name in ("directory", "new", *listed)}
