@@ -10,7 +10,7 @@ from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.commands.flags import add_shape, arrangement
 from pipelined.commands.pairs import pairs, single
 from pipelined.errors import writing
-from pipelined.programs.csv_table import write_table
+from pipelined.programs.text_drawing import write_table
 from pipelined.schedules import Schedule, find
 from pipelined.schedules.own.table import TableSchedule
 

@@ -6,10 +6,10 @@ import inspect
 import pytest
 import torch
 
-from pipelined.programs.csv_table import write_table
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.record import record
+from pipelined.programs.text_drawing import write_table
 from pipelined.schedules import Shape, find, known
 from tests.conformance.worlds import tcp_world
 from tests.numerics.arrangements import sampled

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelined.programs.csv_table import write_table
 from pipelined.programs.plan import PlanError
 from pipelined.programs.record import record
+from pipelined.programs.text_drawing import write_table
 from pipelined.schedules import Shape, find
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from tests.launching import ROOT

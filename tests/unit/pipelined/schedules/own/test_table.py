@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.programs.csv_table import write_table
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import SYNCS, with_sums
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
+from pipelined.programs.text_drawing import write_table
 from pipelined.schedules import ScheduleError, Shape, StageMap, find, known
 from pipelined.schedules.own.table import read_table
 
