@@ -5,6 +5,7 @@ D = 4, N = 4, B = 2F:
   worker 1 (1 2)     |F0|F2|F1|F3|  |B2   |B0   |B3   |B1   |
   worker 2 (1 2)     |F2|F0|F3|F1|  |B0   |B2   |B1   |B3   |
   worker 3 (0 3)  |F2|F3|  |F0|B0   |F1|B1   |  |B2   |     |B3   |
+
 A *unit* is the schedule of D microbatches (or fewer) over 2f pipes. Units follow one another in the order without a
 gap. Inside a unit each instruction has a slot; no two instructions of a worker share one, because D is even.
 

@@ -1,5 +1,11 @@
 """Chimera-W: Chimera's order with the backward split; pending weight halves run while a worker waits for a message.
 
+D = 4, N = 4, F = I = Wg:
+  worker 0 (0 3)  |F0|F1|  |F2|I2|F3|I3|I0|W2|I1|W3|W0|W1|
+  worker 1 (1 2)     |F0|F2|F1|F3|I2|I0|I3|I1|W2|W0|W3|W1|
+  worker 2 (1 2)     |F2|F0|F3|F1|I0|I2|I1|I3|W0|W2|W1|W3|
+  worker 3 (0 3)  |F2|F3|  |F0|I0|F1|I1|I2|W0|I3|W1|W2|W3|
+
 The schedule is dynamic. The order of forwards (F) and input halves (I) is Chimera's for every timing. The oldest
 pending weight half (W) runs in two cases: the message of the next F or I has not arrived (the worker waits a short time
 for a message that is due), or the next forward would make more than D microbatches alive.
@@ -8,7 +14,7 @@ D are alive, one of them has finished its input half, and its weight half is pen
 out, so gradient sums do not change by a bit.
 
 bubble = (D/2f-1) max(F, I) where weight halves tile the gaps, as with (F, I, Wg) = (1, 1, 1), (2, 2, 1) and (1, 2, 1);
-docs/chimera_w.md draws it, and says where they do not, and how much longer the bubble is then.
+docs/chimera_w.md says where they do not, and how much longer the bubble is then.
 Source: Li and Hoefler, Chimera (2021), for the order; Qi et al., Zero Bubble Pipeline Parallelism (2024), for the
 split. The combination is our own.
 """

@@ -5,6 +5,7 @@ D = 4, N = 8, F = I = Wg:
   worker 1 (1 2)     |F0|F4|F1|F5|F2|I4|W4|F6|I0|W0|F3|I5|W5|F7|I1|W1|I6|W6|I2|W2|I7|I3|W7|W3|
   worker 2 (1 2)     |F4|F0|F5|F1|F6|I0|W0|F2|I4|W4|F7|I1|W1|F3|I5|W5|I2|W2|I6|W6|I3|I7|W3|W7|
   worker 3 (0 3)  |F4|F5|F6|F0|I0|W0|F1|F7|I1|W1|F2|I4|W4|I2|W2|F3|I5|W5|I3|W3|I6|W6|  |I7|W7|
+
 With F and B one after the other, bubble = (D/2-1)(F + I - Wg) for even N >= 2D, Wg <= I <= F and F <= I + Wg; it is
 longer where a forward takes longer than a whole backward. D+1 microbatches are alive on a worker, and each stage's
 weights are held twice. With fewer microbatches, or an odd number, the order is the same without the missing ones.

@@ -1,5 +1,11 @@
 """GEMS: two copies of the model take turns from both ends of the workers, so that only one microbatch is alive.
 
+D = 4, N = 2, B = 2F:
+  worker 0 (0 3)  |F0|                          |B0   |F1|B1   |
+  worker 1 (1 2)     |F0|                 |B0   |F1|           |B1   |
+  worker 2 (1 2)        |F0|        |B0   |F1|                       |B1   |
+  worker 3 (0 3)           |F0|B0   |F1|                                   |B1   |
+
 The next microbatch starts its forwards right after the backwards of the one before: T = DF + (N-1)(DB + F) + DB for
 B >= F; for B < F, DF + B takes the place of DB + F. Weights are held twice.
 Source: Jain et al., GEMS (2020); Li and Hoefler, Chimera (2021), section 2 and Figure 2.

@@ -1,5 +1,11 @@
 """GPipe: all forwards, then all backwards.
 
+D = 4, N = 4, B = 2F:
+  worker 0 (0)  |F0|F1|F2|F3|                          |B0   |B1   |B2   |B3   |
+  worker 1 (1)     |F0|F1|F2|F3|                 |B0   |B1   |B2   |B3   |
+  worker 2 (2)        |F0|F1|F2|F3|        |B0   |B1   |B2   |B3   |
+  worker 3 (3)           |F0|F1|F2|F3|B0   |B1   |B2   |B3   |
+
 T = (N+D-1)(F+B); every worker holds N live microbatches. Backwards run in the order of the forwards; the figure of the
 paper has the last microbatch first, in equal time and memory. Source: Huang et al., GPipe (2019).
 """

@@ -3,6 +3,7 @@
 D = 4, N = 4 (v = 2), b = f:
   worker 0 (0 2)  |0F0|0F1|2F0|2F1|0F2|2B0|0F3|2B1|2F2|0B0|2F3|0B1|   |2B2|   |2B3|0B2|0B3|
   worker 1 (1 3)      |1F0|1F1|3F0|3B0|3F1|3B1|1F2|1B0|1F3|1B1|3F2|3B2|3F3|3B3|1B2|1B3|
+
 P workers, D = vP stages, N a multiple of P. Microbatches run in rounds of P: all of a round through the first P stages,
 then all through the next P, and so on. With f and b the seconds of a forward and a backward of one stage:
 T = Nv(f+b) + (P-1)(f+b). Worker w has (v-1)P + 2(P-1-w) + 1 of its Nv stage inputs alive, or all Nv if that is fewer.

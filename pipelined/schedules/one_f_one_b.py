@@ -5,6 +5,7 @@ D = 4, N = 4, B = 2F:
   worker 1 (1)     |F0|F1|F2|           |B0   |F3|B1   |  |B2   |  |B3   |
   worker 2 (2)        |F0|F1|     |B0   |F2|B1   |F3|B2   |  |B3   |
   worker 3 (3)           |F0|B0   |F1|B1   |F2|B2   |F3|B3   |
+
 T = (N+D-1)(F+B), like GPipe; stage s holds min(N, D-s) live microbatches. Source: Fan et al., DAPPLE (2021).
 """
 

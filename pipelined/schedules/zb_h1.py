@@ -5,6 +5,7 @@ D = 4, N = 4, F = I = Wg:
   worker 1 (1)     |F0|F1|F2|     |I0|F3|I1|W0|I2|W1|I3|W2|W3|
   worker 2 (2)        |F0|F1|  |I0|F2|I1|F3|I2|W0|I3|W1|W2|W3|
   worker 3 (3)           |F0|I0|F1|I1|F2|I2|F3|I3|W0|W1|W2|W3|
+
 bubble = (D-1)(F + I - Wg) for N >= D and Wg <= I <= F, where 1F1B's is (D-1)(F + I + Wg); I and Wg are the seconds of
 the input and of the weight half. Every worker has min(N, D) microbatches alive, like the first worker of 1F1B.
 Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 2 and Figure 3.

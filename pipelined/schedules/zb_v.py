@@ -3,6 +3,7 @@
 D = 4, N = 3 (P = 2), F = I = Wg:
   worker 0 (0 3)  |0F0|0F1|0F2|3F0|3I0|3W0|3F1|3I1|3W1|0I0|0W0|3F2|3I2|3W2|0I1|0W1|0I2|0W2|
   worker 1 (1 2)      |1F0|2F0|1F1|2F1|2I0|2W0|1F2|1I0|1W0|2F2|2I1|2W1|1I1|2I2|1I2|1W1|2W2|1W2|
+
 P workers, D = 2P stages. Where the forward and both halves of a backward of a stage take one unit of time each,
 T = 6N + P - 1 for N >= 2P-1: the only bubble is the wait for the first microbatch. With other costs it is longer.
 2P stage inputs are alive on a worker, as much as P microbatches of 1F1B. With fewer microbatches the order is the same

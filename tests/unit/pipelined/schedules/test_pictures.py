@@ -9,7 +9,10 @@ from pipelined.schedules import Shape, find, known
 
 PICTURES = {
     "chimera": Shape(4, 4),
+    "chimera_w": Shape(4, 4),
     "dualpipe": Shape(4, 8),
+    "gems": Shape(4, 2),
+    "gpipe": Shape(4, 4),
     "interleaved": Shape(4, 4, {"chunks": 2}),
     "one_f_one_b": Shape(4, 4),
     "zb_h1": Shape(4, 4),
