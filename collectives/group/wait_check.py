@@ -121,12 +121,12 @@ class WaitCheck:
 
         If one of two ranks has not yet chosen its algorithm, both may still choose the same: that is no difference.
         """
-        asked, mine = str(call.requested), str(call.signature)
+        my_request, mine = str(call.requested), str(call.signature)
         for rank, note in self._latest.items():
             match note:
                 case [call.number, str(requested), str(signature), _]:
-                    both_chose = signature != requested and mine != asked
-                    if requested != asked or (both_chose and signature != mine):
+                    both_chose = signature != requested and mine != my_request
+                    if requested != my_request or (both_chose and signature != mine):
                         return Mismatch.between(self._members.transport.rank, mine, rank, signature)
         return None
 

@@ -1,4 +1,4 @@
-"""The devices of this machine, as torch sees them: CPU and GPUs. Torch is imported where a GPU is asked for."""
+"""The devices of this machine, as torch sees them: CPU and GPUs. Torch is imported where a GPU is requested."""
 
 import os
 import sys
@@ -28,12 +28,12 @@ def device_of_rank(transport: Transport, *, share: bool) -> str:
 
     here = transport.ranks_here
     number = here.index(transport.rank)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         usable = torch.cuda.is_available()
     if not usable:
-        if said and not number:
-            reason = printable(str(said[0].message).splitlines()[0], but="")
+        if caught and not number:
+            reason = printable(str(caught[0].message).splitlines()[0], but="")
             sys.stderr.write(
                 f"warning: a GPU seems to be here, but torch cannot use it, and computes on the CPU: {reason}\n"
             )

@@ -1,6 +1,6 @@
 """Events: the decisions of this process, with their reasons.
 
-An event has a kind ("peer struck") and facts (stage=0, why="..."). `emit` records events that go as planned; `warn`
+An event has a kind ("peer evicted") and facts (stage=0, why="..."). `emit` records events that go as planned; `warn`
 records events that cost a peer, a step or a record. The process keeps the last `KEPT` events for `status` and crash
 reports; each is also one line of the logger "pipelined", which `log_to_stderr` shows. Facts may come from the network,
 so they are sanitised and cut here: no control character reaches a terminal, and no text grows without bound.

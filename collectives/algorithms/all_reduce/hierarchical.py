@@ -45,7 +45,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
         if parent is not None:
             await send_pieces(inside, parent, vector, (0, len(vector)))
         else:
-            await _between(group.subgroup(leaders), vector, reduction, group.size)
+            await _reduce_between(group.subgroup(leaders), vector, reduction, group.size)
         await broadcast_down(inside, vector)
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
@@ -77,7 +77,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
         return dict(+sent)
 
 
-async def _between(leaders: Communicator, vector: Vector, reduction: Reduction, size: int) -> None:
+async def _reduce_between(leaders: Communicator, vector: Vector, reduction: Reduction, size: int) -> None:
     """All-reduce over a ring of the leaders; a mean is divided at the end by the size of the whole group."""
     whole = Reduction("max" if reduction.op == "max" else "sum", vector.elements)
     await RingPass(leaders, vector, segments(len(vector), leaders.size)).all_reduce(whole)

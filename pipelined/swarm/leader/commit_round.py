@@ -137,7 +137,7 @@ class CommitRound:
 
         async def ask(stage: int, peer: Peer) -> None:
             nonlocal last
-            counts = await self._ask_prepared(stage, peer, replies[stage])
+            counts = await self._ask_to_prepare(stage, peer, replies[stage])
             if counts is not None:
                 replies[stage][peer.name], last = counts, loop.time() - began
 
@@ -175,7 +175,7 @@ class CommitRound:
         summing = _Summing(self._client, self.name, step, prepared=prepared, log=self.log, uncoded=uncoded)
         return await summing.run(spread_s)
 
-    async def _ask_prepared(self, stage: int, peer: Peer, replies: Mapping[str, PeerCounts]) -> PeerCounts | None:
+    async def _ask_to_prepare(self, stage: int, peer: Peer, replies: Mapping[str, PeerCounts]) -> PeerCounts | None:
         try:
             counts = await self._client.request(peer, Prepare(self.name, *self._version))
             return PeerCounts(peer, counts.by_index(), counts.load)
@@ -218,7 +218,7 @@ class _Summing:
             async with self._deadline, Nursery() as tasks:
                 for stage, (replies, covered) in enumerate(zip(prepared.replies, prepared.covers, strict=True)):
                     for reply in replies.values():
-                        tasks.create_task(self._ask_reduced(reply.peer, stage, covered, spread_s))
+                        tasks.create_task(self._ask_to_reduce(reply.peer, stage, covered, spread_s))
         if self._rejections:
             self._end_if_diverged()
             whys = [f"{name}: {error}" for name, error in self._rejections.items()]
@@ -251,7 +251,7 @@ class _Summing:
         if whys:
             raise Failed("; ".join(whys[:MAX_NAMED]))
 
-    async def _ask_reduced(self, peer: Peer, stage: int, covered: Cover, spread_s: float) -> None:
+    async def _ask_to_reduce(self, peer: Peer, stage: int, covered: Cover, spread_s: float) -> None:
         """Have a peer sum, and note its total or why it failed.
 
         After the first failure the other members have as long as preparing all of them took to report with which

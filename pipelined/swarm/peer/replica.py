@@ -251,7 +251,7 @@ class Replica:
             self.donor.keep_step(before, step.after, step.total, step.scale)
             if not self._rules.delayed:
                 self.stage.clear()
-            state.go_on(step.after, parameter_version)
+            state.advance(step.after, parameter_version)
             self.rounds.release_total()
 
         await self._state.device.run("step", apply)

@@ -146,7 +146,7 @@ class StageState:
         """The ledger of the current step, or of the next."""
         return self.ledger if step == self.step else self.next_ledger
 
-    def go_on(self, version: Version, parameter_version: str) -> None:
+    def advance(self, version: Version, parameter_version: str) -> None:
         """Record an applied step: the ledger of the next step becomes the current one."""
         (self.step, self.lineage), self.parameter_version = version, parameter_version
         self.ledger, self.next_ledger = self.next_ledger, Ledger()

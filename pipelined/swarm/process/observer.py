@@ -1,7 +1,7 @@
 """The observer: a process that serves no stage, and copies the state of every stage, all at one step.
 
 The directory lists it as an observer, not as a peer. Peers send it states and totals as to a joining peer, checked by
-hash. No decision of the swarm (rollback, rescue of a stage, placement, rebalancing) counts it.
+hash. No decision of the swarm (rollback, reassignment, rebalancing) counts it.
 """
 
 from collections.abc import Mapping, Sequence

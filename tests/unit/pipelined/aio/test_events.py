@@ -36,8 +36,8 @@ def test_only_the_last_events_are_kept():
 def test_the_log_shows_events_from_its_level_up_one_line_each(log):
     events.log_to_stderr("warning")
     events.emit("peer serves", peer="a")
-    events.warn("peer struck", peer="b", why="refused the sum: unexpected part")
-    assert log()[9:] == 'warning peer struck: peer=b why="refused the sum: unexpected part"\n'
+    events.warn("peer evicted", peer="b", why="refused the sum: unexpected part")
+    assert log()[9:] == 'warning peer evicted: peer=b why="refused the sum: unexpected part"\n'
 
 
 def test_a_second_call_changes_the_level_and_doubles_no_line(log):
@@ -48,7 +48,7 @@ def test_a_second_call_changes_the_level_and_doubles_no_line(log):
 
 
 def test_without_a_log_nothing_is_written(log):
-    events.warn("peer struck", peer="b")
+    events.warn("peer evicted", peer="b")
     assert log() == ""
 
 
@@ -59,9 +59,9 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch):
     events.log_to_stderr("info")
     broken = io.TextIOWrapper(io.FileIO(writer, "w"), write_through=True)
     monkeypatch.setattr(sys, "stderr", broken)
-    events.warn("peer struck", peer="b")
+    events.warn("peer evicted", peer="b")
     broken.close()
-    events.warn("peer struck", peer="c")
+    events.warn("peer evicted", peer="c")
     assert [event.facts["peer"] for event in events.recent(2)] == ["b", "c"]
 
 
@@ -100,7 +100,7 @@ def test_a_crash_report_ends_with_the_last_events():
 
 
 def test_an_event_survives_the_wire():
-    events.warn("peer struck", peer="a", stage=2, share=0.5, none=None)
+    events.warn("peer evicted", peer="a", stage=2, share=0.5, none=None)
     told = msgpack.unpackb(msgpack.packb(events.recent()[-1].plain()))
     assert events.read(told) == events.recent()[-1]
 
