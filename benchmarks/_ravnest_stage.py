@@ -30,7 +30,7 @@ from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.segments.stage_updates import do_nothing
+from pipelined.training.segments.stage_updates import NO_LISTENER, UpdateListener
 from transports import new_event_loop
 from transports.rpc.world import RpcTransport, Worlds
 
@@ -70,6 +70,16 @@ def job_of(run: dict[str, Any]) -> JobDescription:
     )
 
 
+class PaceKeeper(UpdateListener):
+    """Keeps the pace of a place with a backup."""
+
+    def __init__(self, place: BackedPlace):
+        self._place = place
+
+    async def after_update(self, updates: int) -> None:
+        await self._place.keep_pace(updates)
+
+
 def backed_place(run: dict[str, Any], world: RpcTransport, actor: Actor) -> BackedPlace | None:
     """What both nodes of this stage do; None: it has no backup."""
     if not run["backups"]:
@@ -93,9 +103,9 @@ async def trained(worlds: Worlds, run: dict[str, Any], clock: Clock) -> dict[str
         backed = backed_place(run, world, actor)
         orders = backed.order.of_stage(world.rank) if backed else None
         trainer = build_rank(actor, job_of(run), executor=executor, tracer=tracer, orders=orders)
-        after_update = backed.keep_pace if backed else do_nothing
+        listener = PaceKeeper(backed) if backed else NO_LISTENER
         while steps:
-            last = await trainer.train(steps[: 1 if trainer.plan.flushes else None], after_update=after_update)
+            last = await trainer.train(steps[: 1 if trainer.plan.flushes else None], listener=listener)
             steps = steps[last.step - steps.start + 1 :]
         await gather(world, "trained", True)  # a node that closes takes no copies any more
     await world.close()

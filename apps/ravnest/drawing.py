@@ -7,6 +7,7 @@ Source: Ravnest, Figure 4.
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -62,9 +63,7 @@ def _draw_rings(axes: Axes, plan: RavnestPlan, rows: int) -> None:
 
 def _boxes(plan: RavnestPlan) -> Iterator[list[tuple[int, int, str]]]:
     """Of each cluster the (first element, end, text) of its stages."""
-    starts = [0]
-    for layer in plan.layers:
-        starts.append(starts[-1] + layer.parameters)
+    starts = [0, *accumulate(layer.parameters for layer in plan.layers)]
     for cluster in plan.clusters:
         yield [(starts[stage.first], starts[stage.end], _text(stage)) for stage in cluster.stages]
 

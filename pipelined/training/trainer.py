@@ -24,7 +24,7 @@ from pipelined.training.segments.agreement import StepAgreement, payload_sent
 from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
-from pipelined.training.segments.stage_updates import AfterUpdate, do_nothing
+from pipelined.training.segments.stage_updates import NO_LISTENER, UpdateListener
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.step_report import StepReport, diverged
 from pipelined.training.sums.accumulation import Accumulation
@@ -75,7 +75,7 @@ class RankTrainer:
         steps: range,
         stopping: Callable[[], bool] = lambda: False,
         on_step: Callable[[StepReport], None] = lambda report: None,
-        after_update: AfterUpdate = do_nothing,
+        listener: UpdateListener = NO_LISTENER,
     ) -> StepReport:
         """Train one segment: some steps, and a drain after the last. With a flush a segment is one step.
 
@@ -84,7 +84,7 @@ class RankTrainer:
             stopping: whether this rank received a stop request; called at the end of each step. The report tells all
                 ranks. Without a flush all ranks stop a few steps after the first request.
             on_step: called with the report of each step but the last, in order, as soon as all ranks have completed it.
-            after_update: without a flush, see `StageUpdates`.
+            listener: of the updates of a schedule without a flush.
         Returns: the report of the last step.
         Raises:
             PlanError: several steps with a flush, or clipping by the global norm without one; nothing is computed.
@@ -96,7 +96,7 @@ class RankTrainer:
             raise PlanError(f"{fact}; train one step at a time")
         prepared = await self.prepare()
         begun = self.context.executor.clock.now(), self.context.executor.busy, payload_sent(self.context.actor)
-        segment = self._segment(steps, prepared, after_update)
+        segment = self._segment(steps, prepared, listener)
         async with Nursery() as tasks:
             agreement = tasks.create_task(
                 self._agreement.follow(segment, steps, begun, stopping=stopping, on_step=on_step)
@@ -180,7 +180,7 @@ class RankTrainer:
         if self._held is not None:
             self._held.restore(state)
 
-    def _segment(self, steps: range, prepared: Prepared, after_update: AfterUpdate) -> Segment:
+    def _segment(self, steps: range, prepared: Prepared, listener: UpdateListener) -> Segment:
         if self._held is not None:
             return OverlappingSteps(
                 self.context,
@@ -190,7 +190,7 @@ class RankTrainer:
                 steps=steps,
                 prepared=prepared,
                 orders=self._orders,
-                after_update=after_update,
+                listener=listener,
             )
         order = self._orders.get(steps[0], self._orders[max(self._orders)]) if self._orders else ()
         return FlushedStep(

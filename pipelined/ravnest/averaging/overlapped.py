@@ -20,9 +20,20 @@ from pipelined.actors.actor import Actor
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.records.progress import RoundEnd
+from pipelined.training.segments.stage_updates import UpdateListener
 
 
-class OverlappedRounds:
+class RoundsBeside(UpdateListener):
+    """What a node does for rounds, or for saves, after its updates.
+
+    Attributes:
+        ended: whether the generation ended before a round was settled.
+    """
+
+    ended = False
+
+
+class OverlappedRounds(RoundsBeside):
     """One node's rounds while it trains all its steps in one segment.
 
     Args:
@@ -32,9 +43,6 @@ class OverlappedRounds:
             it is there.
         added: by round the updates after which its difference was added, written here; a refused round has none.
         weigh: the weight of this cluster in the next round; see `Rounds.average`.
-
-    Attributes:
-        ended: whether the generation ended before a round was settled.
     """
 
     def __init__(
@@ -50,7 +58,7 @@ class OverlappedRounds:
         self._rounds, self._actor, self._snapshots, self._add_after = rounds, actor, snapshots, add_after
         self._running: asyncio.Task[RoundEnd] | None = None
         self._snapshot = self._average = torch.empty(0)
-        self._added, self._weigh, self._number, self.ended = added, weigh, 0, False
+        self._added, self._weigh, self._number = added, weigh, 0
 
     async def after_update(self, updates: int) -> None:
         """Add the difference of the last round if it is its turn, and begin the next one if that is due."""
@@ -82,7 +90,7 @@ class OverlappedRounds:
         return running.done() if turn is None else updates >= turn
 
 
-class EmptyRounds:
+class EmptyRounds(RoundsBeside):
     """The rounds of one cluster of which every place has a backup: nothing is averaged, and each is committed.
 
     From a round that is not committed both nodes of a place know, after equally many updates, that the cluster ends.
@@ -92,9 +100,6 @@ class EmptyRounds:
         writes: whether this node commits the rounds.
         begins: by round the updates after which it begins.
         add_after: by round the updates after which a node waits for it.
-
-    Attributes:
-        ended: as in `OverlappedRounds`.
     """
 
     def __init__(
@@ -102,7 +107,7 @@ class EmptyRounds:
     ):
         self._log, self._actor, self._writes, self._begins, self._add_after = log, actor, writes, begins, add_after
         self._running: asyncio.Task[bool] | None = None
-        self._done, self.ended = 0, False
+        self._done = 0
 
     async def after_update(self, updates: int) -> None:
         """Wait for the last round if it is its turn, and begin the next one if that is due."""

@@ -13,6 +13,7 @@ Source: Ravnest, section 3.2 and Algorithm 2 (parallel multi-ring averaging).
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, count
 
 import torch
 
@@ -44,14 +45,8 @@ def shares_of(generation: Generation, sizes: Iterable[int]) -> list[list[Share]]
     Args:
         sizes: elements of each layer that are averaged.
     """
-    starts = [0]
-    for size in sizes:
-        starts.append(starts[-1] + size)
-    shares, rank = [], 0
-    for row in generation.rows:
-        shares.append([Share(rank + at, starts[place.first], starts[place.end]) for at, place in enumerate(row)])
-        rank += len(row)
-    return shares
+    starts, ranks = [0, *accumulate(sizes)], count()
+    return [[Share(next(ranks), starts[place.first], starts[place.end]) for place in row] for row in generation.rows]
 
 
 def state_by_layer(model: Model, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:

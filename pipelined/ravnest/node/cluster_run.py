@@ -12,7 +12,7 @@ import torch
 
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import share_state
-from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
+from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds, RoundsBeside
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.node.backup import BackedPlace
@@ -22,7 +22,7 @@ from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import NodeOrder, OrderRecorder
 from pipelined.ravnest.stage.saving import ReadsSaved, StageSaver
-from pipelined.training.segments.stage_updates import AfterUpdate, do_nothing
+from pipelined.training.segments.stage_updates import UpdateListener
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
@@ -91,6 +91,33 @@ class ClusterRank:
             self.backed.copying = sending
 
 
+class SpanSaves(RoundsBeside):
+    """The saves of a cluster alone, one after each span of steps.
+
+    Args:
+        saver: None: nothing is saved.
+        rounds: beside them; see `EmptyRounds`.
+        every: updates of a span.
+        spans: how many; the last one is saved after training.
+    """
+
+    def __init__(self, saver: StageSaver | None, recorder: OrderRecorder, rounds: EmptyRounds, every: int, spans: int):
+        self._saver, self._recorder, self._rounds, self._every, self._spans = saver, recorder, rounds, every, spans
+
+    async def after_update(self, updates: int) -> None:
+        """Save after a span; see `EmptyRounds.after_update`, too."""
+        if updates % self._every == 0 and updates // self._every < self._spans:
+            await self.save(updates // self._every)
+        await self._rounds.after_update(updates)
+        self.ended = self._rounds.ended
+
+    async def save(self, number: int) -> None:
+        """Save after this span, from 1."""
+        if self._saver is not None:
+            await self._recorder.write()
+            await self._saver.save_own(number)
+
+
 @dataclass(frozen=True)
 class ClusterRun:
     """The training of one cluster.
@@ -117,34 +144,15 @@ class ClusterRun:
 
         Returns: as `train_overlapped`.
         """
-        training, steps = self.training, self._steps
-        every, spans = training.every * training.microbatches, len(training.spans_of(self.generation, 0))
-
-        async def save(number: int) -> None:
-            if saver is not None:
-                await recorder.write()
-                await saver.save_own(number)
-
+        training, spans = self.training, len(self.training.spans_of(self.generation, 0))
         rounds = self._empty_rounds
-
-        async def after_update(updates: int) -> None:
-            if updates % every == 0 and updates // every < spans:
-                await save(updates // every)
-            if self.backed and rounds:
-                await rounds.after_update(updates)
-                if rounds.ended:
-                    self.backed.end_after(updates)
-
-        stopped = False
-        if steps:
-            report = await self._train(steps, after_update)
-            steps, stopped = range(report.step + 1), report.stop
-        if rounds:
-            await rounds.finish()
+        saves = SpanSaves(saver, recorder, rounds, training.every * training.microbatches, spans)
+        done, stopped = await self._train_all(saves)
+        await rounds.finish()
         completed = not stopped and self.limit is None
         if completed:
-            await save(spans)
-        return len(steps), completed
+            await saves.save(spans)
+        return done, completed
 
     async def train_blocking(self, rounds: Rounds) -> tuple[int, bool]:
         """Train span by span, and drain for the round after each. Returns: as `train_overlapped`."""
@@ -170,18 +178,12 @@ class ClusterRun:
         Returns: the steps trained, by the cluster's own count, and whether the last round is committed; if not, this
             generation ends.
         """
-        training, generation, number, steps = self.training, self.generation, self.number, self._steps
-        snapshots = training.snapshots(generation)[generation.opening :]
+        generation, number = self.generation, self.number
+        snapshots = self.training.snapshots(generation)[generation.opening :]
         actor = self.trainer.context.actor
         overlapped = OverlappedRounds(
             rounds, actor, snapshots=snapshots, add_after=add_after, added=added, weigh=partial(self._weight, rounds)
         )
-
-        async def after_update(updates: int) -> None:
-            await overlapped.after_update(updates)
-            if self.backed and overlapped.ended:
-                self.backed.end_after(updates)
-
         if generation.opening and number < generation.established:
             await self.trainer.prepare()  # its small messages would wait behind the round's
             await overlapped.begin()
@@ -189,14 +191,11 @@ class ClusterRun:
             if not await self._average(rounds):
                 return 0, False
             added[1] = 0
-        stopped = False
-        if steps:
-            report = await self._train(steps, after_update)
-            steps, stopped = range(report.step + 1), report.stop
-        await overlapped.finish(len(steps) * training.microbatches)
+        done, stopped = await self._train_all(overlapped)
+        await overlapped.finish(done * self.training.microbatches)
         if stopped or overlapped.ended:
-            return len(steps), False
-        return len(steps), await self._average(rounds)
+            return done, False
+        return done, await self._average(rounds)
 
     def _weight(self, rounds: Rounds) -> float | None:
         return self.training.weight(self.generation, self.number, rounds.done + 1, rounds.last)
@@ -223,32 +222,52 @@ class ClusterRun:
         return not is_last
 
     @property
-    def _empty_rounds(self) -> EmptyRounds | None:
+    def _empty_rounds(self) -> EmptyRounds:
         """Of a single cluster with a backup for every place; in others a place without one decides where it stops."""
-        if not self.backed or len(self.generation.backups) < len(self.generation.rows[0]):
-            return None
-        actor, begins = self.trainer.context.actor, self.training.snapshots(self.generation)
-        return EmptyRounds(self.log, actor, writes=actor.rank == 0, begins=begins, add_after=self.backed.order.added)
+        begins, add_after, actor = list[int](), dict[int, int](), self.trainer.context.actor
+        if self.backed and len(self.generation.backups) >= len(self.generation.rows[0]):
+            begins, add_after = self.training.snapshots(self.generation), {**self.backed.order.added}
+        return EmptyRounds(self.log, actor, writes=actor.rank == 0, begins=begins, add_after=add_after)
 
-    async def _train(self, steps: range, then: AfterUpdate = do_nothing) -> StepReport:
-        """Train these steps, or fewer if this generation ends; returns the report of the last one.
+    async def _train_all(self, beside: RoundsBeside) -> tuple[int, bool]:
+        """Train all steps in one segment; returns how many were trained, and whether the cluster stopped before."""
+        if not self._steps:
+            return 0, False
+        report = await self._train(self._steps, beside)
+        return report.step + 1, report.stop
 
-        Args:
-            then: called after each update, when the running statistics are those of all steps that ended with it.
-        """
-
+    async def _train(self, steps: range, beside: RoundsBeside | None = None) -> StepReport:
+        """Train these steps, or fewer if this generation ends; returns the report of the last one."""
         stopping = self.backed.stops if self.backed else self.log.ends
-
-        async def after_update(updates: int) -> None:
-            await self.trainer.merge_statistics(steps.start + updates // self.training.microbatches)
-            await then(updates)
-            if self.backed:
-                await self.backed.keep_pace(steps.start * self.training.microbatches + updates)
-
-        report = await self.trainer.train(steps, stopping, self.on_step, after_update)
+        report = await self.trainer.train(steps, stopping, self.on_step, RunUpdates(self, steps.start, beside))
         self.on_step(report)
         return report
 
     @property
     def _steps(self) -> range:
         return self.training.steps_of(self.number, len(self.generation.rows))[: self.limit]
+
+
+@dataclass(frozen=True)
+class RunUpdates(UpdateListener):
+    """What a node does after each update: running statistics, then its rounds or saves, then the pace of its place.
+
+    Args:
+        first: the step with which the segment begins.
+        beside: rounds or saves; None: there are none beside training.
+    """
+
+    run: ClusterRun
+    first: int
+    beside: RoundsBeside | None
+
+    async def after_update(self, updates: int) -> None:
+        """See `UpdateListener`."""
+        run, each = self.run, self.run.training.microbatches
+        await run.trainer.merge_statistics(self.first + updates // each)
+        if self.beside:
+            await self.beside.after_update(updates)
+        if run.backed:
+            if self.beside and self.beside.ended:
+                run.backed.end_after(updates)
+            await run.backed.keep_pace(self.first * each + updates)

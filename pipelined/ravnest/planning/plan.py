@@ -158,11 +158,7 @@ def make_plan(request: PoolRequest) -> RavnestPlan:
             f"the objective rate needs every node's speed ({what}); add the column flops, or take transfer"
         )
     planner = _Planner(replace(request, objective=objective), objective)
-    if request.clusters is not None:
-        groups = planner.grouped(request.clusters)
-    else:
-        groups = planner.open()
-    return planner.planned(groups)
+    return planner.planned(planner.open() if request.clusters is None else planner.grouped(request.clusters))
 
 
 class _Planner:
@@ -241,11 +237,8 @@ class _Planner:
         elif rounds not in self._made:
             sizes = StageSizes(request.layers, replace(request.rules, rounds=rounds))
             cuts = Cuts(self._nodes, sizes, self._objective)
-            self._made[rounds] = (
-                sizes,
-                cuts,
-                Formation(self._nodes, sizes.least, self._objective, cuts.worst, cuts.lack),
-            )
+            formation = Formation(self._nodes, sizes.least, self._objective, cuts.worst, cuts.lack)
+            self._made[rounds] = sizes, cuts, formation
         return self._made[rounds]
 
 

@@ -27,7 +27,7 @@ from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order, follow_steps
 from pipelined.training.segments.segment import Segment
-from pipelined.training.segments.stage_updates import AfterUpdate, StageUpdates, SummedStep, do_nothing
+from pipelined.training.segments.stage_updates import NO_LISTENER, StageUpdates, SummedStep, UpdateListener
 from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import TrainWorker
@@ -45,7 +45,7 @@ class OverlappingSteps(Worker, Segment):
         steps: the steps, the same on all ranks.
         prepared: the rank's schedule.
         orders: the instructions of all steps, under the first one, to follow instead of the schedule; empty: none.
-        after_update: see `StageUpdates`.
+        listener: of the updates.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class OverlappingSteps(Worker, Segment):
         steps: range,
         prepared: Prepared,
         orders: Mapping[int, Order],
-        after_update: AfterUpdate = do_nothing,
+        listener: UpdateListener = NO_LISTENER,
     ):
         shape = replace(context.plan.shape, steps=len(steps))
         super().__init__(context.worker, stage_map := prepared.schedule.stage_map(shape))
@@ -70,7 +70,7 @@ class OverlappingSteps(Worker, Segment):
             return optimizer_config.rate(steps.start + update * stage_map.updates.every // shape.microbatches)
 
         self._updates = StageUpdates(
-            context=context, held=held, stage_map=stage_map, rate=rate, sums=sums, after_update=after_update
+            context=context, held=held, stage_map=stage_map, rate=rate, sums=sums, listener=listener
         )
         self._messages = MessageQueues(context.actor, context.messages.receive)
         self._open: dict[int, TrainWorker] = {}

@@ -4,7 +4,7 @@ Every sum is a task of the actor, and the sums of one bucket run one after anoth
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,12 +18,15 @@ from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.segments.versions import Versions
 from pipelined.training.sums.gradient_sums import GradientSums
 
-AfterUpdate = Callable[[int], Awaitable[None]]
-"""Called after each update of the stage in a segment with their number so far, before anything uses the new version."""
+
+class UpdateListener:
+    """What a rank does after each update of its stage in a segment; this one does nothing."""
+
+    async def after_update(self, updates: int) -> None:
+        """Called with the updates so far, before anything uses the new version; it may change the parameters."""
 
 
-async def do_nothing(updates: int) -> None:
-    """The default `AfterUpdate`."""
+NO_LISTENER = UpdateListener()
 
 
 @dataclass
@@ -53,7 +56,6 @@ class StageUpdates:
         stage_map: the stage map of the segment.
         rate: the learning rate of an update, by its number.
         sums: sums a bucket's gradient over its holders.
-        after_update: the parameters may be changed in it.
     """
 
     def __init__(
@@ -64,10 +66,9 @@ class StageUpdates:
         stage_map: StageMap,
         rate: Callable[[int], float | None],
         sums: GradientSums,
-        after_update: AfterUpdate = do_nothing,
+        listener: UpdateListener = NO_LISTENER,
     ):
-        self._context, self._held, self._rate, self._sums = context, held, rate, sums
-        self._after_update = after_update
+        self._context, self._held, self._rate, self._sums, self._listener = context, held, rate, sums, listener
         for versions in held.versions.values():
             versions.begin()
         self._rule = UpdateRule(stage_map, held.versions, {stages: v.oldest for stages, v in held.versions.items()})
@@ -113,7 +114,7 @@ class StageUpdates:
         gradient = await self._gradients.pop((apply.bucket, apply.update))
         _, start, end = await self._context.executor.run("step", lambda: versions.update(gradient, rate))
         self._context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
-        await self._after_update(apply.update + 1)
+        await self._listener.after_update(apply.update + 1)
 
     async def _summed(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
         bucket = replace(versions.bucket, gradient=gradient)
