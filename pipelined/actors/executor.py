@@ -112,8 +112,8 @@ class Executor(ABC):
         planned = None
         with suppress(Exception):  # counting them runs code of the user's schedule and layers
             planned = self.planned_bytes and self.planned_bytes()
-        stated = "" if planned is None else f"planned: {planned / 2**20:,.1f} MiB, "
-        room = f" ({stated}free on {self.device}: {memory_of(self.device)})"
+        plan = "" if planned is None else f"planned: {planned / 2**20:,.1f} MiB, "
+        room = f" ({plan}free on {self.device}: {memory_of(self.device)})"
         return OutOfMemory(f"{self.name}: {doing}" if self.name else doing, error, room, self.remedy)
 
     def thread_beside(self, name: str) -> ThreadPoolExecutor:

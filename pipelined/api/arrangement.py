@@ -74,8 +74,8 @@ class Arrangement:
         require_knobs(name, self.knobs, self.keywords)
         sizes = {"depth": self.depth, "width": self.width, "microbatches": self.microbatches}
         team = {"tensor": None if self.tensor == 1 else self.tensor, "layout": self.layout}
-        every = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs, **team}
-        return {name: value for name, value in every.items() if value is not None}
+        settings = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs, **team}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def fixed(self, numerics: Numerics) -> dict[str, Any]:
         """What a planner must keep: what is given, and the settings without which these numerics are refused.

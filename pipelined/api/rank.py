@@ -188,8 +188,8 @@ class RankSession:
     ) -> list[int]:
         """Continue a prompt by `count` tokens; see `pipelined.training.evaluate.sample`."""
         async with self.trainer.newest():
-            found = await sample(self.trainer.context, [prompt], count, sequence, pick, cached=cached)
-        return found[0] if found else []
+            continued = await sample(self.trainer.context, [prompt], count, sequence, pick, cached=cached)
+        return continued[0] if continued else []
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""

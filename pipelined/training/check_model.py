@@ -81,11 +81,11 @@ def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def holders_of_names(stages: Sequence[Survey], of: Callable[[Survey], Shapes]) -> dict[str, Stages]:
     """The stages that hold each name; names are in the model's order."""
-    found: dict[str, Stages] = {}
+    holders: dict[str, Stages] = {}
     for number, stage in enumerate(stages):
         for name in of(stage):
-            found[name] = (*found.get(name, ()), number)
-    return found
+            holders[name] = (*holders.get(name, ()), number)
+    return holders
 
 
 def check_built(index: int, module: nn.Module, expected: Survey) -> None:

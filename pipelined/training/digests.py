@@ -66,8 +66,8 @@ async def model_digest(transport: Transport, local: LocalParameters) -> str:
     gathered = await gather(transport, "digests", own)
     if transport.rank:
         return ""
-    every = {name: digest for digests in gathered for name, digest in digests.items()}
-    return _digest_of_all((name, every[name]) for name in local.names)
+    by_name = {name: digest for digests in gathered for name, digest in digests.items()}
+    return _digest_of_all((name, by_name[name]) for name in local.names)
 
 
 def parameters_digest(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:

@@ -85,19 +85,19 @@ def _pipe_of_window(context: RankContext, number: int) -> tuple[int, int]:
 
 def _held(context: RankContext, stage: int) -> Stage | TeamStage:
     """A stage of this rank, as a trainer builds it: substitutes for measurements do not evaluate."""
-    held = context.stages[stage]
-    assert isinstance(held, Stage | TeamStage)
-    return held
+    own = context.stages[stage]
+    assert isinstance(own, Stage | TeamStage)
+    return own
 
 
 async def _score(
     context: RankContext, model: Model, x: Any, targets: Tree, score: ScoreFunction | None
 ) -> tuple[float, float]:
     """The loss of a window, or its score, summed over what it counts, and the count; of a team the first member's."""
-    held = _held(context, context.plan.depth - 1)
-    if isinstance(held, TeamStage) and score is None:
-        return await _compute(context, lambda: held.score(x, targets))
-    output = await _compute(context, lambda: held.evaluate(x))
+    last = _held(context, context.plan.depth - 1)
+    if isinstance(last, TeamStage) and score is None:
+        return await _compute(context, lambda: last.score(x, targets))
+    output = await _compute(context, lambda: last.evaluate(x))
     if isinstance(output, Parcel):  # of a team: each member has it whole
         if context.member:
             return 0.0, 0.0
@@ -107,16 +107,16 @@ async def _score(
 
 
 def _summed(score: ScoreFunction, output: Tree, targets: Tree) -> tuple[float, float]:
-    found = CountedLoss.of(score(output, targets))
-    if found.count is not None:
-        return float(found.total.detach()), found.count
+    loss = CountedLoss.of(score(output, targets))
+    if loss.count is not None:
+        return float(loss.total.detach()), loss.count
     tokens = tensors_of(targets)[0].numel()
-    return float(found.total.detach()) * tokens, float(tokens)
+    return float(loss.total.detach()) * tokens, float(tokens)
 
 
 async def _forward(context: RankContext, stage: int, x: Any, past: KeyValueCache | None = None) -> Parcel:
-    held = _held(context, stage)
-    output = await _compute(context, lambda: held.evaluate(x, past))
+    own = _held(context, stage)
+    output = await _compute(context, lambda: own.evaluate(x, past))
     if isinstance(output, Parcel):  # of a team
         return output
     return await _compute(context, lambda: pack_tree(output))
@@ -163,8 +163,8 @@ async def sample(
     if context.group:
         return []
     rows, lengths = [list(prompt) for prompt in prompts], [len(prompt) for prompt in prompts]
-    held = [stage for pipe, stage in context.plan.stage_map.held_by(context.worker) if pipe == 0]
-    pasts = {stage: KeyValueCache() if cached else None for stage in held}
+    stages = [stage for pipe, stage in context.plan.stage_map.held_by(context.worker) if pipe == 0]
+    pasts = {stage: KeyValueCache() if cached else None for stage in stages}
     for known in range(min(lengths), max(lengths) + count if count else 0):
         choose = partial(_choose, pick, [known - length for length in lengths])
         for stage, past in pasts.items():

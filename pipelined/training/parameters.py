@@ -107,8 +107,8 @@ class LocalParameters:
         """Of a parameter's value and state what belongs to the rows that this rank updates."""
         if (rows := self.owned[name].rows) is None:
             return fields
-        whole = self.parameters[name].shape
-        return {field: each[slice(*rows)] if each.shape == whole else each for field, each in fields.items()}
+        shape = self.parameters[name].shape
+        return {field: each[slice(*rows)] if each.shape == shape else each for field, each in fields.items()}
 
     @property
     def saved(self) -> dict[str, TensorPart | None]:
@@ -119,10 +119,10 @@ class LocalParameters:
         """The squared gradient norm of what this rank counts of each parameter, by entries of its parts; float64."""
         counted = self.saved.keys()
         each = [accumulation.squares(bucket) for bucket in self.buckets if counted & bucket.parameters.keys()]
-        every = {name: parts for squares in each for name, parts in squares.items() if name in counted}
+        counted_squares = {name: parts for squares in each for name, parts in squares.items() if name in counted}
         return {
             part_entry(self.team.entry(name), part): square
-            for name, parts in every.items()
+            for name, parts in counted_squares.items()
             for part, square in enumerate(parts)
         }
 
@@ -247,8 +247,8 @@ def _tie(modules: Mapping[int, nn.Module], found: Callable[[nn.Module], Mapping[
 def replace_tensor(module: nn.Module, old: torch.Tensor, new: torch.Tensor) -> None:
     """Put a parameter or buffer in every place of a module where another one is."""
     for inner in module.modules():
-        held = {**inner._parameters, **inner._buffers}
-        for name in [name for name, tensor in held.items() if tensor is old]:
+        tensors = {**inner._parameters, **inner._buffers}
+        for name in [name for name, tensor in tensors.items() if tensor is old]:
             setattr(inner, name, new)
 
 

@@ -108,10 +108,10 @@ class RunningStatistics:
             self._put(copies)
             with _Observer({id(copy): name for name, copy in copies.items()}) as observer:
                 result = forward()
-            found = {name: owner._buffers[leaf] for name, (owner, leaf) in self._owners.items()}
+            after = {name: owner._buffers[leaf] for name, (owner, leaf) in self._owners.items()}
         finally:
             self._put(originals)
-        present = {name: tensor for name, tensor in found.items() if tensor is not None}
+        present = {name: tensor for name, tensor in after.items() if tensor is not None}
         written = {n: t for n, t in present.items() if n not in copies or t is not copies[n] or _changes(t)}
         noted = Noted(observer.calls)
         for name, value in written.items():
@@ -150,13 +150,13 @@ class RunningStatistics:
         for name, value in self._written.pop(step, {}).items():
             owner, leaf = self._owners[name]
             owner.get_buffer(leaf).copy_(value)
-        found = sorted((one for parcel in replicas for one in _read(parcel)), key=lambda one: one[0])
+        forwards = sorted((one for parcel in replicas for one in _read(parcel)), key=lambda one: one[0])
         counts = Counter[str]()
-        for _, noted in found:
+        for _, noted in forwards:
             for call in noted.calls:
                 self._average(call, counts)
         for name, (owner, leaf) in self._owners.items():
-            if more := sum(noted.counted.get(name, 0) for _, noted in found):
+            if more := sum(noted.counted.get(name, 0) for _, noted in forwards):
                 owner.get_buffer(leaf).add_(more)
 
     def _average(self, call: Normalised, counts: Counter[str]) -> None:
@@ -236,9 +236,9 @@ class _Observer(TorchFunctionMode):
         names, kwargs = NORMS.get(func), kwargs or {}
         if names is None:
             return func(*args, **kwargs)
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        mean, var = given.get("running_mean"), given.get("running_var")
-        computes = given.get("training", given.get("use_input_stats", True))
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        mean, var = arguments.get("running_mean"), arguments.get("running_var")
+        computes = arguments.get("training", arguments.get("use_input_stats", True))
         if mean is None or var is None or id(mean) not in self._names or not computes:
             return func(*args, **kwargs)
         statistics = torch.zeros_like(mean), torch.zeros_like(var)
@@ -247,7 +247,7 @@ class _Observer(TorchFunctionMode):
         rest = {name: value for name, value in {**kwargs, **fresh}.items() if name not in names[: len(args)]}
         result = func(*positional, **rest)
         pair = self._names[id(mean)], self._names[id(var)]
-        self.calls.append(Normalised(pair, float(given.get("momentum", 0.1)), statistics))
+        self.calls.append(Normalised(pair, float(arguments.get("momentum", 0.1)), statistics))
         return result
 
 

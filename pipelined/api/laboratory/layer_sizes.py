@@ -90,8 +90,8 @@ def sizes_in_autocast(
         with FakeTensorMode(allow_non_fake_inputs=True):
             parts = [part._apply(named) for part in parts]
             inputs, targets = (tree_map_only(torch.Tensor, named, each) for each in (inputs, targets))
-            found = measured_sizes(parts, inputs, exactly)
-    return [replace(size, takes=tree_map_only(torch.Tensor, _on_meta, size.takes)) for size in found]
+            sizes = measured_sizes(parts, inputs, exactly)
+    return [replace(size, takes=tree_map_only(torch.Tensor, _on_meta, size.takes)) for size in sizes]
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:

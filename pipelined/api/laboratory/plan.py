@@ -103,9 +103,9 @@ def plan(
 def _layers(arguments: CallLocals) -> PlannedSplits:
     """The model of a call, by the names of its arguments."""
     numerics = Numerics.of_call(arguments)
-    wanted = Arrangement.of_call(arguments)
+    arrangement = Arrangement.of_call(arguments)
     bound = bind(arguments["model"], arguments["loss"] or _mean, arguments["seed"], arguments["batch"][0])
-    return PlannedSplits(bound, arguments["batch"], arguments["optimizer"], numerics, wanted.fixed(numerics))
+    return PlannedSplits(bound, arguments["batch"], arguments["optimizer"], numerics, arrangement.fixed(numerics))
 
 
 def _request(arguments: CallLocals, layers: PlannedSplits, launch: Launch) -> PlanRequest:

@@ -200,7 +200,7 @@ def costs_of(given: Mapping[str, StageSeconds]) -> Costs:
         UsageError: an unknown name, or work that takes no time. ScheduleError: a number that is no duration.
     """
     names = {field.name.replace("_", "-"): field.name for field in fields(Costs)}
-    found: dict[str, Any] = {}
+    by_field: dict[str, Any] = {}
     require_mapping("costs", given)
     for name, seconds in given.items():
         field = str(name).replace("_", "-")
@@ -208,8 +208,8 @@ def costs_of(given: Mapping[str, StageSeconds]) -> Costs:
             raise UsageError(f"unknown cost {name!r}; known: {', '.join(names)}, as in forward=1,backward=2")
         if field != "p2p" and 0 in each_of(seconds):
             raise UsageError(f"the cost {name} is 0; only p2p may be 0, give {name} more")
-        found[names[field]] = seconds
-    return Costs(**found)
+        by_field[names[field]] = seconds
+    return Costs(**by_field)
 
 
 def each_of(numbers: StageSeconds) -> Sequence[float]:

@@ -24,5 +24,5 @@ class SelfAttention(nn.MultiheadAttention):
         mask = None
         if self.causal:
             mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device, dtype=x.dtype)
-        found = super().forward(x, x, x, need_weights=False, attn_mask=mask, is_causal=self.causal)
-        return found[0]
+        output = super().forward(x, x, x, need_weights=False, attn_mask=mask, is_causal=self.causal)
+        return output[0]

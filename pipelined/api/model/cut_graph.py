@@ -65,7 +65,7 @@ class CutGraph:
     @cached_property
     def boundaries(self) -> list[Boundary]:
         """Every place where the graph may be cut: all that crosses it is a tensor that nothing overwrites later."""
-        found: list[Boundary] = []
+        cuttable: list[Boundary] = []
         names, before = set[str](), _stack(self.work[0]) if self.work else []
         for at, node in enumerate(self.work):
             stack = _stack(node)
@@ -74,9 +74,9 @@ class CutGraph:
             if at and entered is not None and entered not in names and not self._splits_a_write(at):
                 boundary = Boundary(entered, at, tuple(self._live(at)))
                 if boundary.live and self._can_cross(boundary):
-                    found.append(boundary)
+                    cuttable.append(boundary)
                     names.add(entered)
-        return found
+        return cuttable
 
     def states_in(self, start: Boundary | None, stop: Boundary | None) -> list[str]:
         """The names of the parameters, buffers and constants that a part uses, in the order of their first use."""

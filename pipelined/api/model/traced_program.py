@@ -156,10 +156,10 @@ class TracedProgram:
             for size, lower, length in zip(sizes, least, value.shape, strict=True)
         )
         if not fits:
-            wanted = ", ".join(
+            expected = ", ".join(
                 str(lower) if size else f"{lower} or more" for size, lower in zip(sizes, least, strict=True)
             )
-            fact = f"inputs of shape {tuple(value.shape)} for a model that was traced for ({wanted})"
+            fact = f"inputs of shape {tuple(value.shape)} for a model that was traced for ({expected})"
             if None not in sizes:
                 fact += ", as its code works for one number of rows alone"
             raise ModelError(f"{fact}; give pp.trace an example with the sizes of one microbatch")

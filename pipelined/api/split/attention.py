@@ -78,9 +78,9 @@ class SplitAttention(SplitLayer):
         return [SplitPart(lambda x: x if x.is_uniform else self.stream(x.lengths[:-1]), self.forward)]
 
     def parameters(self) -> dict[str, Shards]:
-        found = {"in_proj_weight": self._inner.table, "in_proj_bias": self._inner.bias}
-        found |= {"out_proj.weight": self._outer.table, "out_proj.bias": self._outer.bias}
-        return {name: found[name] for name, _ in self.module.named_parameters()}
+        by_name = {"in_proj_weight": self._inner.table, "in_proj_bias": self._inner.bias}
+        by_name |= {"out_proj.weight": self._outer.table, "out_proj.bias": self._outer.bias}
+        return {name: by_name[name] for name, _ in self.module.named_parameters()}
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         if len(x.shards.lengths) != 3:

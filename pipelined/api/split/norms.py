@@ -91,8 +91,8 @@ async def scaled(at: ForwardPass, x: Value, pieces: Pieces, dims: Sequence[int])
     cuts = {place: x.shards.layout.cuts[dim] for place, dim in enumerate(dims) if dim in x.shards.layout.cuts}
     result = Shards(x.shards.mesh, lengths, Layout.of(cuts))
     piece = result.pieces(at.run.rank)
-    given = [pieces[name] for name in ("weight", "bias") if name in pieces]
-    return [await at.run.compute("scale", lambda whole: part(whole, piece), each, result=result) for each in given]
+    present = [pieces[name] for name in ("weight", "bias") if name in pieces]
+    return [await at.run.compute("scale", lambda whole: part(whole, piece), each, result=result) for each in present]
 
 
 def part(whole: torch.Tensor, piece: Piece) -> torch.Tensor:

@@ -54,13 +54,13 @@ class OwnLayer(SplitLayer):
         self.row_shards = ranks if layouts.input == BY_ROWS else 1
 
     def parameters(self) -> dict[str, Shards]:
-        every = super().parameters()
-        unknown = [name for name in self._layouts.parameters if name not in every]
+        shards = super().parameters()
+        unknown = [name for name in self._layouts.parameters if name not in shards]
         if unknown:
             fact = f"the layouts of layer {self.name} ({self.kind}) name {unknown[0]}, which it has not"
-            raise UsageError(f"{fact}; name {', '.join(every) or 'no parameter'}")
+            raise UsageError(f"{fact}; name {', '.join(shards) or 'no parameter'}")
         given = self._layouts.parameters
-        return {name: Shards(each.mesh, each.lengths, given.get(name, "")) for name, each in every.items()}
+        return {name: Shards(each.mesh, each.lengths, given.get(name, "")) for name, each in shards.items()}
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         result = Shards(team(self.ranks), self.output_shape(x), self._layouts.output)
@@ -80,9 +80,9 @@ class OwnLayer(SplitLayer):
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
         module = copy.deepcopy(self._evaluated if random is None else self.module)  # ranks of a process share these
-        given = {**dict(zip(names, parameters, strict=True)), **buffers}
+        tensors = {**dict(zip(names, parameters, strict=True)), **buffers}
         before = {name: each._version for name, each in buffers.items()}
-        forward = partial(functional_call, module, given, (x,))
+        forward = partial(functional_call, module, tensors, (x,))
         drawing, noticing = TorchRandom(x.device), _Drawing()
         with noticing if x.device.type == "meta" else nullcontext():  # there generators stay as they are
             y: torch.Tensor = forward() if random is None else drawing.run(forward, random, place_of_layer(self._layer))

@@ -74,14 +74,14 @@ class RowSearch(RowChain):
         """Why a team of so many ranks cannot split a layer; "" if it can split all."""
         rows = self.inputs.shape[0]
         for name, module in self.leaves():
-            every, wide = operators(name, module), [f for f in factorizations(ranks) if f.rows <= rows]
-            tries: list[FactorsByName] = [dict.fromkeys(every, f) for f in wide] if every else [{}]
+            names, wide = operators(name, module), [f for f in factorizations(ranks) if f.rows <= rows]
+            tries: list[FactorsByName] = [dict.fromkeys(names, f) for f in wide] if names else [{}]
             fits = list[SplitLayer]()
             for split in tries:
                 try:
                     fits.append(split_layer(name, module, ranks, split))
                 except UsageError:
                     continue
-            if not fits or (not every and fits[0].row_shards > rows):
+            if not fits or (not names and fits[0].row_shards > rows):
                 return f"layer {name} ({type(module).__name__}), rows of a microbatch: {rows}"
         return ""

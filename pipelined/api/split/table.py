@@ -73,14 +73,14 @@ def split_row(
     Raises:
         UsageError: the layout is invalid, or leaves ranks without channels.
     """
-    every = [leaf for name, module in row for leaf in leaves(name, module)]
-    found = [operators(name, module) for name, module in every]
-    weights = {name: aliases.get(weight, weight) for each in found for name, weight in each.items()}
-    embedded = {weights[name] for name, module in every if name in weights and isinstance(module, nn.Embedding)}
-    firsts = {next(iter(each)) for each in found if len(each) > 1}
+    every_layer = [leaf for name, module in row for leaf in leaves(name, module)]
+    matrices = [operators(name, module) for name, module in every_layer]
+    weights = {name: aliases.get(weight, weight) for each in matrices for name, weight in each.items()}
+    embedded = {weights[name] for name, module in every_layer if name in weights and isinstance(module, nn.Embedding)}
+    firsts = {next(iter(each)) for each in matrices if len(each) > 1}
     embeds = {name: weight in embedded for name, weight in weights.items()}
     split = _factors(embeds, firsts, ranks, str(layout or LAYOUT))
-    return [split_layer(name, module, ranks, split) for name, module in every]
+    return [split_layer(name, module, ranks, split) for name, module in every_layer]
 
 
 def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: str) -> dict[str, Factors]:

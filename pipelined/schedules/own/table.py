@@ -160,8 +160,8 @@ def read_table(path: Path) -> TableSchedule:
 
 def _updates(line: Sequence[str]) -> Updates:
     """The updates that the first row states, or a flush if it states none."""
-    found = UPDATES.fullmatch(",".join(line).strip(" ,"))
-    return Updates(int(found[1]), None if found[2] is None else int(found[2])) if found else FLUSH
+    stated = UPDATES.fullmatch(",".join(line).strip(" ,"))
+    return Updates(int(stated[1]), None if stated[2] is None else int(stated[2])) if stated else FLUSH
 
 
 def _row(path: Path, number: int, line: Iterable[str], skipped: Counter[str]) -> Iterator[Cell]:

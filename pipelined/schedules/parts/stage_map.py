@@ -141,15 +141,15 @@ class StageMap:
 
     @cached_property
     def _holders(self) -> dict[int, frozenset[int]]:
-        found: dict[int, set[int]] = {}
+        workers_of: dict[int, set[int]] = {}
         for (_, stage), worker in self.placement.items():
-            found.setdefault(stage, set()).add(worker)
-        return {stage: frozenset(workers) for stage, workers in found.items()}
+            workers_of.setdefault(stage, set()).add(worker)
+        return {stage: frozenset(workers) for stage, workers in workers_of.items()}
 
     @cached_property
     def _held(self) -> dict[int, list[tuple[int, int]]]:
         """The (pipe, stage) pairs of each worker, sorted."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        places_of: dict[int, list[tuple[int, int]]] = {}
         for place in sorted(self.placement):
-            found.setdefault(self.placement[place], []).append(place)
-        return found
+            places_of.setdefault(self.placement[place], []).append(place)
+        return places_of

@@ -155,12 +155,12 @@ class Compression:
         async with Nursery() as coming:
             tasks = {place: coming.create_task(one(place)) for place in coded}
         blocks, count = iter(plain), len(plain) + len(tasks)
-        found = [tasks[place].result()[0] if place in tasks else next(blocks, None) for place in range(count)]
-        if None in found or len(tasks) != len(coded):
+        received = [tasks[place].result()[0] if place in tasks else next(blocks, None) for place in range(count)]
+        if None in received or len(tasks) != len(coded):
             raise WireError(
                 f"places of other tensors (places: {coded}, tensors: {count}); install one release everywhere"
             )
-        return tuple(block for block in found if block is not None)
+        return tuple(block for block in received if block is not None)
 
     async def _decoded(self, peer: int, key: Key, first: Message) -> tuple[Block, ...]:
         whole, header = opened(first.note)
@@ -259,7 +259,7 @@ def fill(chunk: Block, decoded: Sequence[Block]) -> None:
     Raises:
         WireError: they do not fit this chunk.
     """
-    found = [(block.dtype, block.shape) for block in decoded]
-    if found != [(chunk.dtype, chunk.shape)]:
-        raise WireError(f"another chunk than was due (due: {chunk.dtype} {chunk.shape}, came: {found})")
+    arrays = [(block.dtype, block.shape) for block in decoded]
+    if arrays != [(chunk.dtype, chunk.shape)]:
+        raise WireError(f"another chunk than was due (due: {chunk.dtype} {chunk.shape}, came: {arrays})")
     chunk.data[:] = decoded[0].data

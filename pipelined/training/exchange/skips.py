@@ -53,11 +53,11 @@ class Skips:
             handed_on: of each stage between the first and the last, what it hands on unread: by the place where it
                 takes a tensor, the place where it gives that tensor.
         """
-        found, past = list[Skip](), dict[int, tuple[int, int]]()
+        skips, past = list[Skip](), dict[int, tuple[int, int]]()
         for stage, handed in enumerate([*handed_on, {}], 1):
-            found += [Skip(*giver, stage, place) for place, giver in past.items() if place not in handed]
+            skips += [Skip(*giver, stage, place) for place, giver in past.items() if place not in handed]
             past = {to: past.get(place, (stage - 1, place)) for place, to in handed.items()}
-        return cls(tuple(sorted(found)), {stage: {*handed.values()} for stage, handed in enumerate(handed_on, 1)})
+        return cls(tuple(sorted(skips)), {stage: {*handed.values()} for stage, handed in enumerate(handed_on, 1)})
 
     def readers(self, stage: int) -> list[int]:
         """The stages that read what goes straight from a stage."""
@@ -70,11 +70,11 @@ class Skips:
     def sent(self, stage: int, tensors: Sequence[T]) -> dict[int, list[T]]:
         """Of all tensors that a stage gives, also those that it does not have, those that it sends, by reader."""
         readers = {each.given: each.reader for each in self.every if each.giver == stage}
-        found: dict[int, list[T]] = {stage + 1: []}
+        to: dict[int, list[T]] = {stage + 1: []}
         for place, tensor in enumerate(tensors):
             if place not in self.absent.get(stage, ()):
-                found.setdefault(readers.get(place, stage + 1), []).append(tensor)
-        return found
+                to.setdefault(readers.get(place, stage + 1), []).append(tensor)
+        return to
 
     def split_activations(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
         """What a stage gives, by the stage that it is sent to; the next one is always among them."""
@@ -121,10 +121,10 @@ class Skips:
             return straight[0] if straight else part
 
         note = _mapped(near.note, part_of)
-        found = tuple(block for block in blocks if block is not None)
-        if due or len(found) < len(blocks) or next(own, None) is not None:
+        present = tuple(block for block in blocks if block is not None)
+        if due or len(present) < len(blocks) or next(own, None) is not None:
             raise WireError(f"other tensors than the note describes (tensors: {len(near.blocks)}, note: {near.note})")
-        return Message(near.source, near.key, found, note)
+        return Message(near.source, near.key, present, note)
 
     def split_gradients(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
         """The gradients of what a stage takes, by the stage that they are sent to; the one before is among them."""

@@ -41,8 +41,8 @@ def require_alone(*, exact: bool, attention: bool) -> None:
         UsageError: one of them is asked for.
     """
     if exact or attention:
-        given = "exact sums need the same roundings at every cut" if exact else "it chooses itself what runs again"
-        raise UsageError(f"a compiled stage takes neither exact sums nor recomputed attentions ({given}); leave it out")
+        why = "exact sums need the same roundings at every cut" if exact else "it chooses itself what runs again"
+        raise UsageError(f"a compiled stage takes neither exact sums nor recomputed attentions ({why}); leave it out")
 
 
 def require_compiler() -> None:
@@ -92,6 +92,6 @@ class CompiledModule:
             yield
         except TorchDynamoException as error:
             text = str(error)
-            told = [part.strip().partition("\n\n")[0] for part in (text, text.partition("\nOutput:\n")[2])]  # of g++
-            fact = f"torch cannot compile stage {self._stage} in one piece ({' '.join(' '.join(told).split())})"
+            lines = [part.strip().partition("\n\n")[0] for part in (text, text.partition("\nOutput:\n")[2])]  # of g++
+            fact = f"torch cannot compile stage {self._stage} in one piece ({' '.join(' '.join(lines).split())})"
             raise UsageError(f"{fact}; leave compile out") from error

@@ -68,13 +68,13 @@ class _Group:
         ]
         seeds += self.seeds
         several = [] if self.alone else self.junctions
-        held = [node.register_prehook(partial(_instead, arrived[node])) for node in several]
+        hooks = [node.register_prehook(partial(_instead, arrived[node])) for node in several]
         try:
             edges, gradients = zip(*seeds, strict=True)
             leaves = [_variable(leaf) for leaf in self.leaves]
             torch.autograd.backward(edges, gradients, again, inputs=leaves)
         finally:
-            _remove(held)
+            _remove(hooks)
 
 
 def _variable(leaf: Any) -> torch.Tensor:

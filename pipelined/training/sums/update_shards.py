@@ -86,10 +86,8 @@ def shard_update(
         shares.append(share)
         number = ranks.index(rank)
         start = low + sum(lengths[:number])
-        found = _within(alike, low, (start, start + lengths[number]))
-        spans |= {
-            name: span for name, span in found.items() if span[0] < span[1] or not (number or alike[name].numel())
-        }
+        own = _within(alike, low, (start, start + lengths[number]))
+        spans |= {name: span for name, span in own.items() if span[0] < span[1] or not (number or alike[name].numel())}
         low = share.span[1]
     return UpdateShards(tuple(shares), spans, *_updated(parameters, spans))
 
@@ -114,13 +112,13 @@ def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
 
 def _within(parameters: Mapping[str, nn.Parameter], low: int, own: Range) -> dict[str, Range]:
     """Of parameters that lie one after another from `low` on, what lies in a range of elements."""
-    found = {}
+    within = {}
     for name, parameter in parameters.items():
         high = low + parameter.numel()
         start = min(max(low, own[0]), high)
-        found[name] = start, max(start, min(high, own[1]))
+        within[name] = start, max(start, min(high, own[1]))
         low = high
-    return found
+    return within
 
 
 def _updated(

@@ -44,10 +44,10 @@ def _chunks_of(row: dict[str, object], field: str, where: str, size: int) -> Ite
 
 def _messages(row: dict[str, object], field: str, where: str) -> list[tuple[str, str]]:
     """The role and the content of each message."""
-    held = row.get(field)
-    if not isinstance(held, list) or not held:
+    value = row.get(field)
+    if not isinstance(value, list) or not value:
         raise UsageError(f"{where} has no list of messages in {field!r}; name the key by --field, or mend the line")
-    found = [tuple(each.get(key) if isinstance(each, dict) else None for key in ("role", "content")) for each in held]
+    found = [tuple(each.get(key) if isinstance(each, dict) else None for key in ("role", "content")) for each in value]
     for role, content in found:
         if not isinstance(role, str) or not isinstance(content, str):
             raise UsageError(f"{where} has a message without a text as its role and its content; mend it")

@@ -76,9 +76,9 @@ def check(path: Path, field: str) -> None:
     if (fact := REFUSED.get(path.suffix.lower())) is not None:
         raise UsageError(f"{path} is {fact}, or leave it out")
     if (columns := COLUMNS.get(path.suffix.lower())) is not None:
-        found = columns(path)
-        if field not in found:
-            fact = f"{path} has no column {field!r} (columns: {', '.join(found)})"
+        present = columns(path)
+        if field not in present:
+            fact = f"{path} has no column {field!r} (columns: {', '.join(present)})"
             raise UsageError(f"{fact}; name one of them by --field")
 
 

@@ -117,10 +117,10 @@ def open_bin(paths: Sequence[Path], vocab_size: int) -> TokenFiles:
 def _tokens(path: Path, size: int) -> int:
     """The tokens of `size` bytes in a file."""
     try:
-        found = path.stat().st_size
+        length = path.stat().st_size
     except OSError as error:
         raise UsageError(f"cannot read the tokens {path} ({error.strerror}); give --data a readable file") from error
-    if found % size:
-        fact = f"{path} is no whole number of tokens (bytes: {found}, a token: {size})"
+    if length % size:
+        fact = f"{path} is no whole number of tokens (bytes: {length}, a token: {size})"
         raise UsageError(f"{fact}; write it again, or give its --tokenizer")
-    return found // size
+    return length // size

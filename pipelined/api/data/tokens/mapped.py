@@ -113,9 +113,9 @@ def spans_of(tokens: Tokens, starts: np.ndarray, length: int) -> np.ndarray:
 
 def _require_size(path: Path, size: int) -> None:
     try:
-        found = path.stat().st_size
+        length = path.stat().st_size
     except OSError as error:
         raise UsageError(f"cannot read the tokens {path} ({error.strerror}); every rank needs this file") from error
-    if found != size:
-        kind = "truncated" if found < size else "longer than its index says"
-        raise UsageError(f"the shard {path} is {kind} (bytes: {found}, expected: {size}); write the tokens again")
+    if length != size:
+        kind = "truncated" if length < size else "longer than its index says"
+        raise UsageError(f"the shard {path} is {kind} (bytes: {length}, expected: {size}); write the tokens again")

@@ -203,14 +203,14 @@ def encode_chunks(chunks: Iterable[TextChunk], tokenizer: Path, end: int | None,
     if workers == 1:
         yield from map(encode, _batched(chunks))
         return
-    held: deque[Future[Encoded]] = deque()
+    pending: deque[Future[Encoded]] = deque()
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as processes:
         for batch in _batched(chunks):
-            held.append(processes.submit(encode, batch))
-            if len(held) > 2 * workers:
-                yield held.popleft().result()
-        while held:
-            yield held.popleft().result()
+            pending.append(processes.submit(encode, batch))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 def _batched(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
