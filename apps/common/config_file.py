@@ -133,15 +133,15 @@ def _remedy(name: str, known: Collection[str], dashes: str = "") -> str:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); give --config a readable file") from error
     except ValueError as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise UsageError(f"{path} is not {kind} ({error}); correct it, or name JSON with .json") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{path} holds no keys ({type(found).__name__}); write an object of flags and values")
-    return found
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no keys ({type(content).__name__}); write an object of flags and values")
+    return content
 
 
 def _words(flag: str, value: Any) -> list[str]:

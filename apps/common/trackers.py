@@ -81,14 +81,14 @@ class WeightsAndBiases:
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row by name; those of a list by its name and their place."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, value in row.items():
         parts = {name: value}
         if isinstance(value, (list, tuple)):
             parts = {f"{name}/{place}": part for place, part in enumerate(value)}
         if name != "step":
-            found |= {key: float(part) for key, part in parts.items() if isinstance(part, (int, float))}
-    return found
+            values |= {key: float(part) for key, part in parts.items() if isinstance(part, (int, float))}
+    return values
 
 
 def check_trackers(flags: RunFlags) -> None:

@@ -193,9 +193,9 @@ def _initial(directory: Path, given: dict[str, Any]) -> ModelConfig:
     """The sizes of the Hugging Face directory, which flags may repeat but not change (dropout apart)."""
     from apps.lm.huggingface.write import read_sizes
 
-    found = read_sizes(directory)
+    stored = read_sizes(directory)
     for name, value in given.items():
-        if name != "dropout" and value is not None and value != getattr(found, name):
-            fact = f"--{name.replace('_', '-')} {value} differs from {directory} ({getattr(found, name)})"
+        if name != "dropout" and value is not None and value != getattr(stored, name):
+            fact = f"--{name.replace('_', '-')} {value} differs from {directory} ({getattr(stored, name)})"
             raise UsageError(f"{fact}; leave the flag out")
-    return replace(found, dropout=given["dropout"]) if given["dropout"] is not None else found
+    return replace(stored, dropout=given["dropout"]) if given["dropout"] is not None else stored

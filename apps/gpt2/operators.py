@@ -42,9 +42,9 @@ def chain(config: ModelConfig, batch: int, sequence: int, microbatches: int, ite
         )
     kept = activation_bytes(config, range(config.layers + 2), rows, sequence) * itemsize // FLOAT
     split = sum(op.repeated * op.matmul.inputs * op.matmul.outputs for op in operators)
-    whole = sum(map(prod, shapes(config).values())) - split
+    unsplit = sum(map(prod, shapes(config).values())) - split
     return Chain(
-        operators, keeps=True, split_bytes=kept, whole_bytes=whole * STATE_NUMBERS * itemsize, itemsize=itemsize
+        operators, keeps=True, split_bytes=kept, whole_bytes=unsplit * STATE_NUMBERS * itemsize, itemsize=itemsize
     )
 
 

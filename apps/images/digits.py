@@ -40,8 +40,8 @@ def digits() -> tuple[Images, Images]:
     """The images to train on, and those that are held out: the same 360 on every rank and in every run."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    images, classes = (found.images / GREYS).astype(np.float32), found.target.astype(np.int64)
+    bundle = load_digits()
+    images, classes = (bundle.images / GREYS).astype(np.float32), bundle.target.astype(np.int64)
     order = np.random.default_rng(0).permutation(len(classes))
     held_out, rest = order[:HELD_OUT], order[HELD_OUT:]
     return Images(images[rest], classes[rest]), Images(images[held_out], classes[held_out])

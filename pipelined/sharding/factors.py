@@ -27,14 +27,14 @@ def factors_of(
     if layout in named:
         return dict(named[layout])
     operators = list(next(iter(named.values())))
-    found = {**(default or {}), **dict(_read(layout, operators, named))}
-    if missing := [name for name in operators if name not in found]:
+    by_operator = {**(default or {}), **dict(_read(layout, operators, named))}
+    if missing := [name for name in operators if name not in by_operator]:
         raise UsageError(f"no factors of {', '.join(missing)} (layout: {layout!r}); add them, or use {_known(named)}")
-    for name, (p0, p1, p2) in found.items():
+    for name, (p0, p1, p2) in by_operator.items():
         if p0 * p1 * p2 != ranks:
             fact = f"{name}={p0}.{p1}.{p2} is for {p0 * p1 * p2} ranks (ranks of a worker: {ranks})"
             raise UsageError(f"{fact}; choose factors with that product")
-    return {name: found[name] for name in operators}
+    return {name: by_operator[name] for name in operators}
 
 
 def _read(layout: str, operators: Sequence[str], named: Mapping[str, object]) -> list[tuple[str, Factors]]:

@@ -157,13 +157,13 @@ def _held(length: int, cuts: tuple[tuple[int, int | None], ...]) -> Ranges:
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for low, high in ranges:
-        if found and found[-1][1] == low:
-            found[-1] = found[-1][0], high
+        if joined and joined[-1][1] == low:
+            joined[-1] = joined[-1][0], high
         elif low < high:
-            found.append((low, high))
-    return tuple(found)
+            joined.append((low, high))
+    return tuple(joined)
 
 
 def length_of(ranges: Ranges) -> int:

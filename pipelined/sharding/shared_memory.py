@@ -84,8 +84,8 @@ class StartedMove:
 
 def _part(array: Any, piece: Piece) -> Any:
     """The elements at these indices: a view of them, unless they are several blocks."""
-    found = list(blocks(piece))
-    return array[found[0][0]] if len(found) == 1 else take(array, piece)
+    parts = list(blocks(piece))
+    return array[parts[0][0]] if len(parts) == 1 else take(array, piece)
 
 
 def _reduce(arrays: Sequence[Any], piece: Piece, op: str, into: Any) -> None:

@@ -75,8 +75,8 @@ class Text:
     def _scored(self, windows: int) -> str:
         if 0 < self.windows < windows:
             return f"{self.windows:,} of {windows:,} windows scored"
-        asked = f" (--eval-windows: {self.windows:,})" if self.windows > windows and self.windows != WINDOWS else ""
-        return f"{windows:,} windows scored{asked}"
+        limit = f" (--eval-windows: {self.windows:,})" if self.windows > windows and self.windows != WINDOWS else ""
+        return f"{windows:,} windows scored{limit}"
 
     @property
     def is_packed(self) -> bool:

@@ -87,9 +87,9 @@ def each_bert_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[t
 def export_bert(directory: str | Path, tensors: "Tensors", config: BertConfig, tokenizer: Tokenizer | None) -> None:
     """Write a directory that `transformers.BertForMaskedLM` reads, as `write.export` does; by our names."""
     check_export(directory, BERT_TYPE)
-    wanted = {_theirs(name): shape for name, shape in shapes(config).items()}
+    expected = {_theirs(name): shape for name, shape in shapes(config).items()}
     if not config.tied:
-        wanted[_theirs(OWN_BIAS)] = (config.vocab,)
+        expected[_theirs(OWN_BIAS)] = (config.vocab,)
 
     def named() -> "Iterator[tuple[str, torch.Tensor]]":
         for name, tensor in each_of(tensors):
@@ -98,7 +98,7 @@ def export_bert(directory: str | Path, tensors: "Tensors", config: BertConfig, t
                 yield _theirs(OWN_BIAS), tensor
             del tensor  # before the next one comes
 
-    write(directory, named(), wanted, lambda dtype: _describe(config, dtype), tokenizer)
+    write(directory, named(), expected, lambda dtype: _describe(config, dtype), tokenizer)
 
 
 def _describe(config: BertConfig, dtype: str) -> dict[str, Any]:

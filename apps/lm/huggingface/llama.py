@@ -88,9 +88,9 @@ def each_llama_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[
 def export_llama(directory: str | Path, tensors: "Tensors", config: LlamaConfig, tokenizer: Tokenizer | None) -> None:
     """Write a directory that the class of `transformers` of this kind reads, as `write.export` does; by our names."""
     check_export(directory, config.kind)
-    wanted = {_theirs(name): shape for name, shape in shapes(config).items()}
+    expected = {_theirs(name): shape for name, shape in shapes(config).items()}
     named = map(_named_theirs, each_of(tensors))
-    write(directory, named, wanted, lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
+    write(directory, named, expected, lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
 
 
 def _named_theirs(named: "tuple[str, torch.Tensor]") -> "tuple[str, torch.Tensor]":

@@ -105,9 +105,9 @@ def shapes(config: BertConfig) -> Shapes:
 def _block_shapes(config: BertConfig) -> Shapes:
     """A block's parameters: 4 C² + 2 F C + 9 C + F numbers."""
     c = config.d_model
-    found: Shapes = {}
+    shapes: Shapes = {}
     for name in ("query", "key", "value"):
-        found |= affine(f"attention.self.{name}", c, c)
-    found |= affine("attention.output.dense", c, c) | norm("attention.output.LayerNorm", c)
-    found |= affine("intermediate.dense", c, config.hidden) | affine("output.dense", config.hidden, c)
-    return found | norm("output.LayerNorm", c)
+        shapes |= affine(f"attention.self.{name}", c, c)
+    shapes |= affine("attention.output.dense", c, c) | norm("attention.output.LayerNorm", c)
+    shapes |= affine("intermediate.dense", c, config.hidden) | affine("output.dense", config.hidden, c)
+    return shapes | norm("output.LayerNorm", c)

@@ -179,11 +179,11 @@ def _head_shapes(config: ModelConfig) -> Shapes:
 
 def _block_shapes(prefix: str, config: ModelConfig) -> Shapes:
     """A block's parameters: 12 C² + 13 C numbers."""
-    found: Shapes = {}
+    shapes: Shapes = {}
     for each in block_multiplications(config).values():
-        found |= affine(f"{prefix}{each.norm}.", config.d_model) if each.norm else {}
-        found |= affine(f"{prefix}{each.module}.", prod(each.inputs), prod(each.outputs))
-    return found
+        shapes |= affine(f"{prefix}{each.norm}.", config.d_model) if each.norm else {}
+        shapes |= affine(f"{prefix}{each.module}.", prod(each.inputs), prod(each.outputs))
+    return shapes
 
 
 def affine(prefix: str, *sizes: int) -> Shapes:

@@ -140,11 +140,11 @@ def _block_shapes(config: LlamaConfig) -> Shapes:
     c, width = config.d_model, config.width
     queries, keys = config.heads * width, config.kv_heads * width
     outputs = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-    found: Shapes = {"input_layernorm.weight": (c,)}
+    shapes: Shapes = {"input_layernorm.weight": (c,)}
     for name, rows in outputs.items():
-        found[f"self_attn.{name}.weight"] = (rows, c)
-        found |= {f"self_attn.{name}.bias": (rows,)} if config.kind == "qwen2" else {}
-    found["self_attn.o_proj.weight"] = (c, queries)
-    found |= {f"self_attn.{name}.weight": (width,) for name in ("q_norm", "k_norm") if config.kind == "qwen3"}
+        shapes[f"self_attn.{name}.weight"] = (rows, c)
+        shapes |= {f"self_attn.{name}.bias": (rows,)} if config.kind == "qwen2" else {}
+    shapes["self_attn.o_proj.weight"] = (c, queries)
+    shapes |= {f"self_attn.{name}.weight": (width,) for name in ("q_norm", "k_norm") if config.kind == "qwen3"}
     gated: Shapes = {f"mlp.{name}.weight": (config.hidden, c) for name in ("gate_proj", "up_proj")}
-    return found | {"post_attention_layernorm.weight": (c,)} | gated | {"mlp.down_proj.weight": (c, config.hidden)}
+    return shapes | {"post_attention_layernorm.weight": (c,)} | gated | {"mlp.down_proj.weight": (c, config.hidden)}

@@ -36,8 +36,8 @@ def factors_of(layout: str, ranks: int) -> dict[str, Factors]:
     """
     columns, contraction = (1, ranks, 1), (1, 1, ranks)
     megatron = dict(zip(OPERATORS, (columns, contraction, columns, contraction, columns), strict=True))
-    whole = dict.fromkeys(OPERATORS, (ranks, 1, 1))
-    named = {"data": whole, "zero1": whole, "zero2": whole, "zero3": whole}
+    rows = dict.fromkeys(OPERATORS, (ranks, 1, 1))
+    named = {"data": rows, "zero1": rows, "zero2": rows, "zero3": rows}
     named |= {"summa": dict.fromkeys(OPERATORS, grid(ranks)), "megatron": megatron}
     text = resolved(layout)
     states_of(text)  # refuses unknown ones
@@ -59,14 +59,14 @@ def states_of(layout: str) -> dict[str, str]:
             remedy = f"write OPERATOR=ROWS.COLUMNS.CONTRACTION+STATE for {', '.join(OPERATORS)}"
             raise UsageError(f"no state after the name of a layout (layout: {layout!r}); {remedy}")
         return dict.fromkeys(OPERATORS, NAMED.get(text.removeprefix("+"), "none"))
-    found = dict.fromkeys(OPERATORS, "none")
+    state_of = dict.fromkeys(OPERATORS, "none")
     for word in text.split(","):
         name, _, rest = word.partition("=")
         state = rest.partition("+")[2] or "none"
         if state not in (*STATES, "none"):
             raise UsageError(f"no state {state!r} (layout: {layout!r}); write {', '.join(STATES)}, or leave it out")
-        found[name] = state
-    return found
+        state_of[name] = state
+    return state_of
 
 
 def divides(layout: str) -> bool:

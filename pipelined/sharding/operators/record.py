@@ -120,11 +120,11 @@ def record(
     forward = PhaseRecord(rank, steps)
     for tensor in given:
         kept.add(tensor)
-    held = kept.nbytes(tape)
+    kept_bytes = kept.nbytes(tape)
     finished(tape.run(tape.backward(result, torch.empty_like(result.array), back)))
     backward, recorder.steps = PhaseRecord(rank, recorder.steps), []
     finished(tape.run(tape.backward_weights()))
-    return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), held)
+    return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), kept_bytes)
 
 
 def kept_by(rank: int, part: Callable[[Tape], Coroutine[Any, Any, Value]], counted: Sequence[torch.Tensor] = ()) -> int:

@@ -45,8 +45,8 @@ async def embed(run: Reader, head: SplitMatmul, ids: Value, weight: Operand) -> 
 async def _embedded(run: Reader, head: SplitMatmul, ids: Value, rows: Operand, held: Ranges) -> Value:
     lead = ids.shards.lengths
     summand = Shards(head.mesh, lead + head.inputs, f"S0:rows S{len(lead)}:contraction P:columns")
-    found = await run.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, rows, result=summand)
-    return await run.move(found, head.arriving(lead))
+    embedded = await run.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, rows, result=summand)
+    return await run.move(embedded, head.arriving(lead))
 
 
 def _joined(*panels: torch.Tensor) -> torch.Tensor:

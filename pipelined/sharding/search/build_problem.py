@@ -76,8 +76,8 @@ def _choice(priced_chain: PricedChain, operator: Operator, options: Sequence[Opt
                 step[place] += term.seconds
             else:
                 micro[place] += term.seconds / priced_chain.microbatches
-    held = np.array([priced_chain.memory_bytes(operator, option) for option in options])
-    return Choice(operator.name, options, micro, step, held)
+    memory = np.array([priced_chain.memory_bytes(operator, option) for option in options])
+    return Choice(operator.name, options, micro, step, memory)
 
 
 class _ChainWalk:
@@ -148,8 +148,8 @@ class _ChainWalk:
 def _distinct(options: Sequence[Any]) -> tuple[list[Any], list[int]]:
     """The different layouts of some options, and the place of each option's among them."""
     places: dict[Any, int] = {}
-    found = [places.setdefault(_layout(option), len(places)) for option in options]
-    return list(places), found
+    place_of_each = [places.setdefault(_layout(option), len(places)) for option in options]
+    return list(places), place_of_each
 
 
 def _layout(option: Any) -> Any:

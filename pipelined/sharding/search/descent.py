@@ -37,8 +37,8 @@ def _descend(problem: Problem, strategy: Strategy, limit: float) -> tuple[Strate
         better = False
         for place, choice in enumerate(problem.choices):
             seconds = problem.costs_of_choice(strategy, place)
-            held = problem.memory_bytes(strategy) - choice.memory_bytes[strategy[place]] + choice.memory_bytes
-            option = int(np.argmin(np.where(held <= limit * ROUNDING, seconds, inf)))
+            memory = problem.memory_bytes(strategy) - choice.memory_bytes[strategy[place]] + choice.memory_bytes
+            option = int(np.argmin(np.where(memory <= limit * ROUNDING, seconds, inf)))
             priced += len(choice.options)
             if seconds[option] < seconds[strategy[place]] / ROUNDING:
                 strategy, better = (*strategy[:place], option, *strategy[place + 1 :]), True

@@ -46,7 +46,7 @@ def _each(
     priced_chain: PricedChain, factors: list[Factors], state: str = "none", regather_input: bool = False
 ) -> Iterator[list[list[Option]]]:
     """Operators take these factors in turn."""
-    found = [
+    options = [
         [
             Option(option.split, state, regather_input)
             for option in priced_chain.options(op)
@@ -54,8 +54,8 @@ def _each(
         ]
         for op, wanted in zip(priced_chain.chain.operators, factors * len(priced_chain.chain.operators), strict=False)
     ]
-    if all(found):
-        yield found
+    if all(options):
+        yield options
 
 
 def by_layer(priced_chain: PricedChain, text: str) -> dict[str, list[Option]]:

@@ -98,9 +98,9 @@ def _searched(request: ShardRequest) -> tuple[int, int, Priced]:
             raise UsageError(f"nothing splits {name} over {priced_chain.ranks} ranks; {_remedy(request)}")
     built = build_problem(priced_chain, list(options.values()))
     _refuse_too_big(request, built.problem.memory_bytes(built.problem.min_memory))
-    found = find(request.search).search(built.problem, request.limit)
-    assert found.strategy is not None, "the leanest strategy fits"
-    return built.problem.space, found.evaluated, price(built, found.strategy)
+    outcome = find(request.search).search(built.problem, request.limit)
+    assert outcome.strategy is not None, "the leanest strategy fits"
+    return built.problem.space, outcome.evaluated, price(built, outcome.strategy)
 
 
 def _remedy(request: ShardRequest) -> str:
@@ -128,8 +128,8 @@ def _baseline(request: ShardRequest, name: str) -> Priced | None:
 def _best(request: ShardRequest, options: list[list[Option]]) -> Priced:
     built = build_problem(request.priced_chain, options)
     search = find("dynamic").search
-    found = search(built.problem, request.limit)
-    strategy = found.strategy or search(built.problem).strategy
+    outcome = search(built.problem, request.limit)
+    strategy = outcome.strategy or search(built.problem).strategy
     assert strategy is not None, "without a limit all fit"
     return price(built, strategy)
 

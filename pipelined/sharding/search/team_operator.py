@@ -198,12 +198,12 @@ def _sent(ranks: int, before: int, after: int) -> float:
     """The share of its part that the busiest of a team sends, from one cut to another; tokens are the major digit."""
 
     def common(rank: int) -> Fraction:
-        found = Fraction(ranks)
+        share = Fraction(ranks)
         places = [(divmod(rank, ranks // cut), cut) for cut in (before, after)]
         for digit in range(2):
             ends = [(place[digit], cut if digit == 0 else ranks // cut) for place, cut in places]
             low, high = max(Fraction(at, of) for at, of in ends), min(Fraction(at + 1, of) for at, of in ends)
-            found *= max(Fraction(0), high - low)
-        return found
+            share *= max(Fraction(0), high - low)
+        return share
 
     return float(1 - min(map(common, range(ranks))))
