@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from pipelined import __version__
-from pipelined.errors import UsageError, as_flags, guess
+from pipelined.errors import UsageError, as_flags, guess, usage_error_of
 
 COMMANDS = {
     "bench": "pipelined.commands.bench",
@@ -56,18 +56,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output (`| head`) has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except UsageError as error:
-        print(f"{command}: error: {as_flags(str(error))}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        remedy = "pip install 'pipelined[draw]', or leave --svg and --png out"
-        print(f"{command}: error: matplotlib is not installed; {remedy}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if (refusal := _refusal(error)) is None:
+            raise
+        print(f"{command}: error: {as_flags(str(refusal))}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _refusal(error: Exception) -> UsageError | None:
+    """The error as one that the user can correct; None: it is another one."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "matplotlib":
+        remedy = "pip install 'pipelined[draw]', or leave --svg and --png out"
+        return UsageError(f"matplotlib is not installed; {remedy}")
+    return error if isinstance(error, UsageError) else usage_error_of(error, "the command")
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

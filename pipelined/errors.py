@@ -120,6 +120,16 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return type(error) is RuntimeError and "can't allocate memory" in str(error)
 
 
+def usage_error_of(error: BaseException, doing: str, remedy: str | None = None) -> UsageError | None:
+    """No torch or no memory, as an error that the user can correct; None: another. Arguments as of `OutOfMemory`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    in_torch = any(Path(frame.filename).parts[-2:] == ("torch", "__init__.py") for frame in frames)
+    if "torch" not in sys.modules and (in_torch or getattr(error, "name", None) == "torch"):
+        more = "give the process more memory, also of addresses (ulimit -v), or install torch again (pip install torch)"
+        return UsageError(f"torch cannot be loaded ({error!r}); {more}")
+    return OutOfMemory(doing, error, remedy=remedy) if ran_out_of_memory(error) else None
+
+
 def refuse_below(least: float, name: str, value: float, remedy: str = "") -> None:
     """Raises UsageError: the value of a setting or a flag, by its name, is below `least`, not finite, or no number."""
     require_number(name, value)

@@ -14,7 +14,7 @@ from apps.common.groups import parse_command
 from pipelined import __version__
 from pipelined.aio.events import log_to_stderr, recent_text
 from pipelined.directory import CutOff, DirectoryRefusal, JournalError
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, usage_error_of
 from pipelined.process.exit import DONE, FAILED, INTERRUPTED, USAGE, print_to_stderr, silence_stdout
 from pipelined.process.refusal import complaint
 from transports import new_event_loop
@@ -75,6 +75,8 @@ class Program(Generic[F]):
         except Exception as error:
             if isinstance(error, (CutOff, JournalError, *self.failures)):
                 return self._refuse(error, FAILED)
+            if refusal := usage_error_of(error, "the command", "free memory, or raise the limit (ulimit -v)"):
+                return self._refuse(refusal, USAGE)
             print_to_stderr("\n".join(["".join(traceback.format_exception(error)).rstrip("\n"), recent_text()]))
             return FAILED
         return DONE

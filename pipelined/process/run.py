@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
 from pipelined.aio.events import recent_text
-from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
+from pipelined.errors import UsageError, usage_error_of
 from pipelined.process import watchdog
 from pipelined.process.exit import (
     FAILED,
@@ -193,8 +193,8 @@ class _Job:
             await self._end(transport, INTERRUPTED, f"rank {transport.rank} was interrupted")
             raise
         except Exception as error:
-            if ran_out_of_memory(error):
-                return await self._end(transport, USAGE, str(OutOfMemory(self._name(transport.rank), error)))
+            if refusal := usage_error_of(error, self._name(transport.rank)):
+                return await self._end(transport, USAGE, str(refusal))
             return await self._fail(transport, error)
 
     async def _fail(self, transport: Transport, error: BaseException) -> int:

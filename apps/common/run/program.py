@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from pipelined.aio.events import Level, log_to_stderr
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, usage_error_of
 from pipelined.process.exit import DONE, INTERRUPTED, silence_stdout
 from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.refusal import parsed, refuse
@@ -51,3 +51,7 @@ def run_program(name: str, parse: Callable[[], F], work: Callable[[F, Launch], i
     except BrokenPipeError:
         silence_stdout()
         return DONE
+    except Exception as error:
+        if refusal := usage_error_of(error, "the command"):
+            return refuse(refusal, launch, name)
+        raise
