@@ -7,6 +7,7 @@ the coordinator after those that need it.
 
 import asyncio
 import ctypes
+import os
 import signal
 import sys
 import tempfile
@@ -71,16 +72,19 @@ async def _end(child: Child) -> None:
 
 def terminate(child: Child) -> None:
     """Request a stop, unless it has ended. This may be repeated, while a second SIGTERM would end it at once."""
-    if child.returncode is None:
-        with suppress(ProcessLookupError):
-            child.send_signal(signal.SIGUSR1)
+    _send(child, signal.SIGUSR1)
 
 
 def kill(child: Child) -> None:
     """Send SIGKILL, unless it has ended."""
+    _send(child, signal.SIGKILL)
+
+
+def _send(child: Child, number: signal.Signals) -> None:
+    """Send a signal, unless it has ended. `Popen` would look for its end, and take the exit code away from asyncio."""
     if child.returncode is None:
         with suppress(ProcessLookupError):
-            child.kill()
+            os.kill(child.pid, number)
 
 
 def _die_with_parent() -> None:

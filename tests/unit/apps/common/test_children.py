@@ -1,8 +1,11 @@
 """Children of `local`: their output is passed on, and a signal to the group of their parent does not reach them."""
 
 import os
+import subprocess
 
-from apps.common.children import forward_output, next_line, started
+import pytest
+
+from apps.common.children import forward_output, kill, next_line, started, terminate
 
 
 async def test_a_long_line_of_a_child_is_passed_on():
@@ -18,3 +21,12 @@ async def test_a_child_has_a_process_group_of_its_own():
     async with started("timeit", ["-n", "1", "-r", "1", "import os; print(os.getpgrp())"]) as child:
         group = int(await next_line(child))
     assert group == child.pid != os.getpgrp()
+
+
+@pytest.mark.parametrize("end", [terminate, kill])
+async def test_a_signal_to_a_child_leaves_its_exit_code_to_the_loop(end, monkeypatch):
+    """Else of a child that has just ended the code is lost, and asyncio warns of an unknown process."""
+    async with started("timeit", ["pass"]) as child:
+        monkeypatch.setattr(subprocess.Popen, "poll", lambda process: pytest.fail("its exit code was taken"))
+        end(child)
+        assert await child.wait() < 0
