@@ -11,13 +11,7 @@ from itertools import combinations
 from pipelined.sharding.layout import Cut, Layout, are_commutative
 from pipelined.sharding.local_moves import Mask, Pad, Scale, Slice
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.moves import (
-    AllGather,
-    AllToAll,
-    Move,
-    ReduceScatter,
-    ReduceToAll,
-)
+from pipelined.sharding.moves import AllGather, AllToAll, Move, ReduceScatter, ReduceToAll
 from pipelined.sharding.shards import Shards
 
 CutsOfAxes = dict[int, tuple[Cut, ...]]

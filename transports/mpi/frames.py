@@ -22,13 +22,7 @@ from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import SEND_TEST_S, outcome_now, translated
 from transports.mpi.shutdown import Shutdown
-from transports.wire.frames import (
-    LIMITS,
-    PREAMBLE_BYTES,
-    FrameKinds,
-    parse_header,
-    parse_preamble,
-)
+from transports.wire.frames import LIMITS, PREAMBLE_BYTES, FrameKinds, parse_header, parse_preamble
 
 TAG = 0  # `native` uses the other tags of this communicator to create communicators
 PROBES_PER_POLL = 8

@@ -32,13 +32,7 @@ from transports.stream.incoming import (
 from transports.stream.reader import Body, FrameReader, FrameReceiver
 from transports.stream.sockets import limit_buffers
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
-from transports.tcp.flow_control import (
-    CLOSING_BYTES,
-    OFFERS_BYTES,
-    Credit,
-    Offer,
-    OfferTable,
-)
+from transports.tcp.flow_control import CLOSING_BYTES, OFFERS_BYTES, Credit, Offer, OfferTable
 from transports.wire.arrays import Block
 from transports.wire.frames import FrameKinds, Header, Key, Preamble, encode, encode_bare, encode_head
 
