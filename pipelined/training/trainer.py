@@ -64,7 +64,7 @@ class RankTrainer:
         self.world, self.loss_scale, self._agreement = agreement.world, agreement.loss_scale, agreement
         self._held, self._gathered, self._orders = versions, gathered, orders
         self.seed, self._delayed = job.seed, job.numerics.delayed_update
-        self._prepared: Prepared | None = None
+        self.prepared: Prepared | None = None
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step, and drain; see `train`."""
@@ -113,9 +113,9 @@ class RankTrainer:
         return report
 
     async def prepare(self) -> Prepared:
-        """Prepare the first step now; all ranks call this. Else the first step does it, and later ones nothing."""
-        self._prepared = self._prepared or await self._prepare()
-        return self._prepared
+        """Prepare the first step now, if `prepared` is None; all ranks call this. Else the first step does it."""
+        self.prepared = self.prepared or await self._prepare()
+        return self.prepared
 
     async def planned_sum_bytes(self) -> int:
         """Payload bytes of this rank's gradient sums in a step. All ranks call this, as it prepares the first one."""

@@ -1,5 +1,6 @@
 """What is lost when, line by line of docs/ravnest.md."""
 
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -53,6 +54,23 @@ def test_nodes_of_a_lost_cluster_form_a_late_one_and_all_steps_count_once():
     assert late and late[-1] == story.view.generation and len(late[-1].rows) == 2
     number = late[-1].number
     assert {cluster for generation, cluster, _ in story.seen if generation == number} == {0, 1}
+
+
+def test_the_first_message_of_a_cluster_that_goes_on_is_an_activation():
+    """Its nodes agreed on all else before: each small message is a delay for which the pipeline stands still."""
+    story, sizes = Story(4, steps=40), defaultdict(list)
+
+    def look(event):
+        if story.view.generation and event.kind == "REQUEST" and "world/message" in event.key:
+            sizes[story.view.generation.number, event.source, event.destination].append(event.nbytes)
+
+    story.network.listen(look)
+    run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=0.2, names=["n0", "n1"])))
+    _, went_on, *_ = story.chain
+    first, second = (place.holder.name for place in went_on.rows[0])
+    late, other = (place.holder.name for place in went_on.rows[1])
+    (activation,) = {*sizes[went_on.number, first, second]}
+    assert sizes[went_on.number, late, other][0] < activation, "a late cluster has still to agree"
 
 
 @pytest.mark.in_turns(2)

@@ -125,6 +125,7 @@ class ClusterMember:
             rounds = training.rounds_of(generation) if completed else await log.wait_for_end()
             await gather(rank.world, "stopped", True)  # each has written its order
             rank.held.free_gradients()
+            rank.held.prepared = {rank.nodes: trainer.prepared}
         state = rank.held if rounds or number < generation.established else None  # a late cluster's is from a round
         return ClusterOutcome(state, training.stopped(generation, number, done, rounds), digest)
 

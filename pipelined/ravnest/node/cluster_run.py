@@ -61,6 +61,12 @@ class ClusterRank:
     def place(self) -> tuple[int, int]:
         return self.recorder.place
 
+    @property
+    def nodes(self) -> str:
+        """The nodes of this cluster, and their places in it."""
+        row, backups = self.generation.rows[self.place[0]], self.generation.backups
+        return f"{row} {[each[1:3] for each in backups if each.cluster == self.place[0]]}"
+
     def is_writer(self) -> bool:
         """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
         return self.place[0] == 0 and not (self.backed and self.backed.is_second)
@@ -73,6 +79,7 @@ class ClusterRank:
         """
         if before is not None:
             await self.held.take_over(before)
+            self.trainer.prepared = before.prepared.get(self.nodes)  # each of these nodes decides the same
         elif self.generation.begun.lineage:
             await self._load(saved)
         if self.generation.continuation.previous > 0 and self.place[0] < self.generation.established:

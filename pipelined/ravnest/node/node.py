@@ -28,7 +28,6 @@ from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
 from pipelined.ravnest.status import LATE
-from pipelined.training.step_report import StepReport
 from transports import TransportError
 
 
@@ -186,7 +185,7 @@ class RavnestNode:
         log = ClusterLog(self.view, registration, generation, cluster, self._node.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
-            on_step, state = log.report if stage == 0 else _ignore, before.state if before else None
+            on_step, state = log.report if stage == 0 else lambda report: None, before.state if before else None
             self._member.worlds.lose(each.address for each in self.view.departed(generation))
             training = self._member.train(
                 generation, at, on_step=on_step, log=log, before=state, saved=self.exchange, leaving=leaving
@@ -216,7 +215,3 @@ class RavnestNode:
 
     async def _raise_when_failed(self) -> None:
         await asyncio.shield(self._node.endpoint.failed)
-
-
-def _ignore(report: StepReport) -> None:
-    """The steps of a cluster are reported by its first node."""

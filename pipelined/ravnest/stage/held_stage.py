@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from pipelined.actors.executor import Executor
+from pipelined.programs.prepare import Prepared
 from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.state.manifest import TensorSpecs
 from pipelined.training.optimizer.state import VALUE, OptimizerState
@@ -39,6 +40,7 @@ class HeldStage:
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], optimizer: OptimizerState, executor: Executor):
         self.tensors, self._executor = tensors, executor
+        self.prepared = dict[str, Prepared | None]()  # by the trainer of this stage, with these nodes of its cluster
         self._optimizer: OptimizerState | None = optimizer
 
     @property
