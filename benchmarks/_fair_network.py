@@ -34,6 +34,10 @@ class _Turns:
         if not self._busy:
             self._next()
 
+    def wait_on(self, line: DelayLine) -> bool:
+        """Whether messages of a link wait for their turn."""
+        return line in self._queues
+
     def _next(self) -> None:
         self._busy = bool(self._queues)
         if not self._busy:
@@ -60,6 +64,11 @@ class _TurnLine:
         """See `DelayLine.send`; when it arrives is not known yet."""
         self._turns.send(self._line, nbytes, deliver)
         return None
+
+    @property
+    def moves(self) -> bool:
+        """See `DelayLine.moves`; what waits for its turn moves, too."""
+        return self._line.moves or self._turns.wait_on(self._line)
 
     def recheck(self, after: float = 0.0) -> None:
         """See `DelayLine.recheck`."""
