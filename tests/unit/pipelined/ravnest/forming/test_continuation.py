@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.ravnest.forming.continuation import Newcomers, following
+from pipelined.ravnest.forming.continuation import Newcomers, following, new_backups
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.places import Holder, StagePlace
+from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.nodes import NodeRecord
 
 
 def row(name):
@@ -133,3 +136,22 @@ def test_what_is_in_no_average_is_given_out_again_if_its_cluster_is_lost_before_
     )
     third = following(second, 5, 0, {1: training.stopped(second, 1, 0, 0)})
     assert third.continuation.steps_to_repeat == [0] and third.begun.step == 1
+
+
+@pytest.mark.parametrize("weights", ["kept", "newest"])
+def test_a_new_backup_holds_all_microbatches_alive_of_its_place_or_waits(weights):
+    """The pace was chosen for the RAM of the nodes that formed the cluster, and stays: a smaller node is no backup."""
+    sizes = StageSizes([LayerSize(100, 4000, 2000, 1.0)] * 2, StageRules(weights, behind=2))
+
+    def least(alive):
+        """The bytes of the second layer at this pace, and what waits for two microbatches."""
+        return max(int(sizes.bytes(alive, alive + 1, alive + 1)[1, 2]), sizes.receiving(1, 2)) + 2 * 2000
+
+    for alive in (1, 6):
+        held = [StagePlace(Holder("a", "at a", 1), 0, 1, alive + 1), StagePlace(Holder("b", "at b", 1), 1, 2, alive)]
+        generation, alone = Generation(1, [held]), {(0, 1): PoolNode("b", 1 << 20, 1.0)}
+        for ram, fits in ((least(alive) - 1, False), (least(alive), True)):
+            waiting = [NodeRecord("new", "at new", 2, ram, 1.0, 0.0)]
+            found = new_backups(generation, alone, waiting, sizes)
+            assert [(each.stage, each.room) for each in found] == [(1, 2)] * fits, (alive, ram)
+    assert least(6) - least(1) == 5 * (400 + 4000 if weights == "kept" else 2000)
