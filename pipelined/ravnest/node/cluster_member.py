@@ -111,11 +111,11 @@ class ClusterMember:
             NoLongerValid: this cluster goes on, and no node has the state of this stage any more.
         """
         gc.collect()  # a lost cluster's stage is in cycles of its tasks and their errors
-        number, _ = place
+        cluster, _ = place
         async with AsyncExitStack() as stack:
             rank = await self._prepare(stack, generation, place, log, fresh=before is None, leaving=leaving)
             training, trainer = rank.training, rank.trainer
-            run = ClusterRun(training, generation, number, trainer, on_step, log=log, limit=limit, backed=rank.backed)
+            run = ClusterRun(training, generation, cluster, trainer, on_step, log=log, limit=limit, backed=rank.backed)
             async with Nursery() as writes:
                 saver = self._saver(writes, rank)
                 await rank.begin(before, saved or self.saving)
@@ -126,8 +126,8 @@ class ClusterMember:
             await gather(rank.world, "stopped", True)  # each has written its order
             rank.held.free_gradients()
             rank.held.prepared = {rank.nodes: trainer.prepared}
-        state = rank.held if rounds or number < generation.established else None  # a late cluster's is from a round
-        return ClusterOutcome(state, training.stopped(generation, number, done, rounds), digest)
+        state = rank.held if rounds or cluster < generation.established else None  # a late cluster's is from a round
+        return ClusterOutcome(state, training.stopped(generation, cluster, done, rounds), digest)
 
     async def _prepare(
         self,
@@ -146,9 +146,9 @@ class ClusterMember:
             fresh: whether this node was not in the generation before.
             leaving: see `train`.
         """
-        number, stage = place
+        cluster, stage = place
         training = replace(self.training, begin=generation.begun.step)
-        world = await stack.enter_async_context(_keep_open(self._open(generation, number), leaving))
+        world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
         everyone = await stack.enter_async_context(self._everyone(generation, log, leaving))
         actor = await stack.enter_async_context(Actor(world))
         backed = self._backed(training, generation, place, world, actor)
@@ -157,7 +157,7 @@ class ClusterMember:
         recorder = OrderRecorder(self.orders, generation, place, training.microbatches, second, beside=self.tracer)
         trainer = build_rank(
             actor,
-            replace(training.job(generation, number), fresh=fresh),
+            replace(training.job(generation, cluster), fresh=fresh),
             executor=self.executor,
             tracer=recorder.tracer if self.orders else self.tracer,
             orders=order.of_stage(stage) if order else None,
@@ -197,11 +197,11 @@ class ClusterMember:
                 raise
             await _close(await opening, leaving)
 
-    async def _open(self, generation: Generation, number: int | None = None) -> Transport:
+    async def _open(self, generation: Generation, cluster: int | None = None) -> Transport:
         """A rank of the world of one cluster; None: of the world of the whole generation."""
         name, numbers = f"clusters {generation.number}", range(len(generation.rows))
-        if number is not None:
-            name, numbers = f"{name}, {number}", range(number, number + 1)
+        if cluster is not None:
+            name, numbers = f"{name}, {cluster}", range(cluster, cluster + 1)
         addresses = [place.holder.address for each in numbers for place in generation.rows[each]]
         backups = [address for each in numbers for address in generation.backup_addresses(each)]
         return await self.worlds.open(name, addresses, backups)
@@ -211,7 +211,7 @@ class ClusterMember:
         generation, layers, held, everyone = run.generation, rank.layers, rank.held, rank.everyone
         if everyone is None:
             return await run.train_alone(saver, rank.recorder)
-        among_all = sum(map(len, generation.rows[: run.number])) + rank.place[1]
+        among_all = sum(map(len, generation.rows[: run.cluster])) + rank.place[1]
         rounds = Rounds(
             among_all,
             everyone,
@@ -232,23 +232,23 @@ class ClusterMember:
         self, training: ClusterTraining, generation: Generation, place: tuple[int, int], world: Transport, actor: Actor
     ) -> BackedPlace | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
-        number, count = place[0], len(generation.rows)
+        cluster, count = place[0], len(generation.rows)
         if self.order is not None or not generation.has_backup(*place):
             return None
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
         each = training.microbatches
-        instructions = fixed_order(generation, place, len(training.steps_of(number, count)) * each)
+        instructions = fixed_order(generation, place, len(training.steps_of(cluster, count)) * each)
         order = NodeOrder(instructions, fixed_turns(training.snapshots(generation), training.every * each))
         room = next(each.room for each in generation.backups if each[:2] == place)
-        alive = generation.rows[number][place[1]].alive
+        alive = generation.rows[cluster][place[1]].alive
         return BackedPlace(world, actor, order, microbatches=each, alive=alive, room=room)
 
     def _saver(self, writes: Nursery, rank: ClusterRank) -> StageSaver | None:
         """Saves this node's stage; None: this node keeps nothing."""
-        generation, (number, stage), saving = rank.generation, rank.place, self.saving
+        generation, (cluster, stage), saving = rank.generation, rank.place, self.saving
         if saving is None:
             return None
-        at = SavedStage(0, stage, len(generation.rows[number]), f"{saving.run}-{generation.number}")
+        at = SavedStage(0, stage, len(generation.rows[cluster]), f"{saving.run}-{generation.number}")
         steps = rank.training.steps_by_round(generation)
         return StageSaver(writes, saving, at, steps=steps, stage=rank.held, writes=rank.is_writer)
 

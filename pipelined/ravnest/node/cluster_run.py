@@ -130,7 +130,7 @@ class ClusterRun:
     """The training of one cluster.
 
     Args:
-        number: of the cluster.
+        cluster: its number.
         on_step: called with each step that the cluster completed, in order.
         log: whether this generation ends.
         limit: see `ClusterMember.train`.
@@ -139,7 +139,7 @@ class ClusterRun:
 
     training: ClusterTraining
     generation: Generation
-    number: int
+    cluster: int
     trainer: RankTrainer
     on_step: Callable[[StepReport], None]
     log: RoundLog
@@ -163,8 +163,8 @@ class ClusterRun:
 
     async def train_blocking(self, rounds: Rounds) -> tuple[int, bool]:
         """Train span by span, and drain for the round after each. Returns: as `train_overlapped`."""
-        generation, number, done = self.generation, self.number, 0
-        spans = self.training.spans_of(generation, number)
+        generation, cluster, done = self.generation, self.cluster, 0
+        spans = self.training.spans_of(generation, cluster)
         for span in [*generation.opening * [range(0)], *spans]:
             if span := span[: len(self._steps[span.start :])]:
                 report = await self._train(span)
@@ -185,13 +185,13 @@ class ClusterRun:
         Returns: the steps trained, by the cluster's own count, and whether the last round is committed; if not, this
             generation ends.
         """
-        generation, number = self.generation, self.number
+        generation, cluster = self.generation, self.cluster
         snapshots = self.training.snapshots(generation)[generation.opening :]
         actor = self.trainer.context.actor
         overlapped = OverlappedRounds(
             rounds, actor, snapshots=snapshots, add_after=add_after, added=added, weigh=partial(self._weight, rounds)
         )
-        if generation.opening and number < generation.established:
+        if generation.opening and cluster < generation.established:
             await self.trainer.prepare()  # its small messages would wait behind the round's
             await overlapped.begin()
         elif generation.opening:
@@ -205,7 +205,7 @@ class ClusterRun:
         return done, await self._average(rounds)
 
     def _weight(self, rounds: Rounds) -> float | None:
-        return self.training.weight(self.generation, self.number, rounds.done + 1, rounds.last)
+        return self.training.weight(self.generation, self.cluster, rounds.done + 1, rounds.last)
 
     async def _average(self, rounds: Rounds) -> bool:
         """Take part in the next round; returns whether training goes on, or is whole: else this generation ends.
@@ -221,9 +221,9 @@ class ClusterRun:
             return end is RoundEnd.COMMITTED
         is_last = number == self.training.rounds_of(self.generation)
         if (
-            self.log.sender_of(number) == self.number
+            self.log.sender_of(number) == self.cluster
             if is_last
-            else self.number >= self.generation.established and not rounds.last
+            else self.cluster >= self.generation.established and not rounds.last
         ):
             raise NoLongerValid(f"round {number} was refused")
         return not is_last
@@ -252,7 +252,7 @@ class ClusterRun:
 
     @property
     def _steps(self) -> range:
-        return self.training.steps_of(self.number, len(self.generation.rows))[: self.limit]
+        return self.training.steps_of(self.cluster, len(self.generation.rows))[: self.limit]
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ class PlannedPlaces:
             place: cluster and stage.
             name: of the node; the place may have a backup.
         """
-        number, stage = place
-        row, continuation = generation.rows[number], generation.continuation
-        late = number == 0 and continuation.late > 0
+        cluster, stage = place
+        row, continuation = generation.rows[cluster], generation.continuation
+        late = cluster == 0 and continuation.late > 0
         sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.rows) > 1, late=late))
         held, layers = sizes.of_row(row)[stage], (row[stage].first, row[stage].end)
         room = next((each.room for each in generation.backups if each[:2] == place), None)

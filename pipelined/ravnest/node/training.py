@@ -52,26 +52,26 @@ class ClusterTraining:
     by_microbatches: bool = False
     begin: int = 0
 
-    def job(self, generation: Generation, number: int) -> JobDescription:
-        row = generation.rows[number]
+    def job(self, generation: Generation, cluster: int) -> JobDescription:
+        row = generation.rows[cluster]
         ahead = {"ahead": ",".join(str(place.alive) for place in row)}
         return JobDescription(
             model=self.model,
             plan=Plan(SCHEDULE, len(row), 1, self.microbatch_size, self.microbatches, knobs=ahead),
-            feed=ClusterFeed(self.feed, generation, number),
-            optimizer_config=ClusterRates(self.optimizer_config, generation, number),
+            feed=ClusterFeed(self.feed, generation, cluster),
+            optimizer_config=ClusterRates(self.optimizer_config, generation, cluster),
             numerics=self.numerics,
             sequence=self.sequence,
             seed=self.seed,
-            dropout_seed=self.seed + self.begin + number,
+            dropout_seed=self.seed + self.begin + cluster,
             cut=tuple(range(place.first, place.end) for place in row),
         )
 
-    def steps_of(self, number: int, clusters: int) -> range:
+    def steps_of(self, cluster: int, clusters: int) -> range:
         """The steps of one cluster of so many, by its own count."""
-        return range(len(range(self.begin + number, self.steps, clusters)))
+        return range(len(range(self.begin + cluster, self.steps, clusters)))
 
-    def spans_of(self, generation: Generation, number: int) -> list[range]:
+    def spans_of(self, generation: Generation, cluster: int) -> list[range]:
         """The steps of one cluster, by its own count, from one round to the next.
 
         All clusters have equally many spans, of which the last may be empty. One cluster saves after each.
@@ -80,7 +80,7 @@ class ClusterTraining:
         a round's bytes, and a round takes at most half a span where lines are chosen well.
         """
         many = len(generation.rows)
-        own, most, least = (self.steps_of(each, many) for each in (number, 0, many - 1))
+        own, most, least = (self.steps_of(each, many) for each in (cluster, 0, many - 1))
         last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
         first = self.every * (2 if self.overlapped and generation.continuation.late else 1)
         ends = [0, *range(first, last + 1, self.every)]
@@ -91,14 +91,14 @@ class ClusterTraining:
         spans = self.spans_of(generation, 0)[:-1]
         return generation.opening * [0] + [span.stop * self.microbatches for span in spans]
 
-    def done_at(self, generation: Generation, number: int, round_: int) -> int:
+    def done_at(self, generation: Generation, cluster: int, round_: int) -> int:
         """The steps of one cluster, by its own count, that are in the average of a round; 0: of none."""
         span = round_ - 1 - generation.opening
-        return 0 if span < 0 else self.spans_of(generation, number)[span].stop
+        return 0 if span < 0 else self.spans_of(generation, cluster)[span].stop
 
     def steps_at(self, generation: Generation, round_: int) -> int:
         """The steps of the training that are done in the average of a round; of round 0: at the beginning."""
-        return self.begin + sum(self.done_at(generation, number, round_) for number in range(len(generation.rows)))
+        return self.begin + sum(self.done_at(generation, cluster, round_) for cluster in range(len(generation.rows)))
 
     def rounds_of(self, generation: Generation) -> int:
         """How many rounds a generation has, the opening one included."""
@@ -113,7 +113,7 @@ class ClusterTraining:
         whole = max(self.begin + len(generation.continuation.steps_to_repeat), self.begin + 1)
         return [*(steps if steps >= whole else 0 for steps in earlier), last]
 
-    def stopped(self, generation: Generation, number: int, done: int, rounds: int) -> ClusterStop:
+    def stopped(self, generation: Generation, cluster: int, done: int, rounds: int) -> ClusterStop:
         """What one cluster had done when it stopped.
 
         Args:
@@ -123,11 +123,11 @@ class ClusterTraining:
         if len(generation.rows) == 1:
             return ClusterStop(generation.number, self.begin + done, [])
         before = generation.continuation.steps_since_round
-        since = [] if rounds or number >= len(before) else [*before[number]]
-        since += [generation.step_of(number, own) for own in range(self.done_at(generation, number, rounds), done)]
+        since = [] if rounds or cluster >= len(before) else [*before[cluster]]
+        since += [generation.step_of(cluster, own) for own in range(self.done_at(generation, cluster, rounds), done)]
         return ClusterStop(generation.number, self.steps_at(generation, rounds), since)
 
-    def weight(self, generation: Generation, number: int, round_: int, last: int) -> float | None:
+    def weight(self, generation: Generation, cluster: int, round_: int, last: int) -> float | None:
         """The weight of one cluster in a round; None: that of each is the same.
 
         Args:
@@ -140,7 +140,7 @@ class ClusterTraining:
             steps = [own + before for own, before in zip(steps, since, strict=True)]
         if not self.by_microbatches or not any(steps):
             steps = [1] * generation.established + [int(round_ > generation.opening)] * late
-        return None if len({*steps}) == 1 else steps[number] / sum(steps)
+        return None if len({*steps}) == 1 else steps[cluster] / sum(steps)
 
 
 @dataclass(frozen=True)
@@ -149,15 +149,15 @@ class ClusterFeed:
 
     feed: MicrobatchSource
     generation: Generation
-    number: int
+    cluster: int
 
     def inputs(self, step: int, microbatch: int) -> object:
         """See `MicrobatchSource`."""
-        return self.feed.inputs(self.generation.step_of(self.number, step), microbatch)
+        return self.feed.inputs(self.generation.step_of(self.cluster, step), microbatch)
 
     def targets(self, step: int, microbatch: int) -> object:
         """See `MicrobatchSource`; they are found by step and microbatch, never by an order of arrival."""
-        return self.feed.targets(self.generation.step_of(self.number, step), microbatch)
+        return self.feed.targets(self.generation.step_of(self.cluster, step), microbatch)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class ClusterRates:
 
     settings: OptimizerSettings
     generation: Generation
-    number: int
+    cluster: int
 
     @property
     def clip(self) -> float:
@@ -179,4 +179,4 @@ class ClusterRates:
 
     def rate(self, step: int) -> float | None:
         """See `OptimizerSettings`."""
-        return self.settings.rate(self.generation.step_of(self.number, step))
+        return self.settings.rate(self.generation.step_of(self.cluster, step))
