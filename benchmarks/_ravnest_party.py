@@ -72,7 +72,7 @@ class Party:
 
     Attributes:
         seen: the steps, in order.
-        formed: when clusters were written, by their number, and which.
+        formed: when a generation was written, by its number, and which.
         executors: by node.
     """
 
@@ -149,7 +149,7 @@ class Party:
         return Node(name, endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, LEASE_S), clock)
 
     async def _watch(self) -> None:
-        """Note the clusters that are written."""
+        """Note the generations that are written."""
         while True:
             await self.view.wait_for(lambda: self.view.generation and self.view.generation.number not in self.formed)
             generation = self.view.generation

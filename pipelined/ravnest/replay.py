@@ -16,7 +16,7 @@ from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.forming.former import UnequalClusters
-from pipelined.ravnest.node.cluster_member import ClusterMember
+from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.places import Holder
 from pipelined.ravnest.records.progress import RoundEnd
@@ -108,7 +108,7 @@ async def _replay(
     return states, [outcome.digest for outcome in outcomes.values() if outcome.digest]
 
 
-class LocalWorlds:
+class LocalWorlds(OpensWorlds):
     """The worlds of one node in this process.
 
     Args:

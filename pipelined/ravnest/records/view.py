@@ -174,7 +174,7 @@ class RavnestView(MembershipView):
     def _saved(self, name: str) -> list[SavedStage]:
         return self.saved[name].all() if name in self.saved else []
 
-    def settled(self, generation: Generation) -> Generation:
+    def with_remaining(self, generation: Generation) -> Generation:
         """This generation with the holders that have not left; a place that none holds keeps its first one."""
         rows, backups = [[*row] for row in generation.rows], []
         for number, row in enumerate(rows):

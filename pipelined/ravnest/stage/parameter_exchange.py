@@ -22,7 +22,7 @@ from pipelined.directory.registration import Registration
 from pipelined.errors import UsageError
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.view import RavnestView
-from pipelined.ravnest.stage.saving import SaveSettings, by_parameter, fitting
+from pipelined.ravnest.stage.saving import ReadsSaved, SaveSettings, by_parameter, fitting
 from pipelined.state.manifest import Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.state.store import StoreError
 from pipelined.state.versions import Version
@@ -37,7 +37,7 @@ MOST_BYTES, EXTRA_BYTES = 16, 4096
 """What is accepted of a parameter: this many times its expected bytes, for other dtypes and more fields; and some."""
 
 
-class ParameterExchange:
+class ParameterExchange(ReadsSaved):
     """One node's part in the exchange.
 
     Args:

@@ -45,7 +45,7 @@ class ReadsSaved(Protocol):
 
 
 @dataclass(frozen=True)
-class SaveSettings:
+class SaveSettings(ReadsSaved):
     """Where a node saves, and how often.
 
     Args:
