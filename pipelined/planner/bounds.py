@@ -36,7 +36,7 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
         split: whether the schedule splits backwards, at some number of microbatches.
     Cost: some µs per stage and pipe.
     """
-    plan, parts = candidate.plan, candidate.plan.stage_map.parts
+    plan = candidate.plan
     spent = _Spent(candidate, workload, split)
     if not plan.flushes:
         return max(map(spent.busy, range(plan.stage_map.workers)))
@@ -51,7 +51,7 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
     )
     sums = _sums(plan, workload, machine, all_reduce)
     summed = max(float(spent.summed(worker, sums)) for worker in range(plan.stage_map.workers))
-    computed = max(longest, spent.microbatch / parts, shared) + min(sums.values(), default=0.0)
+    computed = max(longest, *map(spent.returned, range(plan.depth)), shared) + min(sums.values(), default=0.0)
     return max(computed, summed) + max(updates)
 
 
@@ -70,6 +70,7 @@ def least_of_layouts(
     spent, least = _Spent(candidate, workload, split), np.zeros(len(moves))
     sums = _sums(plan, workload, machine, all_reduce)
     shortest = min(sums.values(), default=0.0)
+    returned = np.maximum.reduce([spent.returned(stage) + moves[:, stage, 0] for stage in range(plan.depth)])
     for worker in range(stage_map.workers):
         times = np.full(len(moves), spent.busy(worker) + spent.way_there(worker))
         times += 0.0 if split else spent.way_back(worker)
@@ -77,7 +78,7 @@ def least_of_layouts(
             times += len(stage_map.microbatches[pipe]) * moves[:, stage, 0]
         if not split:  # a microbatch comes through the stages before, and its gradient goes back through them
             times += moves[:, : spent.first_of(worker), 0].sum(axis=1)
-        times = np.maximum(times + shortest, spent.summed(worker, sums, moves))
+        times = np.maximum(np.maximum(times, returned) + shortest, spent.summed(worker, sums, moves))
         for stage in stage_map.stages_of(worker):
             times += moves[:, stage, 1] + workload.stages[stage].update
         least = np.maximum(least, times)
@@ -142,7 +143,14 @@ class _Spent:
             halves = [stage.seconds("I", again) + stage.seconds("W", again) for stage in workload.stages]
             self._backward = list(map(min, self._backward, halves))
             self._back = [min(stage.seconds("I", again), stage.seconds("B", again)) for stage in workload.stages]
-        self.microbatch = sum(self._forward) + sum(self._back)
+
+    def returned(self, stage: int) -> float:
+        """The end of a microbatch's backward in a stage: it has been through all stages, and came back from the last.
+
+        Its weight half follows where backwards are split, so this is later than the gradient's arrival.
+        """
+        way = sum(self._forward) + sum(self._back[stage + 1 :])
+        return (way + self._backward[stage]) / self._stage_map.parts
 
     def busy(self, worker: int) -> float:
         return (
@@ -174,9 +182,10 @@ class _Spent:
         held, computed = self._stage_map.held_by(worker), dict[int, Moves]()
         for stage in {stage for _, stage in held}:
             number = sum(len(self._stage_map.microbatches[pipe]) for pipe, other in held if other == stage)
-            moved = np.zeros(()) if moves is None else number * moves[:, stage, 0]
+            moved = np.zeros(()) if moves is None else moves[:, stage, 0]
             each = self._forward[stage] + self._backward[stage]
-            computed[stage] = (sum(self._forward[:stage]) + number * each) / self._stage_map.parts + moved
+            busy = (sum(self._forward[:stage]) + number * each) / self._stage_map.parts + number * moved
+            computed[stage] = np.maximum(busy, self.returned(stage) + moved) if number else busy
         own = [stages for stages in sums if not computed.keys().isdisjoint(stages)]
         if not own:
             return np.zeros(())

@@ -46,6 +46,7 @@ class Front:
         bounds: seconds of a step, of each layout.
         held: bytes that the fullest rank holds at least, of each layout.
         limit: bytes that it may hold.
+        least: seconds of a step with free moves and even shares, of which no layout's is shorter.
 
     Attributes:
         considered: all layouts.
@@ -59,7 +60,9 @@ class Front:
         layouts: Sequence[str],
         bounds: NDArray[np.float64],
         held: NDArray[np.float64],
+        *,
         limit: float,
+        least: float,
     ):
         fits = held <= limit
         self._candidate = candidate
@@ -67,7 +70,7 @@ class Front:
         self.lightened = float(bounds[~fits].min(initial=np.inf))
         places = np.flatnonzero(fits)
         self._places = places[np.argsort(bounds[places], kind="stable")]
-        self._layouts, self._bounds = layouts, bounds
+        self._layouts, self._bounds = layouts, np.maximum(bounds, least)
         self._left = 0
 
     @property
@@ -184,7 +187,8 @@ class Queue:
         split = self._recorded.splits(candidate.plan)
         bounds = least_of_layouts(candidate, workload, request.machine, request.all_reduce, moves=moves, split=split)
         held = held_by_layouts(request.model, candidate, workload, request.machine, len(layouts))
-        front = Front(candidate, layouts, bounds, held, request.memory_limit)
+        least = request.simulate(candidate).step_s
+        front = Front(candidate, layouts, bounds, held, limit=request.memory_limit, least=least)
         self.considered += front.considered - 1  # in place of their plan
         self.too_big += front.too_big
         self.least = min(self.least, held.min(initial=inf))

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from collectives import Links
+from pipelined.measurement.costs import FIRST_INPUT, Measured
 from pipelined.planner import SearchRequest, Stated, search
-from pipelined.planner.candidates import AUTO, candidates
+from pipelined.planner.candidates import AUTO, Candidate, candidates
 from pipelined.planner.planned_model import StageMoves
+from pipelined.planner.queue import Front
 from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
 from pipelined.sharding.search.chain import chain_of
 from pipelined.sharding.search.matmul import Factors, factorizations
 from pipelined.sharding.search.network import Network
@@ -23,6 +26,8 @@ from tests.unit.pipelined.planner.toys import Toy
 WIDTHS = [(16, 16), (48, 48), (8, 8)]
 SLOW = Machine(Links(alpha=0.05, beta=2e-4, gamma=1e-4))
 FREE = LayerCosts()
+OPS = {"F": 1.0, "B": 2.1, "I": 1.0, "W": 1.2, "U": 0.3}
+"""Measured seconds of a layer."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,29 @@ def test_the_best_is_that_of_simulating_every_layout_of_every_plan(ranks, limit,
     result, truth = search(asked), everything(asked)
     assert result.chosen.step_s == pytest.approx(truth[0].step_s, rel=1e-12)
     assert result.simulated < len(truth)
+
+
+@pytest.mark.parametrize("links", [SLOW.near, Links(alpha=1e-3, beta=1e-6, gamma=1e-6)])
+def test_measured_costs_with_dear_members_and_uneven_halves_lead_to_the_best_as_well(links):
+    toy = TwoLayers(fixed={"tensor": AUTO, "recompute": False}, batch=4)
+    alone, member = ({(op, 0 if op == "U" else 1): dear(each, by) for op, each in OPS.items()} for by in (1.0, 1.2))
+    costs = Measured(toy.layer_costs, {**alone, (FIRST_INPUT, 1): dear(0.1, 1.0)}, member=member)
+    asked = SearchRequest(toy, costs, Machine(links), 4)
+    result, truth = search(asked), everything(asked)
+    assert result.chosen.step_s == truth[0].step_s
+    assert result.simulated < len(truth) / 10
+
+
+def dear(seconds, by):
+    """Seconds by kind of layer, the last of which is dearer."""
+    return {None: 0.05 * by, ("first", 1.0): seconds * by, ("last", 1.0): 1.25 * seconds * by}
+
+
+def test_no_layout_waits_with_less_than_its_plan_takes_with_free_moves_and_the_lighter_plan_may():
+    open_plan = Candidate(Plan("gpipe", 1, 1, 2, 1, tensor=2))
+    front = Front(open_plan, ["a", "b"], np.array([1.0, 1.2]), np.array([10.0, 30.0]), limit=20.0, least=1.5)
+    assert (front.bound, front.lightened, front.too_big) == (1.5, 1.2, 1)
+    assert front.take().plan.layout == "a" and front.bound == float("inf")
 
 
 def test_more_memory_is_never_dearer():

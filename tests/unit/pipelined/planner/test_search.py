@@ -89,6 +89,14 @@ def test_one_pipe_with_a_flush_is_as_short_as_its_bound_where_nothing_else_costs
             assert bound == pytest.approx(asked.simulate(candidate).step_s)
 
 
+def test_a_microbatch_alone_is_as_short_as_its_bound_where_its_backward_is_split():
+    asked = request(Toy(batch=1), 4, Machine(), overhead=0.0)
+    for name in ("zb_h1", "chimera_w"):
+        for candidate in candidates(4, 1, 4, {"schedule": name, "depth": 4, "recompute": False}):
+            bound = least_seconds(candidate, asked.workload(candidate.plan), asked.machine, "ring", split=True)
+            assert bound == pytest.approx(asked.simulate(candidate).step_s)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 def test_the_choice_is_never_slower_than_data_parallelism_where_that_fits(ranks):
     result = search(request(Toy(), ranks))
