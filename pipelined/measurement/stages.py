@@ -35,8 +35,10 @@ from pipelined.training.teams.model import TeamModel
 
 SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
-LONG_S, LONG_ROUND_S = 60.0, 5.0
-"""Seconds of a stage at one size, above which no larger size is timed; of a round, above which two rounds suffice."""
+LONG_S, LONG_ROUND_S = 30.0, 5.0
+"""Seconds of a stage at one size, above which it is not timed, and of all stages that are needed, above which no other
+is timed either; and of a round, above which two rounds suffice.
+"""
 SWEPT = 64 << 20
 """Bytes that are written before an update, to evict the caches as a step's activations do."""
 
@@ -74,10 +76,16 @@ async def measure_stages(
     """
     samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     kinds, alone = kinds_of(layer_costs), not isinstance(rank.model, TeamModel)
-    ranges = probes(kinds, rank.effort.few_stages() if rank.numerics.compile else rank.effort)
+    needed, every = (probes(kinds, effort) for effort in (rank.effort.few_stages(), rank.effort))
+    ranges = needed if rank.numerics.compile else [*needed, *(layers for layers in every if layers not in needed)]
     order = list(dict.fromkeys(kinds))
     swept = torch.ones(SWEPT // 4 if rank.measuring else 0, device=torch.device(rank.executor.device))
+    transport, started, probe = rank.actor.transport, rank.executor.clock.now(), None
     for number, layers in enumerate(ranges):
+        spent = rank.executor.clock.now() - started
+        if number >= len(needed) and await broadcast(transport, f"enough {number}", spent > LONG_S):
+            break
+        del probe  # two stages at once may not fit the memory
         probe = _Probe(rank, layers, swept) if rank.measuring else None
         regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
         for size, larger in zip_longest(sizes, sizes[1:]):
@@ -91,7 +99,7 @@ async def measure_stages(
                 name = FIRST_INPUT if alone and 0 in layers and op == "I" else op
                 samples[name, size].append(Sample(regressors, tuple(seconds)))
             is_long = larger and (rank.executor.clock.now() - began) * larger / size > LONG_S
-            if await broadcast(rank.actor.transport, f"long {number} {size}", bool(is_long)):
+            if await broadcast(transport, f"long {number} {size}", bool(is_long)):
                 sizes = [each for each in sizes if each <= size]
                 break
         taken = await _on_all_ranks(rank, probe.ending if probe else None, f"{number} ending")
@@ -121,11 +129,11 @@ async def _on_all_ranks(
         first = await timed() if timed else {}
     spent = sum(map(sum, first.values()))
     rounds = min(effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, spent))))
-    counts = [0, 2] if spent > LONG_ROUND_S else [effort.warmup_rounds, rounds]
+    counts = [-1, 1] if spent > LONG_ROUND_S else [effort.warmup_rounds, rounds]
     warmup, rounds = await broadcast(transport, f"rounds {name}", counts)
-    taken: SecondsByOp = defaultdict(list)
+    taken: SecondsByOp = defaultdict(list, first if warmup < 0 else {})
     if timed:
-        for number in range(warmup + rounds):
+        for number in range(max(0, warmup) + rounds):
             for op, seconds in (await timed()).items():
                 taken[op] += seconds if number >= warmup else []
     everyone = [of_rank for of_rank in await gather(transport, f"taken {name}", dict(taken)) if of_rank]

@@ -38,21 +38,21 @@ def alike(layers):
 
 def test_stages_are_timed_alone_with_a_neighbour_in_several_lengths_and_whole():
     assert probes(alike(6), THOROUGH) == [
-        *(range(*ends) for ends in [(0, 1), (5, 6), (0, 2), (4, 6), (1, 2), (1, 3), (1, 5), (0, 6)])
+        *(range(*ends) for ends in [(5, 6), (0, 1), (0, 2), (4, 6), (1, 2), (1, 3), (1, 5), (0, 6)])
     ]
-    assert probes(alike(3), THOROUGH) == [range(0, 1), range(2, 3), range(0, 2), range(1, 3), range(1, 2), range(0, 3)]
+    assert probes(alike(3), THOROUGH) == [range(2, 3), range(0, 1), range(0, 2), range(1, 3), range(1, 2), range(0, 3)]
     assert range(0, 66) not in probes(alike(66), THOROUGH)
 
 
 def test_little_effort_still_reports_first_inner_and_last_layers_and_an_instruction_apart():
-    assert probes(alike(6), BRIEF) == [range(0, 1), range(5, 6), range(1, 2), range(1, 3)]
+    assert probes(alike(6), BRIEF) == [range(5, 6), range(0, 1), range(1, 2), range(1, 3)]
 
 
 def test_of_every_kind_of_layer_one_is_timed():
     kinds = kinds_of([1.0, 2.0, 3.0, 2.0, 5.0, 3.0, 5.0, 7.0, 8.0, 1.0])
     assert probes(kinds, BRIEF) == [
-        range(0, 1),
         range(9, 10),
+        range(0, 1),
         range(1, 2),
         range(1, 3),
         range(4, 5),
@@ -120,8 +120,12 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     assert found.costs.of_member is found.costs, "no plan has teams"
 
 
-@pytest.mark.parametrize(("long", "kept", "rounds"), [(0.0, {1}, 3), (math.inf, {1, 2, 4}, BRIEF.rounds)])
-def test_sizes_and_rounds_that_take_long_are_left_out_on_all_ranks_alike(monkeypatch, long, kept, rounds):
+@pytest.mark.parametrize(
+    ("long", "kept", "rounds", "probed"), [(0.0, {1}, 2, 4), (math.inf, {1, 2, 4}, BRIEF.rounds, 7)]
+)
+def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
+    monkeypatch, long, kept, rounds, probed
+):
     """A GPT-2 XL's head on two cores: hours for 32 sequences, which cost as many times one."""
     monkeypatch.setattr(stages, "LONG_S", long)
     monkeypatch.setattr(stages, "LONG_ROUND_S", long)
@@ -130,8 +134,8 @@ def test_sizes_and_rounds_that_take_long_are_left_out_on_all_ranks_alike(monkeyp
         [],
         stages._Probe.passes,
     )
-    monkeypatch.setattr(stages._Probe, "passes", lambda self, size: timed.append(size) or passes(self, size))
-    effort = replace(BRIEF, max_rounds=BRIEF.min_rounds)
+    monkeypatch.setattr(stages._Probe, "passes", lambda self, size: timed.append((size, self)) or passes(self, size))
+    effort = replace(BRIEF, max_rounds=BRIEF.min_rounds, neighbours=True, whole=4)
 
     async def ranks():
         settings = {"sizes": [1, 2, 4], "stated": Machine(), "ranks": 2, "progress": say_nothing, "effort": effort}
@@ -143,7 +147,9 @@ def test_sizes_and_rounds_that_take_long_are_left_out_on_all_ranks_alike(monkeyp
     finally:
         torch.set_num_threads(threads)
     assert {size for op, size in found.costs.found if op not in "UD"} == kept
-    assert set(timed) == kept and timed.count(1) % rounds == 0
+    sizes, ranges = [size for size, _ in timed], {(probe._layers, id(probe._rank)) for _, probe in timed}
+    assert set(sizes) == kept and sizes.count(1) % rounds == 0
+    assert len(ranges) == probed * 2, "of each rank; without the neighbours and the whole where that takes long"
     assert found.costs.seconds("F", range(0, 2), 8) > found.costs.seconds("F", range(0, 2), 1)
 
 
