@@ -15,7 +15,7 @@ from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedul
 from pipelined.programs.proof.check import check
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker, is_ours, label
 from pipelined.schedules.own.bounded import bounded
-from pipelined.schedules.parts.worker import At
+from pipelined.schedules.parts.worker import InstructionKey
 
 
 def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Program:
@@ -66,7 +66,7 @@ class _RecordingWorker(Worker):
             raise ScheduleError(f"{fact}; each microbatch needs one F and one B, or F, I and W, of a stage")
         self.instructions.append(Instruction(op, pipe, stage, microbatch))
 
-    def _arrived(self, at: At) -> bool:
+    def _arrived(self, at: InstructionKey) -> bool:
         self.is_dynamic = True
         return True
 

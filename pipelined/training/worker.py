@@ -20,7 +20,7 @@ from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
-from pipelined.schedules.parts.worker import At
+from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between
 from pipelined.training.exchange.stream import Parcel
@@ -140,7 +140,7 @@ class TrainWorker(Worker):
         if self._sends:
             await asyncio.wait(self._sends)
 
-    def _arrived(self, at: At) -> bool:
+    def _arrived(self, at: InstructionKey) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message.
 
         In a team every member must run the same order. There this is always True, and the schedule follows its proof.
@@ -149,11 +149,11 @@ class TrainWorker(Worker):
             return True
         return all(self._messages.arrived(*origin) for origin in self.origins(Instruction(*at)).values())
 
-    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         """Wait for a due message while the device is busy, and then for a share of the last weight half here."""
         if patience == math.inf:
             return await super()._arrival(choices, patience)
-        due = (one for at in choices if self._due.covers(one := Instruction(*at), self._halves))
+        due = (one for at in choices if self._due.covers(one := Instruction(*at), self._weight_halves))
         known = [request for at in due for request in self.pending(at)]
         if self._queue:
             self._idle = asyncio.get_running_loop().create_future()

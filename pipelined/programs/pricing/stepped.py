@@ -16,9 +16,9 @@ from pipelined.aio.clock import Deadlock
 from pipelined.programs.pricing.steady import FURTHER
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import Schedule, Shape, StageMap, Worker
-from pipelined.schedules.parts.worker import At
+from pipelined.schedules.parts.worker import InstructionKey
 
-Pause = float | Sequence[At]
+Pause = float | Sequence[InstructionKey]
 """What a worker waits for: a moment, or the message of one of these instructions."""
 MessageKey = tuple[str, int, int]
 """The op, stage and microbatch of the instruction that it lets start."""
@@ -143,10 +143,10 @@ class _SteppedWorker(Worker):
         while stepping.now < end:  # a message that it waited for before may wake it too early
             await _pause(end)
 
-    def _arrived(self, at: At) -> bool:
+    def _arrived(self, at: InstructionKey) -> bool:
         op, _, stage, microbatch = at
         arrival, now = self._stepping.arrival(op, stage, microbatch), self._stepping.now
         return arrival <= now or math.isclose(arrival, now)
 
-    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         await _pause(choices)

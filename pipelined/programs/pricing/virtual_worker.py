@@ -14,7 +14,7 @@ from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.pricing.timeline import Timed
 from pipelined.schedules import StageMap, Worker
-from pipelined.schedules.parts.worker import At
+from pipelined.schedules.parts.worker import InstructionKey
 
 
 class Platform(Protocol):
@@ -146,18 +146,18 @@ class VirtualWorker(Worker):
             self._messages.deliver(token, self._platform.send(token, self.index, target))
         self._on_done(instruction)
 
-    def _arrived(self, at: At) -> bool:
+    def _arrived(self, at: InstructionKey) -> bool:
         return all(map(self._is_here, self._demands[at].takes))
 
-    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         seconds = None
         if patience < math.inf:
-            choices = [at for at in choices if self._due.covers(self._demands[at].instruction, self._halves)]
+            choices = [at for at in choices if self._due.covers(self._demands[at].instruction, self._weight_halves)]
             seconds = patience * max((self._demands["W", *at[1:]].seconds for at in choices), default=0.0)
         if choices:
             await self._first_arrival(choices, seconds)
 
-    async def _first_arrival(self, choices: Sequence[At], seconds: float | None) -> None:
+    async def _first_arrival(self, choices: Sequence[InstructionKey], seconds: float | None) -> None:
         waits = [asyncio.create_task(self._until_here(self._demands[choice].takes)) for choice in choices]
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

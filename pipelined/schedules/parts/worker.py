@@ -21,7 +21,7 @@ EVERY = -1
 """The pipe and the microbatch of a gradient sum, which covers them all."""
 WaitChoice = tuple[str, int] | tuple[str, int, int]
 """The next instruction of an op (F, B or I) in a pipe, on the worker's first stage of that pipe or the given one."""
-At = tuple[str, int, int, int]
+InstructionKey = tuple[str, int, int, int]
 """An instruction: its op, pipe, stage and microbatch."""
 
 
@@ -85,21 +85,24 @@ class Worker(ABC):
         Returns: the op; if several could start, that of the first in `choices`. None: no instruction is left, or none
             could start within the patience.
         """
-        left = [choice for choice in choices if await self._remains(*choice)]
-        if len(left) < 2 and patience == math.inf:
-            return left[0][0] if left else None
+        remaining = [choice for choice in choices if await self._remains(*choice)]
+        if len(remaining) < 2 and patience == math.inf:
+            return remaining[0][0] if remaining else None
 
         def able() -> str | None:
-            return next((choice[0] for choice in left if self.here(*choice)), None)
+            return next((choice[0] for choice in remaining if self.here(*choice)), None)
 
-        while (op := able()) is None:
-            await self._arrival([(op, pipe, *self._next(op, pipe, *stage)) for op, pipe, *stage in left], patience)
+        op = able()
+        while op is None:
+            keys = [(kind, pipe, *self._next(kind, pipe, *stage)) for kind, pipe, *stage in remaining]
+            await self._arrival(keys, patience)
+            op = able()
             if patience < math.inf:
-                return able()
+                break  # a wait with a limit looks once more
         return op
 
     @property
-    def _halves(self) -> int:
+    def _weight_halves(self) -> int:
         """Weight halves requested so far."""
         return sum(taken for (op, _, _), taken in self._taken.items() if op == "W")
 
@@ -107,14 +110,14 @@ class Worker(ABC):
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Run one instruction; op is F, B, I, W or S."""
 
-    def _arrived(self, at: At) -> bool:
+    def _arrived(self, at: InstructionKey) -> bool:
         """Whether an instruction can start: its message has arrived, or it needs no message. Returns at once.
 
         A worker without this knowledge returns True, as here: then no weight half runs first, and the verb waits.
         """
         return True
 
-    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         """Wait until one of these instructions has its message, or the patience ends; at the call none has it.
 
         A worker that does not know which message is due does not wait, as here.

@@ -21,7 +21,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import Worker
-from pipelined.schedules.parts.worker import At
+from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.prefetch import MessageQueues
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import RankContext
@@ -120,11 +120,11 @@ class OverlappingSteps(Worker, Segment):
         step = self._taken[op, pipe, stage] // self._each
         return await super()._remains(op, pipe, stage) and (op != "F" or await self._admission.admits(step))
 
-    def _arrived(self, at: At) -> bool:
+    def _arrived(self, at: InstructionKey) -> bool:
         step, inside = divmod(at[-1], self._each)
         return step in self._open and self._open[step].here(*at[:-1], inside)
 
-    async def _arrival(self, choices: Sequence[At], patience: float) -> None:
+    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         if patience < math.inf:
             return
         requests = list[asyncio.Task[Message]]()
