@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from pipelined.actors.device import device_of_rank, memory_of
 from pipelined.actors.follower import PATIENCE_S, Follower, Then
-from pipelined.actors.work import Piece, WorkThread
+from pipelined.actors.work import DeviceWork, WorkThread
 from pipelined.aio.clock import Clock, RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory, ran_out_of_memory
@@ -79,7 +79,7 @@ class Executor(ABC):
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
 
-    def begin(self, parent: Nursery, piece: Piece, then: Then) -> None:
+    def begin(self, parent: Nursery, piece: DeviceWork, then: Then) -> None:
         """Queue one piece of work, and return at once.
 
         Args:
@@ -184,7 +184,7 @@ class TorchExecutor(Executor):
     async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`; this takes one turn of the event loop, `run_in_executor` takes three."""
         ended = asyncio.Event()
-        piece = Piece(op, work, prompt, ended.set)
+        piece = DeviceWork(op, work, prompt, ended.set)
         del work  # the piece has it until its end
         self._thread.put(piece)
         self._on_queued()
@@ -198,7 +198,7 @@ class TorchExecutor(Executor):
             raise
         return piece.result(), piece.start, piece.end
 
-    def begin(self, parent: Nursery, piece: Piece, then: Then) -> None:
+    def begin(self, parent: Nursery, piece: DeviceWork, then: Then) -> None:
         """See `Executor.begin`; one task follows all pieces of a parent until none is left."""
         self._thread.put(piece)
         self._on_queued()
@@ -210,7 +210,7 @@ class TorchExecutor(Executor):
         super().close()
         self._thread.close()
 
-    def _compute(self, piece: Piece) -> None:
+    def _compute(self, piece: DeviceWork) -> None:
         """Do the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
         piece.start = self.clock.now()
         try:
@@ -225,12 +225,12 @@ class TorchExecutor(Executor):
         del piece.work
         piece.end = self.clock.now()
 
-    def _withdraw(self, piece: Piece) -> bool:
+    def _withdraw(self, piece: DeviceWork) -> bool:
         if withdrawn := self._thread.withdraw(piece):
             self._on_ended()
         return withdrawn
 
-    def _settle(self, piece: Piece) -> None:
+    def _settle(self, piece: DeviceWork) -> None:
         self._on_ended()
         self._record(piece.op, piece.end - piece.start)
         piece.then()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from pipelined.actors.work import Piece
+from pipelined.actors.work import DeviceWork
 from pipelined.aio.nursery import Nursery
 
 PATIENCE_S = 3.0
@@ -27,12 +27,12 @@ class Follower:
         over: no further piece can be followed, as the parent does not wait any more.
     """
 
-    def __init__(self, parent: Nursery, withdraw: Callable[[Piece], bool]):
+    def __init__(self, parent: Nursery, withdraw: Callable[[DeviceWork], bool]):
         self.parent, self.over = parent, False
-        self._withdraw, self._pieces, self._empty = withdraw, deque[tuple[Piece, Then]](), asyncio.Event()
+        self._withdraw, self._pieces, self._empty = withdraw, deque[tuple[DeviceWork, Then]](), asyncio.Event()
         parent.create_task(self._run()).add_done_callback(self._give_up)
 
-    def follow(self, piece: Piece, then: Then) -> None:
+    def follow(self, piece: DeviceWork, then: Then) -> None:
         """Call `then` on the loop with the result of a piece, its start and end, unless the parent is cancelled."""
         piece.then = self._on_settled  # a function of this piece would refer to it, and keep what it holds
         self._pieces.append((piece, then))

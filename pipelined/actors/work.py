@@ -18,7 +18,7 @@ from typing import Any
 
 
 @dataclass(eq=False, slots=True)
-class Piece:
+class DeviceWork:
     """One piece of work on its way through an executor.
 
     Args:
@@ -54,14 +54,14 @@ class WorkThread:
         settle: called on the loop with each ended piece, in order.
     """
 
-    def __init__(self, name: str, compute: Callable[[Piece], None], settle: Callable[[Piece], None]):
+    def __init__(self, name: str, compute: Callable[[DeviceWork], None], settle: Callable[[DeviceWork], None]):
         self._compute, self._settle, self._lock = compute, settle, threading.Lock()
         self.pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._waiting, self._ended = deque[Piece](), deque[Piece]()
+        self._waiting, self._ended = deque[DeviceWork](), deque[DeviceWork]()
         self._name, self._working, self._reported, self._closed = name, False, False, False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: DeviceWork) -> None:
         """Queue a piece; the running loop will settle it.
 
         Raises:
@@ -84,7 +84,7 @@ class WorkThread:
             self._closed = True
         self.pool.shutdown(wait=False)
 
-    def withdraw(self, piece: Piece) -> bool:
+    def withdraw(self, piece: DeviceWork) -> bool:
         """Take a piece out of the queue; False if its work has begun. Ended pieces are settled."""
         with self._lock:
             if waits := piece in self._waiting:
@@ -95,7 +95,7 @@ class WorkThread:
     def settle(self) -> None:
         """Settle the pieces that have ended, on the loop."""
         with self._lock:
-            ended, self._ended, self._reported = self._ended, deque[Piece](), False
+            ended, self._ended, self._reported = self._ended, deque[DeviceWork](), False
         for piece in ended:
             self._settle(piece)
 
@@ -104,7 +104,7 @@ class WorkThread:
         while (piece := self._next(piece)) is not None:
             self._compute(piece)
 
-    def _next(self, ended: Piece | None) -> Piece | None:
+    def _next(self, ended: DeviceWork | None) -> DeviceWork | None:
         """Take the next piece; report the one that has ended, if it is time."""
         with self._lock:
             following = self._waiting.popleft() if self._waiting else None

@@ -12,7 +12,7 @@ from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import Shape, default_depth, find, require_knobs, workers_of
 from pipelined.schedules.own.load import SomeSchedule, name_of
-from pipelined.schedules.parts.knobs import SCALE, Value
+from pipelined.schedules.parts.knobs import SCALE, KnobValue
 from pipelined.training.job import CallLocals, Numerics
 
 AUTO = "auto"
@@ -34,7 +34,7 @@ class Arrangement:
     width: int | None = None
     microbatches: int | None = None
     recompute: bool | None = None
-    knobs: Mapping[str, Value] = field(default_factory=dict)
+    knobs: Mapping[str, KnobValue] = field(default_factory=dict)
     tensor: int | str = 1
     layout: str | None = None
     keywords: Sequence[str] = ()

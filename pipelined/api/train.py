@@ -38,7 +38,7 @@ from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.own.load import SomeSchedule
-from pipelined.schedules.parts.knobs import Value
+from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.job import CallLocals
 from pipelined.training.step_report import StepReport
@@ -82,7 +82,7 @@ def train(
     keep: int = 2,
     export: str | os.PathLike[str] | None = None,
     report: Callable[[StepReport], object] = lambda report: None,
-    **knobs: Value,
+    **knobs: KnobValue,
 ) -> Trained:
     """Train a model cut into stages over ranks, which all call this with equal arguments; return when all are done.
 

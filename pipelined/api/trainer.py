@@ -38,7 +38,7 @@ from pipelined.training.exchange.stream import Tree
 from pipelined.training.step_report import StepReport
 
 T = TypeVar("T")
-State = dict[str, torch.Tensor]
+StateDict = dict[str, torch.Tensor]
 """Every parameter and buffer of a model by name."""
 FilePath = str | os.PathLike[str]
 
@@ -148,7 +148,7 @@ class LoopTrainer:
             self._model.check_inputs(inputs)
         return self._call("evaluate", lambda rank: rank.evaluate(windows))
 
-    def _state_dict(self) -> Future[State | None]:
+    def _state_dict(self) -> Future[StateDict | None]:
         return self._call("state_dict", lambda rank: rank.state_dict())
 
     def _save(self, directory: Path, keep: int) -> Future[Path]:
@@ -214,7 +214,7 @@ class Trainer(LoopTrainer):
         """
         return self._evaluate(batches).result()
 
-    def state_dict(self) -> State | None:
+    def state_dict(self) -> StateDict | None:
         """Every parameter and buffer by name, as the same `nn.Sequential` names them, on rank 0; None elsewhere."""
         return self._state_dict().result()
 
@@ -272,7 +272,7 @@ class AsyncTrainer(LoopTrainer):
         """As `Trainer.evaluate`."""
         return await asyncio.wrap_future(self._evaluate(batches))
 
-    async def state_dict(self) -> State | None:
+    async def state_dict(self) -> StateDict | None:
         """As `Trainer.state_dict`."""
         return await asyncio.wrap_future(self._state_dict())
 

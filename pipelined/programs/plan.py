@@ -16,7 +16,7 @@ from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of, require_knobs
 from pipelined.schedules.own.load import name_of
-from pipelined.schedules.parts.knobs import Value, set_knobs
+from pipelined.schedules.parts.knobs import KnobValue, set_knobs
 from pipelined.schedules.parts.stage_map import require_possible
 
 
@@ -51,7 +51,7 @@ class Plan:
     width: int
     microbatch: int
     microbatches: int
-    knobs: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    knobs: Mapping[str, KnobValue] = field(default_factory=dict, hash=False)
     costs: Costs = field(default=DEFAULT_COSTS, compare=False)
     tensor: int = 1
     layout: str = ""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from pipelined.errors import guess
 from pipelined.schedules.own.load import is_module, load
 from pipelined.schedules.own.table import TableSchedule, read_table
-from pipelined.schedules.parts.knobs import CHUNKS, Knob, Value
+from pipelined.schedules.parts.knobs import CHUNKS, Knob, KnobValue
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
@@ -134,7 +134,7 @@ def require_declared(name: str | None, knobs: Mapping[str, Any]) -> None:
             raise ScheduleError(f"{fact}; leave `{knob.name}=` out, or add {knob.name.upper()} to its KNOBS")
 
 
-def default_depth(name: str, workers: int, knobs: Mapping[str, Value]) -> tuple[int, dict[str, Value]]:
+def default_depth(name: str, workers: int, knobs: Mapping[str, KnobValue]) -> tuple[int, dict[str, KnobValue]]:
     """The depth of a schedule for a number of workers, and its knobs: one stage on each worker where that is possible.
 
     zb_v and dualpipe_v have two stages on each worker, and interleaved gets two where its chunks are open.
@@ -149,7 +149,7 @@ def default_depth(name: str, workers: int, knobs: Mapping[str, Value]) -> tuple[
     return workers, knobs
 
 
-def workers_of(name: str, depth: int, knobs: Mapping[str, Value]) -> int | None:
+def workers_of(name: str, depth: int, knobs: Mapping[str, KnobValue]) -> int | None:
     """The workers of a pipeline of this depth; None: the schedule refuses it."""
     with suppress(ScheduleError):
         return find(name).stage_map(Shape(depth, 2 * depth, knobs)).workers

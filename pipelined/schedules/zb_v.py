@@ -10,7 +10,7 @@ T = 6N + P - 1 for N >= 2P-1: the only bubble is the wait for the first microbat
 without the missing ones. Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 6.
 """
 
-from pipelined.schedules.parts.orders import Order, backward_in_halves, follow
+from pipelined.schedules.parts.orders import WorkerOrder, backward_in_halves, follow
 from pipelined.schedules.parts.placements import folded
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
@@ -26,7 +26,7 @@ async def schedule(worker: Worker) -> None:
     await follow(worker, _order(worker.index, worker.stage_map.workers, len(worker.stage_map.microbatches[0])))
 
 
-def _order(worker: int, workers: int, microbatches: int) -> Order:
+def _order(worker: int, workers: int, microbatches: int) -> WorkerOrder:
     """The order of a worker; `down` is its stage before the turn of the V, `up` its stage after it."""
     down, up = (0, worker), (0, 2 * workers - 1 - worker)
     to_turn = workers - 1 - worker

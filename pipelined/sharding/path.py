@@ -156,7 +156,7 @@ def _found(source: Shards, target: Shards, links: Links | None, itemsize: int, r
     elif links is None:
         steps = _fewest_elements(source.mesh, source.lengths, source.layout, target.layout)
     else:
-        steps = _moves(source, target, Seconds(links, itemsize))
+        steps = _moves(source, target, SecondsPrice(links, itemsize))
     return Path(source, target, steps, replicated)
 
 
@@ -174,17 +174,17 @@ def _exchange(source: Shards, target: Shards) -> tuple[Move, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def _fewest_elements(mesh: Mesh, shape: tuple[int, ...], source: Layout, target: Layout) -> tuple[Move, ...]:
-    return _moves(Shards(mesh, shape, source), Shards(mesh, shape, target), Elements())
+    return _moves(Shards(mesh, shape, source), Shards(mesh, shape, target), ElementsPrice())
 
 
-def _moves(source: Shards, target: Shards, price: "Elements | Seconds") -> tuple[Move, ...]:
+def _moves(source: Shards, target: Shards, price: "ElementsPrice | SecondsPrice") -> tuple[Move, ...]:
     mesh, shape = source.mesh, source.lengths
     full = [length if prod(shape) else max(length, mesh.size) for length in shape]  # an empty tensor goes as a full one
     first, last = (Shards(mesh, full, each.layout.without_trivial_axes(mesh)) for each in (source, target))
     return tuple(_over(shape, move) for move in _search(first, last, price))
 
 
-class Elements:
+class ElementsPrice:
     """Counts the elements that all ranks send."""
 
     def of(self, move: Move) -> float:
@@ -197,7 +197,7 @@ class Elements:
 
 
 @dataclass(frozen=True)
-class Seconds:
+class SecondsPrice:
     """Counts the time of the busiest rank in each move."""
 
     links: Links
@@ -218,7 +218,7 @@ def _over(shape: Sequence[int], move: Move) -> Move:
     return type(move)(move.axes, *(Shards(mesh, shape, each.layout) for each in (move.source, move.target)))
 
 
-def _search(first: Shards, last: Shards, price: Elements | Seconds) -> list[Move]:
+def _search(first: Shards, last: Shards, price: ElementsPrice | SecondsPrice) -> list[Move]:
     """A*: the cheapest moves; of equals, the fewest."""
     target, serial = last.layout, count()
     best: dict[Layout, tuple[float, int]] = {first.layout: (0.0, 0)}

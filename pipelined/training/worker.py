@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address, Gradient
-from pipelined.actors.work import Piece
+from pipelined.actors.work import DeviceWork
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
@@ -110,7 +110,7 @@ class TrainWorker(Worker):
                 ended = await self.context.compute(OPS[op], work, is_awaited)
             self._ended(at, *ended)
         else:
-            piece = Piece(OPS[op], partial(self._named, at, work), is_awaited)
+            piece = DeviceWork(OPS[op], partial(self._named, at, work), is_awaited)
             self.context.executor.begin(self._instructions, piece, partial(self._ended, at))
 
     def _ended(self, at: Instruction, result: Any, start: float, end: float) -> None:

@@ -13,7 +13,7 @@ from pipelined.api.laboratory.proof import each_of, shape_of
 from pipelined.errors import UsageError, require_number, require_whole
 from pipelined.programs.plan import Plan
 from pipelined.schedules.own.load import SomeSchedule, name_of
-from pipelined.schedules.parts.knobs import Value
+from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.simulation.machine import FREE, Machine
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
@@ -30,7 +30,7 @@ def plan_of(
     *,
     width: int,
     tensor: int,
-    knobs: Mapping[str, Value],
+    knobs: Mapping[str, KnobValue],
 ) -> Plan:
     """The arrangement. The microbatch's size does not matter here; it is 2 so that it can be halved."""
     name = name_of(schedule)

@@ -21,7 +21,7 @@ from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import outside_of_a_loop
 from pipelined.schedules.own.load import SomeSchedule
-from pipelined.schedules.parts.knobs import Value
+from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import tensors_of
 from pipelined.training.job import CallLocals, Numerics
@@ -63,7 +63,7 @@ def plan(
     stale: bool = False,
     tries: int | None = None,
     progress: Say = say_nothing,
-    **knobs: Value,
+    **knobs: KnobValue,
 ) -> Planned:
     """Find the fastest arrangement of a model: measure this machine, search by simulation, and try the best.
 

@@ -16,7 +16,7 @@ from pipelined.programs.record import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import Shape, find, knobs_of, own_shape, require_knobs
 from pipelined.schedules.own.load import SomeSchedule, name_of
-from pipelined.schedules.parts.knobs import Value, set_knobs
+from pipelined.schedules.parts.knobs import KnobValue, set_knobs
 from pipelined.schedules.parts.stage_map import require_possible
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def prove(
     mailbox: int | None = None,
     blocking_sums: bool = False,
     budget: float | None = None,
-    **knobs: Value,
+    **knobs: KnobValue,
 ) -> Proof:
     """Prove a schedule for a shape and price it; nothing is trained, and torch is not imported.
 

@@ -8,7 +8,7 @@ from pipelined.api.laboratory.described import PerStage, machine_of, plan_of, wo
 from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.errors import UsageError, in_bytes, require_switch
 from pipelined.schedules.own.load import SomeSchedule
-from pipelined.schedules.parts.knobs import Value
+from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.simulation.job import with_costs
 from pipelined.simulation.simulator import Simulated
 from pipelined.simulation.simulator import simulate as simulate_plan
@@ -104,7 +104,7 @@ def simulate(
     recompute: bool = False,
     sync: str = "gap",
     all_reduce: str = "rabenseifner",
-    **knobs: Value,
+    **knobs: KnobValue,
 ) -> Simulation:
     """Simulate one step of a whole job on a machine of your choice; nothing is trained.
 

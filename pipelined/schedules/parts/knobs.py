@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape
 
-Value = int | str
+KnobValue = int | str
 V = TypeVar("V", int, str)
 
 
@@ -19,7 +19,7 @@ class HasKnobs(Protocol):
     """What has knobs set: a shape, a plan, a set of flags."""
 
     @property
-    def knobs(self) -> Mapping[str, Value]: ...
+    def knobs(self) -> Mapping[str, KnobValue]: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Knob(Generic[V]):
         return f"{value} {self.name}" if isinstance(value, int) else value
 
 
-def set_knobs(knobs: Iterable[Knob[Any]], values: Mapping[str, Any]) -> dict[str, Value]:
+def set_knobs(knobs: Iterable[Knob[Any]], values: Mapping[str, Any]) -> dict[str, KnobValue]:
     """The values that are not the default, by name.
 
     Args:

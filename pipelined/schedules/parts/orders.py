@@ -7,7 +7,7 @@ from pipelined.schedules.parts.worker import Worker
 
 Place = tuple[int, int]
 """A (pipe, stage) that a worker holds."""
-Order = Iterator[tuple[str, Place]]
+WorkerOrder = Iterator[tuple[str, Place]]
 """(op, place) of one worker, in order; op is F, B, I or W, and takes the next microbatch of its place."""
 
 
@@ -42,7 +42,7 @@ def backward_in_halves(place: Place) -> list[tuple[str, Place]]:
     return [("I", place), ("W", place)]
 
 
-def dualpipe_order(to_end: int, half: int, entering: int, first: Place, second: Place) -> Order:
+def dualpipe_order(to_end: int, half: int, entering: int, first: Place, second: Place) -> WorkerOrder:
     """The order that DualPipe and DualPipe-V share.
 
     A microbatch passes place `first` in the first half of its path and place `second` in the second half. The order is

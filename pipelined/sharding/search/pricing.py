@@ -13,7 +13,7 @@ from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import COLUMNS, RingPasses, Split, whole
 from pipelined.sharding.search.network import GroupShape, Network
 from pipelined.sharding.search.options import Option, options_of
-from pipelined.sharding.search.streams import Exchange, Stream, autoddl_rule, entering, leaving
+from pipelined.sharding.search.streams import Exchange, StreamCut, autoddl_rule, entering, leaving
 
 PHASES = ("forward", "backward", "update")
 
@@ -60,7 +60,7 @@ class Edge:
     attention: bool = False
 
     def exchange(self, before: Any, after: Any) -> Exchange:
-        """What is exchanged between the layouts of the two neighbours, each a `Split` or a `Stream`."""
+        """What is exchanged between the layouts of the two neighbours, each a `Split` or a `StreamCut`."""
         if not self.times:
             return Exchange((0.0,), (1,))
         if self.kind is EdgeKind.ENTER:
@@ -132,7 +132,7 @@ class PricedChain:
         """Seconds of a microbatch that an edge takes for its exchange, there and back."""
         return exchange.seconds(self.network, self._part(edge)) * 2 * edge.times
 
-    def norm_seconds(self, edge: Edge, stream: Stream) -> float:
+    def norm_seconds(self, edge: Edge, stream: StreamCut) -> float:
         """Seconds of a microbatch that an edge takes for its norms, there and back."""
         seconds = sum(self.network.passes(group, ring) for ring, group in self._norm_rings(stream))
         return edge.norms * (seconds / self.microbatches)
@@ -145,7 +145,7 @@ class PricedChain:
             numbers += operator.matmul.kept_numbers(factors, self.microbatches)
         return operator.repeated * numbers * self.chain.itemsize
 
-    def _norm_rings(self, stream: Stream) -> list[tuple[RingPasses, GroupShape]]:
+    def _norm_rings(self, stream: StreamCut) -> list[tuple[RingPasses, GroupShape]]:
         """The ring passes of a norm's statistics in a step, among the ranks that share tokens.
 
         Forward the mean, then the deviation from it, one number a token each; backward two numbers at once.

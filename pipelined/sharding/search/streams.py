@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pipelined.sharding.search.matmul import Factors, Split, divisors
 from pipelined.sharding.search.network import GroupShape, Network
 
-Stream = tuple[int, ...]
+StreamCut = tuple[int, ...]
 """Parts by tokens at each level of the machine."""
 
 
@@ -56,7 +56,7 @@ def overlap(before: int, after: int) -> tuple[float, int]:
     return 1 - least * least * x * y, partners
 
 
-def moved(before: Stream, after: Stream) -> Exchange:
+def moved(before: StreamCut, after: StreamCut) -> Exchange:
     """The exchange from one cut to another; the levels of the machine multiply."""
     return _together([overlap(*pair) for pair in zip(before, after, strict=True)])
 
@@ -72,13 +72,13 @@ def nearest(cut: int, least: int, most: int) -> int:
     return min((least * d for d in divisors(most // least)), key=lambda a: overlap(cut, a))
 
 
-def entering(stream: Stream, split: Split) -> Exchange:
+def entering(stream: StreamCut, split: Split) -> Exchange:
     """From a stream to the input of a multiplication."""
     cuts = (nearest(cut, f.rows, f.rows * f.columns) for cut, f in zip(stream, split, strict=True))
     return moved(stream, tuple(cuts))
 
 
-def leaving(split: Split, stream: Stream, through_attention: bool) -> Exchange:
+def leaving(split: Split, stream: StreamCut, through_attention: bool) -> Exchange:
     """From the output of a multiplication to a stream.
 
     Args:
@@ -101,5 +101,5 @@ def _autoddl_rule(before: Factors, after: Factors, through_attention: bool) -> t
     return overlap(before.rows, after.rows)
 
 
-def cuts(levels: tuple[int, ...]) -> list[Stream]:
+def cuts(levels: tuple[int, ...]) -> list[StreamCut]:
     return list(product(*map(divisors, levels)))

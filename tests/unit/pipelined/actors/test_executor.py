@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.executor import TorchExecutor
-from pipelined.actors.work import Piece
+from pipelined.actors.work import DeviceWork
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory
@@ -260,7 +260,7 @@ class Begun:
 
     def begin(self, parent):
         for number, work in enumerate([self.first, lambda: self.note(1), lambda: self.note(2)]):
-            self.device.begin(parent, Piece(f"piece {number}", work), self.then)
+            self.device.begin(parent, DeviceWork(f"piece {number}", work), self.then)
 
     def then_noted(self, result, start, end):
         self.note(result)
@@ -329,7 +329,7 @@ def test_an_error_of_what_was_begun_fails_its_nursery_although_the_block_waits(w
         begun.go.set()
         with pytest.raises(ValueError, match=f"of the {where}"):
             async with Nursery() as parent:
-                begun.device.begin(parent, Piece("piece", fail if where == "work" else lambda: 0), fail)
+                begun.device.begin(parent, DeviceWork("piece", fail if where == "work" else lambda: 0), fail)
                 await asyncio.Event().wait()
 
     on_begun(scene)
@@ -369,7 +369,7 @@ def test_what_runs_on_when_its_nursery_has_ended_disturbs_no_other_work(monkeypa
 
         async def parent():
             async with Nursery() as parent:
-                begun.device.begin(parent, Piece("late", fail, prompt=False), lambda *ended: calls.append(ended))
+                begun.device.begin(parent, DeviceWork("late", fail, prompt=False), lambda *ended: calls.append(ended))
 
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: strange.append(context))
         task = asyncio.create_task(parent())
@@ -396,13 +396,13 @@ def test_nothing_keeps_what_was_begun_after_its_nursery(withdrawn):
 
         async def parent():
             async with Nursery() as parent:
-                begun.device.begin(parent, Piece("first", begun.first), lambda *ended: None)
+                begun.device.begin(parent, DeviceWork("first", begun.first), lambda *ended: None)
                 work, then = partial(begun.note, 1), lambda *ended: None
                 if withdrawn:
                     work = held.pop().first
                 else:
                     then = held.pop().then_noted
-                begun.device.begin(parent, Piece("second", work), then)
+                begun.device.begin(parent, DeviceWork("second", work), then)
                 del work, then
 
         task = asyncio.create_task(parent())

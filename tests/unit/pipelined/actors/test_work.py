@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from pipelined.actors.work import Piece, WorkThread
+from pipelined.actors.work import DeviceWork, WorkThread
 
 
 class Gate:
@@ -34,7 +34,7 @@ class Rig:
         self.ended, self.thread = [], WorkThread("test", lambda piece: piece.work(), self.settle)
         self.first, self.second = Gate(), Gate()
         works = {"first": self.first, "second": self.second, "third": lambda: None}
-        self.pieces = [Piece(op, work, prompt) for op, work in works.items()]
+        self.pieces = [DeviceWork(op, work, prompt) for op, work in works.items()]
         for piece in self.pieces:
             self.thread.put(piece)
 
@@ -122,12 +122,12 @@ def test_a_withdrawn_piece_is_not_done_and_those_around_it_are():
 
 def test_a_report_to_a_loop_that_has_ended_does_not_silence_the_next_loop():
     async def gives_up():
-        thread.put(Piece("given up", gate))
+        thread.put(DeviceWork("given up", gate))
         await gate.begun()
 
     async def goes_on():
         ended = asyncio.Event()
-        thread.put(Piece("next", lambda: None, then=ended.set))
+        thread.put(DeviceWork("next", lambda: None, then=ended.set))
         async with asyncio.timeout(20):
             await ended.wait()
 
@@ -146,7 +146,7 @@ def test_neither_result_nor_error_outlives_its_reading():
         pass
 
     value = Big()
-    piece = Piece("forward", lambda: None)
+    piece = DeviceWork("forward", lambda: None)
     piece.value, there = value, weakref.ref(value)
     del value
     piece.result()
