@@ -1,10 +1,11 @@
 """The public face of the runtime: `import pipelined as pp`. A name that needs torch imports it at its first use."""
 
 import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipelined.process.job_end import end_job_if_uncaught
+from pipelined.process.job_end import end_job_if_uncaught, interrupt_quietly
 
 if TYPE_CHECKING:
     from pipelined import swarm
@@ -93,6 +94,7 @@ _HOMES = {
     "train": "pipelined.api.train",
 }
 
+interrupt_quietly(sys.orig_argv)
 end_job_if_uncaught(os.environ)  # a rank that fails before it trains, while the others wait for it
 
 

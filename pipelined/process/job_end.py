@@ -11,13 +11,16 @@ an interpreter that has initialised MPI would not exit: it finalizes MPI, and so
 """
 
 import os
+import re
 import select
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"
+PROGRAM = re.compile(r"(apps|pipelined)(\.[\w.]+)?|.*/pipelined-\w+")
+"""What starts a program of ours: its module, or its command."""
 OPEN: set[object] = set()
 """The open trainers of a user's own loop. Each ends the job at the exit of its process, and tells other ranks why."""
 REPLY_S = 1.0
@@ -57,6 +60,23 @@ def _manager(environ: Mapping[str, str]) -> int | None:
         return descriptor if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else None
     except (ValueError, OSError):
         return None
+
+
+def interrupt_quietly(command: Sequence[str]) -> None:
+    """If this command runs a program of ours, let Ctrl-C print no traceback, also while the program is being imported.
+
+    Args:
+        command: usually `sys.orig_argv`.
+    """
+    if not any(map(PROGRAM.fullmatch, command)):
+        return
+    before = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            before(kind, error, trace)
+
+    sys.excepthook = report
 
 
 def end_job_if_uncaught(environ: Mapping[str, str]) -> None:
