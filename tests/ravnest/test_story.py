@@ -64,7 +64,7 @@ def test_the_first_message_of_a_cluster_that_goes_on_is_an_activation():
         if story.view.generation and event.kind == "REQUEST" and "world/message" in event.key:
             sizes[story.view.generation.number, event.source, event.destination].append(event.nbytes)
 
-    story.network.listen(look)
+    story.network.intercept(look)
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=0.2, names=["n0", "n1"])))
     _, went_on, *_ = story.chain
     first, second = (place.holder.name for place in went_on.rows[0])
