@@ -68,7 +68,7 @@ async def _local(flags: Local, say: Say) -> None:
                     tasks.create_task(_watch(address, everyone, len(peers), say)),
                     tasks.create_task(fail_when_ended(coordinator)),
                 ]
-                await _all_done(everyone[len(peers) :])
+                await _wait_for_trainers(everyone[len(peers) :])
                 for task in beside:
                     task.cancel()
         except ChildFailed:  # no orderly end is possible
@@ -110,7 +110,7 @@ async def _report_end(peer: Child, name: str, last: Mapping[str, str], others: S
     say(f"{name} (pid {peer.pid}, {last.get(name, 'at no stage yet')}) {how}; {on}")
 
 
-async def _all_done(trainers: Sequence[Child]) -> None:
+async def _wait_for_trainers(trainers: Sequence[Child]) -> None:
     for trainer in trainers:
         code = await trainer.wait()
         if code:
@@ -127,7 +127,9 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
         say, last = above(live.console) if live else say, dict[str, str]()
         for at, child in enumerate(everyone):
-            tasks.create_task(forward_output(child, partial(_noted, last, say), STEP_LINES if at > peers else ()))
+            tasks.create_task(
+                forward_output(child, partial(_print_and_note, last, say), STEP_LINES if at > peers else ())
+            )
         for at, child in enumerate(everyone[:peers]):
             tasks.create_task(_report_end(child, f"peer{at}", last, everyone[:peers], say))
         if live is not None:
@@ -142,7 +144,7 @@ def above(console: Console) -> Say:
     return partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
-def _noted(last: dict[str, str], say: Say, line: str) -> None:
+def _print_and_note(last: dict[str, str], say: Say, line: str) -> None:
     """Print a line, and note the stage that a peer reports in it."""
     if found := re.match(r"(peer\d+): (stage \d+)", line):
         last[found[1]] = found[2]

@@ -70,9 +70,9 @@ class Caller:
             CutOff: see `Retry.run`, or DirectoryRefusal. Exception: what a rejection stands for, see `messages.ERRORS`.
         """
         packed = messages.pack(vars(request))
-        return await self.retry.run(lambda: self._once(request, packed), wait)
+        return await self.retry.run(lambda: self._try_once(request, packed), wait)
 
-    async def _once(self, request: ClientRequest, packed: bytes) -> dict[str, Any]:
+    async def _try_once(self, request: ClientRequest, packed: bytes) -> dict[str, Any]:
         try:
             return messages.unpack(await self.endpoint.request(self.address, request.topic, packed))
         except Unreachable as error:

@@ -110,10 +110,10 @@ class Saver:
         """
         if self._store is None:
             return
-        await self.written()
+        await self.wait_written()
         self._writing = tasks.create_task(self._write(self._store, saved, await copy()))
 
-    async def written(self) -> None:
+    async def wait_written(self) -> None:
         """Wait until no write is under way."""
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])

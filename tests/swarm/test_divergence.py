@@ -55,12 +55,12 @@ def test_sums_beyond_a_codec_go_without_it_and_training_goes_on(monkeypatch):
 @pytest.mark.parametrize("codec", ["", "blockwise8", "bf16"])
 def test_a_member_with_non_finite_sums_is_evicted_and_training_continues(monkeypatch, codec):
     """Its device is broken, say: what others add up to is finite."""
-    plain = RoundService._sums
+    plain = RoundService._read_sums
 
     async def sums(self):
         return np.full(WIDTH, np.nan) if self._state.name == "p1" else await plain(self)
 
-    monkeypatch.setattr(RoundService, "_sums", sums)
+    monkeypatch.setattr(RoundService, "_read_sums", sums)
     swarm = run_virtual(trained(sums_codec=codec))
     assert swarm.heads[-1].step == 5
     assert {event.facts["peer"] for event in events.recent() if event.kind == "peer evicted"} == {"p1"}

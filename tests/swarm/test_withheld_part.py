@@ -22,7 +22,7 @@ def told(kind):
 
 
 def withhold(monkeypatch, culprit, method):
-    """The culprit brings no part to any owner (`_ask`), or answers no member that brings it one (`take`)."""
+    """The culprit brings no part to any owner (`_send_part`), or answers no member that brings it one (`take`)."""
     plain = getattr(AllReduce, method)
 
     async def held(self, *args):
@@ -40,7 +40,7 @@ async def seconds_of_the_next_step(swarm):
     return clock.now() - began
 
 
-@pytest.mark.parametrize("method", ["_ask", "receive_part"])
+@pytest.mark.parametrize("method", ["_send_part", "receive_part"])
 @pytest.mark.parametrize("mates", ["ab", "abc"])
 def test_it_is_evicted_and_the_step_is_taken_without_it(method, mates, monkeypatch):
     async def train():
@@ -69,7 +69,7 @@ def test_the_next_time_it_is_given_twice_as_long(monkeypatch):
             swarm.peer(name, stage)
         swarm.trainer("t0", steps=1000, slots=2)
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 2)
-        withhold(monkeypatch, "b", "_ask")
+        withhold(monkeypatch, "b", "_send_part")
         await swarm.until(lambda: len(told("peer evicted")) == 2, within=60.0)
         assert ["more than 10 s" in facts["why"] for facts in told("peer evicted")] == [True, False]
         assert "more than 20 s" in told("peer evicted")[1]["why"]
@@ -80,7 +80,7 @@ def test_the_next_time_it_is_given_twice_as_long(monkeypatch):
 
 def test_a_sum_that_lasts_while_its_pieces_come_is_left_alone(monkeypatch):
     """Sixteen seconds a sum, so that the leader looks when it has lasted for fifteen, and no piece more than eight."""
-    plain = AllReduce._ask
+    plain = AllReduce._send_part
 
     async def slowly(self, owner, start, span):
         await virtual_seconds(8.0)
@@ -93,7 +93,7 @@ def test_a_sum_that_lasts_while_its_pieces_come_is_left_alone(monkeypatch):
         swarm.trainer("t0", steps=1000, slots=2)
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 4)
         monkeypatch.setattr("pipelined.swarm.peer.all_reduce.IN_FLIGHT", 1)
-        monkeypatch.setattr(AllReduce, "_ask", slowly)
+        monkeypatch.setattr(AllReduce, "_send_part", slowly)
         assert await seconds_of_the_next_step(swarm) > 2 * 15 * LEASE_S
         assert not told("peer evicted")
         await swarm.close()

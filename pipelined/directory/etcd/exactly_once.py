@@ -48,7 +48,7 @@ class Marks:
         async with self._turn:
             self._number += 1
             while True:
-                lease = await self._valid_lease()
+                lease = await self._renew_or_grant_lease()
                 marked = self._with_mark(lease, compare, success, failure)
                 try:
                     reply = await self._gateway.call("kv/txn", marked)
@@ -91,7 +91,7 @@ class Marks:
             "failure": [self._keys.get(self._name), *failure],
         }
 
-    async def _valid_lease(self) -> EtcdLease:
+    async def _renew_or_grant_lease(self) -> EtcdLease:
         """The mark's lease, granted or renewed if necessary."""
         if self._lease and self._clock.now() - self._renewed > MARK_S / 2:
             try:

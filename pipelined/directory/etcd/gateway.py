@@ -85,7 +85,7 @@ class Gateway:
             UsageError: the cluster refused the user and password.
             Full: the cluster has no room.
         """
-        return await self.retry.run(lambda: self._once(path, body))
+        return await self.retry.run(lambda: self._call_once(path, body))
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
         """Send a request until a member begins a stream; returns the stream and its first reply. Raises as `call`."""
@@ -98,7 +98,7 @@ class Gateway:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _call_once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         with self._one_member():
             response = await self._send(path, body)
             try:
@@ -121,7 +121,9 @@ class Gateway:
 
     async def _send(self, path: str, body: Mapping[str, Any]) -> httpx2.Response:
         if self._address.user and not self._token and path != AUTHENTICATE:
-            reply = await self._once(AUTHENTICATE, {"name": self._address.user, "password": self._address.password})
+            reply = await self._call_once(
+                AUTHENTICATE, {"name": self._address.user, "password": self._address.password}
+            )
             self._token = reply["token"]
         if self._http.is_closed:
             raise CutOff(f"the directory at {self.retry.where} was closed here; open it again")

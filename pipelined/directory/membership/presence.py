@@ -10,7 +10,7 @@ from pipelined.directory.membership.view import RETRY_S
 from pipelined.directory.registration import Registration, registered
 
 
-async def under_leases(
+async def run_under_leases(
     node: Node, prefix: str, lease_s: float, live: Callable[[Registration], Awaitable[object]]
 ) -> NoReturn:
     """Hold this process's name and run `live`; then, or when the lease is lost, begin anew under a new lease.

@@ -52,7 +52,7 @@ async def publish_task(
             found = error.found
         if (entry := found[TASK]) is None:
             expect = {TASK: 0}
-        elif not (refusal := await _refusal(directory, task, task.unpack(entry.value), run, settings)):
+        elif not (refusal := await _find_refusal(directory, task, task.unpack(entry.value), run, settings)):
             return entry
         elif not until or found.get(until):
             raise UsageError(refusal)
@@ -60,7 +60,7 @@ async def publish_task(
             expect = {TASK: entry.revision, until: 0}
 
 
-async def _refusal(directory: Directory, task: TaskRecord, theirs: TaskRecord, run: str, settings: str) -> str:
+async def _find_refusal(directory: Directory, task: TaskRecord, theirs: TaskRecord, run: str, settings: str) -> str:
     """Why a process with this task and run does not take part; "": it does."""
     if theirs != task:
         fact = f"the directory has another training ({task.differences(theirs)})"

@@ -16,7 +16,7 @@ from pipelined.aio.events import printable
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.presence import under_leases
+from pipelined.directory.membership.presence import run_under_leases
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
 from pipelined.ravnest.node.cluster_log import ClusterLog
@@ -82,7 +82,7 @@ class RavnestNode:
         Raises:
             NameTaken: another process has this node's name. AgreedError: the training diverged. OtherTask.
         """
-        running = under_leases(self._node, NODES, self._lease_s, self._run_registered)
+        running = run_under_leases(self._node, NODES, self._lease_s, self._run_registered)
         await beside(running, self.view.follow(), self._raise_when_failed(), self._raise_when_replaced())
 
     async def _run_registered(self, registration: Registration) -> None:

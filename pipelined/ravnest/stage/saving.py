@@ -105,7 +105,7 @@ class StageSaver:
             number: of the round, from 1.
             state: a copy that there is already; empty: none.
         """
-        await self._saver.written()
+        await self._saver.wait_written()
         self._state = State()  # of a round that was refused
         if self._writes() and self._is_due(number):
             self._state = state or await self._stage.copy_state(averages=False)
@@ -123,7 +123,7 @@ class StageSaver:
 
     async def save_own(self, number: int) -> None:
         """Save the values of this stage, which is that of a cluster alone."""
-        await self._saver.written()
+        await self._saver.wait_written()
         if self._writes() and self._is_due(number):
             await self._write(number, await self._stage.copy_state())
 

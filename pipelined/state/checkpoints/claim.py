@@ -115,10 +115,10 @@ def _share(descriptor: int, directory: Path, run: str) -> str:
     holder = {"run": run, "host": socket.gethostname(), "pid": os.getpid()}
     try:
         for _ in range(TRIES):
-            if _locked(descriptor, fcntl.LOCK_EX):
+            if _try_lock(descriptor, fcntl.LOCK_EX):
                 os.truncate(descriptor, 0)
                 os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-            if _locked(descriptor, fcntl.LOCK_SH):
+            if _try_lock(descriptor, fcntl.LOCK_SH):
                 return _refuse_another(descriptor, directory, run)
             time.sleep(PAUSE_S)
     except OSError as error:
@@ -128,7 +128,7 @@ def _share(descriptor: int, directory: Path, run: str) -> str:
     raise CheckpointError(f"{directory / LOCK} stays locked ({TRIES * PAUSE_S:g} s); end the process that holds it")
 
 
-def _locked(descriptor: int, mode: int) -> bool:
+def _try_lock(descriptor: int, mode: int) -> bool:
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:

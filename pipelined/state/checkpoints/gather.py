@@ -53,15 +53,15 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
     """
     actor, loop = trainer.context.actor, asyncio.get_running_loop()
 
-    async def written() -> None:
+    async def write_on_first_rank() -> None:
         specs_by_rank = await gather(actor.transport, "layouts", _specs(trainer.local))
         each = _each(actor, trainer.local, specs_by_rank)
 
-        async def following() -> Named | None:
+        async def take_next() -> Named | None:
             return await anext(each, None)
 
         def tensors() -> Iterator[Named]:
-            while named := asyncio.run_coroutine_threadsafe(following(), loop).result():
+            while named := asyncio.run_coroutine_threadsafe(take_next(), loop).result():
                 yield named
                 del named  # before the next one comes
 
@@ -75,7 +75,7 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
         await _drain(each)
 
     async with trainer.newest():
-        await agree(actor.transport, "exported", written())
+        await agree(actor.transport, "exported", write_on_first_rank())
 
 
 def _specs(local: LocalParameters) -> TensorSpecs:

@@ -158,7 +158,7 @@ class CommitLoop:
             try:
                 totals = await self._sum(step, attempt, prepared)
             except Failed as error:
-                await self._resume_after(step, attempt, prepared, error)
+                await self._recover_from(step, attempt, prepared, error)
             else:
                 after = self._head_after(head, attempt.name, prepared, totals)
                 return Stepped(after) if totals.fit else Repeated(after)
@@ -175,7 +175,7 @@ class CommitLoop:
         self._connectivity.record_summed([list(each) for each in prepared.replies], self._clock.now() - began)
         return totals
 
-    async def _resume_after(
+    async def _recover_from(
         self, step: _StepAttempts, attempt: CommitRound, prepared: PreparedRound, error: Failed
     ) -> None:
         """Record a failed attempt and evict members that failed too often; then wait until no microbatch is missing."""
@@ -186,7 +186,7 @@ class CommitLoop:
         if await self._connectivity.evictor.evict_failed(attempt.name.term, step.failed):
             step.failed.clear()
         step.queue.reconcile(prepared.missing)
-        await self._resume(attempt, prepared, step.queue, step.backoff.next())
+        await self._resume_until_complete(attempt, prepared, step.queue, step.backoff.next())
         step.spread_s = 0.0
 
     def _record_failure(self, head: Commit, attempt: CommitRound, error: Failed) -> None:
@@ -201,7 +201,9 @@ class CommitLoop:
         before, self._last_step_s = self._last_step_s, queue.took
         return OVERLAP_SHARE * min(before, queue.took)
 
-    async def _resume(self, attempt: CommitRound, prepared: PreparedRound, queue: WorkQueue, pause: float) -> None:
+    async def _resume_until_complete(
+        self, attempt: CommitRound, prepared: PreparedRound, queue: WorkQueue, pause: float
+    ) -> None:
         """Have every peer count again until no microbatch is missing; meanwhile repeat the request to silent peers."""
         async with Nursery() as tasks:
             resuming = tasks.create_task(

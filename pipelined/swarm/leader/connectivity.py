@@ -92,7 +92,7 @@ class ConnectivityCheck:
             await resign(view, name.term)
         elif members is not None:
             reachable = [peer for peers in here for peer in peers if peer.name not in unreachable]
-            reports = await self._reports(name, reachable)
+            reports = await self._request_reports(name, reachable)
             limit = partial(self._limit, spread)
             waits = overdue(reports, limit)
             unreached = {each: waits[each].union(reports[each].unreachable) for each in reports}
@@ -111,13 +111,13 @@ class ConnectivityCheck:
         least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
         return least * 2 ** min(self.evictor.history.evictions(name), MAX_DOUBLINGS)
 
-    async def _reports(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:
+    async def _request_reports(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:
         """The replies by name; a missing member could not be reached."""
         async with Nursery() as tasks:
-            requests = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
+            requests = {peer.name: tasks.create_task(self._request_report(name, peer)) for peer in peers}
         return {peer: reach for peer, task in requests.items() if (reach := task.result()) is not None}
 
-    async def _ask(self, name: RoundName, peer: Peer) -> Reach | None:
+    async def _request_report(self, name: RoundName, peer: Peer) -> Reach | None:
         """A peer's reply; None: unreachable. A member that has left, or refuses to reply, reports no other member."""
         try:
             patience = 2 * self._probe.patience_s

@@ -117,7 +117,7 @@ class Leader:
             finally:
                 self._assignments.close()
 
-    async def work(self, request: GetWork, sender: Party) -> WorkItem:
+    async def assign_work(self, request: GetWork, sender: Party) -> WorkItem:
         """Record a slot's report, and reply with its next microbatch as soon as one is free.
 
         Raises:
@@ -142,7 +142,7 @@ class Leader:
                 return item
             await self._wait_for_work(self._assignments.late_in)
 
-    async def assign(self, request: GetStage, sender: Party) -> AssignedStage:
+    async def assign_stage(self, request: GetStage, sender: Party) -> AssignedStage:
         """Reply to a newcomer with the stage that it is to hold.
 
         Raises:

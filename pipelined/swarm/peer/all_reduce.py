@@ -144,7 +144,7 @@ class AllReduce:
             raise Rejected(Reason.UNEXPECTED_PART, position=position)
         chunk.senders.add(position)
         try:
-            self._add_part(chunk, position, await self._part(request.part, self._span(start)))
+            self._add_part(chunk, position, await self._decode_part(request.part, self._span(start)))
         except Rejected as rejection:
             self.abort(str(rejection), (self._members[self._me].name, self._members[position].name))
             raise
@@ -198,7 +198,7 @@ class AllReduce:
                     total[span] = await self._reduce_own(start, span)
                 else:
                     await spread.wait_for((number + turn / others) / len(starts))
-                    total[span] = await self._ask(owner, start, span)
+                    total[span] = await self._send_part(owner, start, span)
 
         async with Nursery() as tasks:
             for number, start in enumerate(starts):
@@ -214,7 +214,7 @@ class AllReduce:
         chunk.total.set_result(coded)
         return await self._decode(coded, span)
 
-    async def _ask(self, owner: int, start: int, span: slice) -> np.ndarray:
+    async def _send_part(self, owner: int, start: int, span: slice) -> np.ndarray:
         member = self._members[owner]
         part = await self._encode(self._sums[span], Reason.PART_NOT_FINITE)
         request = SendPart(self.name, self._me, start, part)
@@ -260,7 +260,7 @@ class AllReduce:
         owner = int(np.searchsorted(self._bounds, start, side="right")) - 1
         return slice(start, min(start + self._step, self._bounds[owner + 1]))
 
-    async def _part(self, coded: Coded, span: slice) -> np.ndarray:
+    async def _decode_part(self, coded: Coded, span: slice) -> np.ndarray:
         """Another member's part, decoded. Raises Rejected: it cannot be added."""
         part = await self._decode(coded, span)
         if not np.isfinite(part).all():

@@ -140,7 +140,7 @@ class StagePeer:
         replica = await self._join_stage(registration)
         while replica is not None and not self._drain.may_go(replica.index):
             head, before = self._view.committed, replica.version
-            if not await self._reach(replica, head):
+            if not await self._advance(replica, head):
                 self._on(PeerEvent.OUTDATED)
                 replica = await self._join_stage(registration)
                 continue
@@ -148,7 +148,7 @@ class StagePeer:
                 await self._save(replica)
             await self._saver.list_if_lost(self._view.lost)
             await self._saver.publish(registration)
-            if await self._moves(replica, head):
+            if await self._give_up_if_moved(replica, head):
                 return
             replica.donor.update_receivers(*split_by_last_step(replica, head, self._view))
             self._take_notice()
@@ -184,14 +184,14 @@ class StagePeer:
         await self._announce(registration, replica.index)
         return replica
 
-    async def _reach(self, replica: Replica, head: Commit) -> bool:
+    async def _advance(self, replica: Replica, head: Commit) -> bool:
         """Apply the committed steps up to this head; fetch missed steps from another peer of the stage. Returns whether
         the replica is at the head.
         """
         reached = await replica.follow(head)
         return reached or await catch_up(replica, head, self._view, self._client, self._rules.lease_s)
 
-    async def _moves(self, replica: Replica, head: Commit) -> bool:
+    async def _give_up_if_moved(self, replica: Replica, head: Commit) -> bool:
         """Give up this replica if the head moves this peer to another stage and it can go. Returns whether it did."""
         target = replica.index if self._drain.requested else head.moves.get(self.name, replica.index)
         if target == replica.index or head.version != replica.version or not await self._can_be_spared(replica, head):

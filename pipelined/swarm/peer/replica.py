@@ -59,8 +59,8 @@ class Passes:
                 result.
             Malformed: no such microbatch, or not the arrays that the stage takes.
         """
-        which = await self._which(request, range(self._state.rules.batch), ahead=True)
-        inputs = await self._arrays(request.inputs, self._state.stage.expects())
+        which = await self._admit(request, range(self._state.rules.batch), ahead=True)
+        inputs = await self._unpack(request.inputs, self._state.stage.expects())
         outputs = await self._compute("forward", which, lambda: self._state.stage.forward(which, inputs))
         return Outputs(await self._pack(self._coding, outputs, f"outputs of microbatch {which.index}"))
 
@@ -70,9 +70,9 @@ class Passes:
         Raises:
             Rejected, Malformed: as `forward`.
         """
-        which = await self._which(request, range(self._state.rules.batch), ahead=True)
-        inputs = await self._arrays(request.inputs, self._state.stage.expects())
-        given = await self._arrays(request.given, self._state.stage.expects_given())
+        which = await self._admit(request, range(self._state.rules.batch), ahead=True)
+        inputs = await self._unpack(request.inputs, self._state.stage.expects())
+        given = await self._unpack(request.given, self._state.stage.expects_given())
 
         def work() -> tuple[Any, bool]:
             ledger = self._state.ledger_of(which.step)
@@ -93,12 +93,12 @@ class Passes:
             Rejected, Malformed: as `forward`.
         """
         rules, last = self._state.rules, self._state.index == self._state.rules.stages - 1
-        which = await self._which(request, range(rules.batch, rules.batch + rules.eval_batch))
+        which = await self._admit(request, range(rules.batch, rules.batch + rules.eval_batch))
         if (request.labels is not None) != last:
             raise Malformed(f"labels at another stage than the last, or none at the last (stage: {self._state.index})")
-        groups = [await self._arrays(request.inputs, self._state.stage.expects())]
+        groups = [await self._unpack(request.inputs, self._state.stage.expects())]
         if request.labels is not None:
-            groups.append(await self._arrays(request.labels, self._state.stage.expects_given(), fewer=True))
+            groups.append(await self._unpack(request.labels, self._state.stage.expects_given(), fewer=True))
         outputs = await self._compute("forward", which, lambda: self._state.stage.evaluate(*groups))
         coding = Coding() if last else self._coding
         return Outputs(await self._pack(coding, outputs, f"outputs of microbatch {which.index}"))
@@ -135,13 +135,13 @@ class Passes:
         self.done[f"{op}s"] += 1
         return result
 
-    async def _which(self, request: PassRequest[Any], indices: range, ahead: bool = False) -> Microbatch:
+    async def _admit(self, request: PassRequest[Any], indices: range, ahead: bool = False) -> Microbatch:
         if request.index not in indices:
             raise Malformed(f"no such microbatch (index: {request.index}, there are: {indices})")
         await self._state.wait_for_parameters(request.step, request.parameter_version, ahead)
         return Microbatch(request.step, request.index)
 
-    async def _arrays(self, coded: Coded, wanted: ArraySpecs, fewer: bool = False) -> tuple[Block, ...]:
+    async def _unpack(self, coded: Coded, wanted: ArraySpecs, fewer: bool = False) -> tuple[Block, ...]:
         """Arrays of a request, decoded. Raises Malformed: other dtypes or shapes than expected; see `check_specs`."""
         blocks = await self._coding.unpack(*coded, self.most_bytes)
         check_specs(blocks, wanted, fewer)

@@ -86,7 +86,7 @@ class RoundService:
             raise Rejected(Reason.NOT_PREPARED, round=str(name))
         if not request.keep:
             await state.drop()
-        sums = await self._sums()
+        sums = await self._read_sums()
         self.abort("another round began")
         coding = self._coding if request.coded else Coding(threads=self._coding.threads)
         self._round = AllReduce(
@@ -134,7 +134,7 @@ class RoundService:
         if self._round is not None:
             self._round.abort(why)
 
-    async def _sums(self) -> np.ndarray:
+    async def _read_sums(self) -> np.ndarray:
         """The input of a round: nothing writes to it, though passes of the next step may run."""
         stage = self._state.stage
         if not self._state.rules.delayed:

@@ -5,7 +5,7 @@ import asyncio
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery, beside
 from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.presence import under_leases
+from pipelined.directory.membership.presence import run_under_leases
 from pipelined.directory.messaging.messages import serve
 from pipelined.directory.registration import Registration
 from pipelined.swarm.config import PeerConfig, Rules
@@ -52,7 +52,7 @@ class PeerProcess:
         """
         serve(self._endpoint, Status, self._status, MAX_ROUNDS)
         with self._device.doing("serving"):
-            await beside(self.peer.run(), self.view.follow(), _failure(self._endpoint))
+            await beside(self.peer.run(), self.view.follow(), _raise_when_failed(self._endpoint))
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
         report, traffic = self.peer.report(), traffic_of(self._endpoint)
@@ -94,11 +94,11 @@ class TrainerProcess:
         Raises:
             OtherModel: the swarm trains another model. Else the first error of any of its parts.
         """
-        serve(self._endpoint, GetWork, self.leader.work)
-        serve(self._endpoint, GetStage, self.leader.assign)
+        serve(self._endpoint, GetWork, self.leader.assign_work)
+        serve(self._endpoint, GetStage, self.leader.assign_stage)
         serve(self._endpoint, Status, self._status)
-        living = under_leases(self._node, TRAINERS, self.rules.lease_s, self._run_registered)
-        await beside(self._wait_over(), self.view.follow(), living, _failure(self._endpoint))
+        living = run_under_leases(self._node, TRAINERS, self.rules.lease_s, self._run_registered)
+        await beside(self._wait_over(), self.view.follow(), living, _raise_when_failed(self._endpoint))
 
     @property
     def is_over(self) -> bool:
@@ -132,5 +132,5 @@ class TrainerProcess:
             tasks.create_task(self.trainer.run(incarnation))
 
 
-async def _failure(endpoint: Endpoint) -> None:
+async def _raise_when_failed(endpoint: Endpoint) -> None:
     await asyncio.shield(endpoint.failed)

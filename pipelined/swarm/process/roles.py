@@ -76,7 +76,7 @@ async def serve(
     """
     await asyncio.to_thread(check_device, source.device)
     async with connected(address.url, address.listen) as (endpoint, directory):
-        record = await _unless(stop, read_task(directory, address.url, say))
+        record = await _work_until(stop, read_task(directory, address.url, say))
         session = await asyncio.to_thread(session_of, record.value)
         async with member_node(address.url, endpoint, address.name, session.rules.lease_s) as node:
             async with source.opened(node, session, say) as process:
@@ -108,7 +108,7 @@ async def joined_trainer(
     rules = job.session.rules
     async with connected(address.url, address.listen) as (endpoint, directory):
         async with reported_wait(described(address.url), say):
-            await _unless(stop, publish_task(directory, job.task, settings=job.settings))
+            await _work_until(stop, publish_task(directory, job.task, settings=job.settings))
         async with member_node(address.url, endpoint, address.name, rules.lease_s) as node:
             process = TrainerProcess(node, job.data, rules, slots=job.slots, steps=job.steps, resume=job.resume)
             say(f"{node.name}: trainer at {endpoint.address}, model {rules.digest}")
@@ -136,13 +136,13 @@ async def train(
         if not await run_trainer(joined.process, stop, on_step, say):
             return None
         try:
-            return await _unless(stop, finish(joined.observer))
+            return await _work_until(stop, finish(joined.observer))
         except Stopped:
             say("stopped before the model was fetched and written")
             return None
 
 
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+async def _work_until(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
     """The result of this work. Raises Stopped: the event was set before."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:

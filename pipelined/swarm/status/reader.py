@@ -85,7 +85,7 @@ class StatusReader:
         head, evaluated = view.head, view.evaluated
         leader = view.leader.name if view.leader else None
         everyone, all_trainers = [view.peers[name] for name in sorted(view.peers)], [*view.trainers.values()]
-        peers, trainers = await self._query(
+        peers, trainers = await self._request_replies(
             self._selection.peers(everyone), self._selection.trainers(all_trainers, leader), everyone
         )
         members: list[PeerStatus | TrainerStatus] = [*peers, *trainers]
@@ -130,7 +130,7 @@ class StatusReader:
         evaluates = f"{''.join(scored[:1])}{left}" if last and left else ""
         return waits_for(self._view, evaluates=evaluates, over=last and not left)
 
-    async def _query(
+    async def _request_replies(
         self, peers: Sequence[Peer], trainers: Sequence[TrainerRecord], everyone: Sequence[Peer]
     ) -> tuple[list[PeerStatus], list[TrainerStatus]]:
         """The selected members with their replies.
@@ -142,7 +142,7 @@ class StatusReader:
 
         async def query(member: Peer | TrainerRecord) -> StatusReply | None:
             async with free:
-                return await self._reply(member.address)
+                return await self._request_status(member.address)
 
         selected: list[Peer | TrainerRecord] = [*peers, *trainers]
         replies = await asyncio.gather(*map(query, selected))
@@ -153,7 +153,7 @@ class StatusReader:
             for peer, reply in zip(peers, replies[: len(peers)], strict=True)
         ], of_trainers
 
-    async def _reply(self, address: str) -> StatusReply | None:
+    async def _request_status(self, address: str) -> StatusReply | None:
         try:
             async with asyncio.timeout(REPLY_TIMEOUT_S):
                 return await send(self._endpoint, address, Status(events=True))

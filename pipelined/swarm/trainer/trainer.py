@@ -64,7 +64,7 @@ class SwarmTrainer:
         async with Nursery() as tasks:
             tasks.create_task(self.pool.run())
             for slot in range(self._slots):
-                tasks.create_task(self._work(incarnation, slot))
+                tasks.create_task(self._run_slot(incarnation, slot))
 
     def report(self, leads: LeaderReport | None) -> TrainerReport:
         """What this trainer does, for status; `leads`: what it does as the leader."""
@@ -74,7 +74,7 @@ class SwarmTrainer:
         banned = {address: round(left, 3) for address, left in largest(self.pool.banned()).items()}
         return TrainerReport(self.done, rate, largest(self.pool.replies), banned, leads)
 
-    async def _work(self, incarnation: int, slot: int) -> None:
+    async def _run_slot(self, incarnation: int, slot: int) -> None:
         done: WorkReport | None = None
         while True:
             leader = await self._view.wait_for(lambda: self._view.leader)
@@ -117,13 +117,13 @@ class SwarmTrainer:
         ours = head is not None and (head.step, head.parameter_version) == (item.step, item.parameter_version)
         return ours or self._view.head_revision <= item.revision
 
-    async def _samples(self, item: WorkItem) -> Samples:
+    async def _find_samples(self, item: WorkItem) -> Samples:
         samples = self._data(Microbatch(item.step, item.index))
         return await samples if isinstance(samples, Awaitable) else samples
 
     async def _evaluate_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward only. Returns the sum of the losses, and the number of samples."""
-        inputs, labels = await self._samples(item)
+        inputs, labels = await self._find_samples(item)
         flow: Coded = (tuple(inputs), None)
         for stage in range(self._stages):
             last = (tuple(labels), None) if stage == self._stages - 1 else None
@@ -139,7 +139,7 @@ class SwarmTrainer:
 
     async def _train_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward, then backward. Returns by stage the peer that counted it."""
-        inputs, labels = await self._samples(item)
+        inputs, labels = await self._find_samples(item)
         named = item.step, item.index, item.parameter_version
         kept: list[Coded] = [(tuple(inputs), None)]
         for stage in range(self._stages - 1):

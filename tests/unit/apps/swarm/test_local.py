@@ -9,7 +9,7 @@ from rich.console import Console
 
 from apps.common.children import ChildFailed, forward_output
 from apps.swarm.__main__ import parse
-from apps.swarm.local import _noted, _of_the_first, _report_end, above
+from apps.swarm.local import _of_the_first, _print_and_note, _report_end, above
 from apps.swarm.metrics import STEP_LINES
 
 LINES = ["t0: waits", "step 0: loss 5.5", "", "sample:", "a [/b] [red]step c"]
@@ -52,7 +52,7 @@ def outlived(code, lines=(), others=2):
     """What is said when the first of some peers ends; the others are up."""
     peers, said, last = [Ended(code), *(Ended(0) for _ in range(others))], [], {}
     for line in lines:
-        _noted(last, said.append, line)
+        _print_and_note(last, said.append, line)
     asyncio.run(_report_end(peers[0], "peer0", last, peers, said.append))
     assert said[:-1] == list(lines)
     return said[-1]
