@@ -80,7 +80,7 @@ class LightSwarm:
         await self.leader.client.transact({}, self._head.entries(self.leader.view.step_members))
 
     def _serving(self) -> int:
-        return sum(map(self.leader.view.census.holding, range(self._stages)))
+        return sum(map(self.leader.view.census.count_holding, range(self._stages)))
 
     def _come(self) -> None:
         member = self._begin(self._peer)

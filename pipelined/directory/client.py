@@ -80,9 +80,9 @@ class Caller:
                 raise WrongKey(f"the directory at {error}") from error
             raise NoReply(str(error)) from error
         except Rejected as rejection:
-            raise self._meant(rejection, request) from rejection
+            raise self._error_of(rejection, request) from rejection
 
-    def _meant(self, rejection: Rejected, request: ClientRequest) -> Exception:
+    def _error_of(self, rejection: Rejected, request: ClientRequest) -> Exception:
         if rejection.reason in RETRYABLE:
             return NoReply(str(rejection))
         if rejection.reason == messages.OTHER_DIRECTORY:

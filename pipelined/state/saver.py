@@ -60,7 +60,7 @@ class Saver:
         """Steps between two saves for this peer's record in the directory; 0: none before the end, or saving fails."""
         return self._every if self.saves and not self.failed else 0
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Whether the state of this step must be saved."""
         return self.saves and self._every > 0 and step > 0 and step % self._every == 0
 

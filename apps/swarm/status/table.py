@@ -33,7 +33,7 @@ def table(status: SwarmStatus) -> Group:
     progress = [text(each) for each in [*_progress(status), *_copies(status)]]
     events = [text(line(each.event, each.by), "dim") for each in status.events[-SHOWN_EVENTS:]]
     summary = [text(each) for each in _summary(status)]
-    return Group(text(_where(status), "bold"), *summary, _peers(status), *trainers, *progress, *warnings, *events)
+    return Group(text(_headline(status), "bold"), *summary, _peers(status), *trainers, *progress, *warnings, *events)
 
 
 def _peers(status: SwarmStatus) -> Members:
@@ -89,13 +89,13 @@ def _remedy(key: str) -> str:
     return "; if no trainer writes it anew, start one with --resume" if key == HEAD else ""
 
 
-def _where(status: SwarmStatus) -> str:
+def _headline(status: SwarmStatus) -> str:
     if status.age_s > MOMENT_S:
-        return f"the directory does not reply; {status.age_s:.0f} s ago: {_stood(status)}"
-    return _stood(status)
+        return f"the directory does not reply; {status.age_s:.0f} s ago: {_step_line(status)}"
+    return _step_line(status)
 
 
-def _stood(status: SwarmStatus) -> str:
+def _step_line(status: SwarmStatus) -> str:
     waits = f"; waits for {status.waits_for}" if status.waits_for else ""
     if status.step is None:
         return f"no step yet{waits}"

@@ -39,7 +39,7 @@ class QueueFactory:
 
     def new_queue(self, head: Commit) -> WorkQueue:
         """The work at this head: a step, unless the last is committed, and possibly an evaluation."""
-        rules, held_out = self._rules, self._rules.eval_batch if self.due(head) else 0
+        rules, held_out = self._rules, self._rules.eval_batch if self.evaluation_due(head) else 0
         return WorkQueue(rules.batch, rules.stages, held_out, self.latency, self.is_over(head.step))
 
     def next_queue(self, head: Commit) -> WorkQueue | None:
@@ -50,19 +50,19 @@ class QueueFactory:
 
     def add_evaluation(self, head: Commit, queue: WorkQueue) -> None:
         """Add the evaluation to a queue that was opened before its step was current, if one is due."""
-        if self.due(head):
+        if self.evaluation_due(head):
             queue.add_evaluation(self._rules.eval_batch)
 
-    def due(self, head: Commit) -> bool:
+    def evaluation_due(self, head: Commit) -> bool:
         """Whether the parameters at this head are still to be evaluated."""
-        return due(head, self._view.evaluated, self._rules, self._steps)
+        return evaluation_due(head, self._view.evaluated, self._rules, self._steps)
 
     def is_over(self, step: int) -> bool:
         """Whether the run is over after this many steps."""
         return self._steps is not None and step >= self._steps
 
 
-def due(head: Commit, evaluated: Evaluation | None, rules: Rules, steps: int | None) -> bool:
+def evaluation_due(head: Commit, evaluated: Evaluation | None, rules: Rules, steps: int | None) -> bool:
     """Whether the parameters of a head must be evaluated, and have not been.
 
     Args:
@@ -111,7 +111,7 @@ class Assignments:
         Raises:
             LeadershipLost: another trainer leads.
         """
-        if self._queues.due(head):
+        if self._queues.evaluation_due(head):
             while not queue.scored:
                 await self._changed.wait()
             await term.write(EVALUATED, Evaluation(*head.version, queue.loss), self._view.evaluated_revision)

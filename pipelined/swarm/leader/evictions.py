@@ -114,7 +114,7 @@ class History:
         """Record groups of members that failed with one another; a group of one failed by itself."""
         for group in map(frozenset, groups):
             for name in group:
-                record = self._of(name)
+                record = self._record_of(name)
                 record.partners |= group - {name}
                 record.good = 0
 
@@ -145,7 +145,7 @@ class History:
 
     def record_evicted(self, name: str, times: int) -> None:
         """Record an eviction that the directory has; `times`: in a row, with this one."""
-        record = self._of(name)
+        record = self._record_of(name)
         record.evictions, record.good = times, 0
 
     def evictions(self, name: str) -> int:
@@ -156,7 +156,7 @@ class History:
         """Whether this process still has a record of a name."""
         return name in self._records
 
-    def _of(self, name: str) -> _Record:
+    def _record_of(self, name: str) -> _Record:
         record = self._records.setdefault(name, _Record())
         if len(self._records) > MAX_NAMES:
             del self._records[next(each for each in self._records if each != name)]

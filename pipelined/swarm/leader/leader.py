@@ -187,7 +187,7 @@ class Leader:
         while True:
             begun = view.committed.step or view.committed.was_summed
             stages = range(self._rules.stages if begun else 0)
-            lost = {stage for stage in stages if not view.census.holding(stage)}
+            lost = {stage for stage in stages if not view.census.count_holding(stage)}
             if lost - view.lost or (view.lost and not lost):
                 before = view.lost_revision
                 await self._term.write(LOST, LostStages(sorted(lost)), before)

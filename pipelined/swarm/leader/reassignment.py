@@ -151,22 +151,22 @@ class Rollback:
     async def wait(self) -> SavedStage:
         """Wait until the swarm must roll back, and can. Returns the saved step."""
         while True:
-            await self._view.wait_for(self._due)
+            await self._view.wait_for(self._target)
             with suppress(NoLongerValid):
-                async with self._view.while_holds(lambda: self._due() is not None):
+                async with self._view.while_holds(lambda: self._target() is not None):
                     await self._clock.sleep(self._patience_s)
-                    if (saved := self._due()) is not None:
+                    if (saved := self._target()) is not None:
                         return saved
 
-    def _due(self) -> SavedStage | None:
+    def _target(self) -> SavedStage | None:
         """The step to which the swarm must roll back; None: it need not, or cannot."""
         lost = self._view.head is None or any(self._is_lost(stage) for stage in range(self._stages))
-        return self._latest() if lost else None
+        return self._latest_saved() if lost else None
 
     def _is_lost(self, stage: int) -> bool:
-        return not self._view.census.holding(stage) and bool(self._view.joining(stage))
+        return not self._view.census.count_holding(stage) and bool(self._view.joining(stage))
 
-    def _latest(self) -> SavedStage | None:
+    def _latest_saved(self) -> SavedStage | None:
         """The latest step that all stages saved; None where the swarm is at this step."""
         here, saved = self._view.head.version if self._view.head else None, self._view.saved_stages
         latest = common_step(saved if self.resume else of_run(here.run, saved) if here else [])
@@ -202,10 +202,10 @@ class EmergencyReassignment:
             return {}
         stages = range(self._rules.stages)
         deserted = [stage for stage in stages if not self._view.census.is_kept(stage) and self._state_available(stage)]
-        calls = rebalance(self._stages()) if deserted else {}
+        calls = rebalance(self._loads()) if deserted else {}
         return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
 
-    def _stages(self) -> Sequence[StageLoads]:
+    def _loads(self) -> Sequence[StageLoads]:
         """By stage, the peers that stay (all with the same load) and those that join (None)."""
         at = self._view.census.at
         return [

@@ -46,9 +46,10 @@ class StageAssigner:
         Cost: O(stages), in a swarm of any size.
         """
         census, stages = self._view.census, range(self._stages)
-        lost = [stage for stage in stages if not census.holding(stage)]
+        lost = [stage for stage in stages if not census.count_holding(stage)]
         saved = self._saved(name) if lost else set[int]()
-        stage = next((stage for stage in lost if stage in saved), fewest(census.staying(self._stages, without=name)))
+        useful = [stage for stage in lost if stage in saved]
+        stage = useful[0] if useful else fewest(census.count_staying(self._stages, without=name))
         census.assign(name, stage)
         return stage
 

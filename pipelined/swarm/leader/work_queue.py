@@ -140,9 +140,9 @@ class WorkQueue:
         If all are assigned, a late one is assigned again. A slot with a late assignment is in doubt: it gets the
         microbatch that other slots would get last, and that microbatch stays free for them.
         """
-        item = self._last() if self._latency.doubts(slot) else self._next()
+        item = self._last_free() if self._latency.doubts(slot) else self._take_free()
         if item is None:
-            item = self._latest()
+            item = self._longest_late()
             if item is None:
                 return None
             for holder in item.holders:
@@ -153,7 +153,7 @@ class WorkQueue:
 
     def late_in(self) -> float:
         """Seconds until an assignment is late if no report arrives before; may be infinite."""
-        return self._earliest()[0] - self._latency.now()
+        return self._first_to_be_late()[0] - self._latency.now()
 
     def record_done(self, slot: str, index: int, counted: Mapping[int, str], score: Score | None = None) -> None:
         """Record a slot's report of one of its microbatches. If a stage did not count it, it is free again.
@@ -219,7 +219,7 @@ class WorkQueue:
             (self._free_evaluation if item.is_evaluation else self._free_training).append(item)
             item.is_free = True
 
-    def _next(self) -> Item | None:
+    def _take_free(self) -> Item | None:
         """Take the next free microbatch: of the batch first, as the step's sums wait for it, then validation data."""
         while free := self._free_training or self._free_evaluation:
             item = free.popleft()
@@ -228,25 +228,25 @@ class WorkQueue:
                 return item
         return None
 
-    def _last(self) -> Item | None:
+    def _last_free(self) -> Item | None:
         """The last free microbatch, which stays free."""
         ends = chain(reversed(self._free_evaluation), reversed(self._free_training))
         return next((item for item in ends if item.is_wanted and not item.holders), None)
 
-    def _latest(self) -> Item | None:
+    def _longest_late(self) -> Item | None:
         """The assignment that is late for longest; None: no assignment is late."""
-        due, item = self._earliest()
+        due, item = self._first_to_be_late()
         return item if due <= self._latency.now() else None
 
-    def _earliest(self) -> tuple[float, Item | None]:
+    def _first_to_be_late(self) -> tuple[float, Item | None]:
         """When the first assignment is late, and which it is; searched for only if it can have changed."""
         limits = self._latency.limit(False), self._latency.limit(True)
         if self._first_due is None or self._first_due[0] != limits:
-            due, index = min(self._due(), default=(math.inf, None))
+            due, index = min(self._moments(), default=(math.inf, None))
             self._first_due = limits, due, None if index is None else self._assigned[index]
         return self._first_due[1:]
 
-    def _due(self) -> Iterator[tuple[float, int]]:
+    def _moments(self) -> Iterator[tuple[float, int]]:
         """The moment at which each assignment is late; the limit doubles with each further slot that has it."""
         for index, item in self._assigned.items():
             if item.is_wanted:

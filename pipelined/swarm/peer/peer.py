@@ -222,7 +222,7 @@ class StagePeer:
         """
         chosen = choose_saver(self._view.serving(replica.index), replica.step)
         is_chosen = chosen is not None and chosen.name == self.name
-        if self._saver.due(replica.step) and (is_chosen or self._saver.failed):
+        if self._saver.is_due(replica.step) and (is_chosen or self._saver.failed):
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
 
     def _on(self, event: PeerEvent) -> None:

@@ -145,8 +145,8 @@ class PeerService:
     def _respond(self, kind: type[MemberRequest[Any]], served: Served) -> Handler:
         async def respond(request: Request) -> Response:
             message, incarnation = kind.parse(request)
-            await self._senders.admit(message, request.sender, self._meant(incarnation).index)
-            return (await served.answer(self._meant(incarnation), message, request.sender)).response()
+            await self._senders.admit(message, request.sender, self._require_replica(incarnation).index)
+            return (await served.answer(self._require_replica(incarnation), message, request.sender)).response()
 
         return respond
 
@@ -157,7 +157,7 @@ class PeerService:
         except DeviceLate as error:
             raise Rejected(Reason.DEVICE_LATE, doing=str(error)) from error
 
-    def _meant(self, incarnation: int) -> Replica:
+    def _require_replica(self, incarnation: int) -> Replica:
         """The replica, if a request is meant for this incarnation of the peer."""
         if incarnation != self.incarnation:
             raise Rejected(Reason.WRONG_INCARNATION, incarnation=self.incarnation)

@@ -26,11 +26,11 @@ class WaitLog:
         """Log every wait that lasts, the progress of an evaluation, and the end of the wait, until cancelled."""
         last, progress = "", self._progress()
         while True:
-            now = self._wait()
+            now = self._what_it_waits_for()
             if now == last:
                 await self.trainer.view.next_change(EVERY_S if now else math.inf)
                 self._log_scores(progress)
-            elif not now or await self._lasts(now):
+            elif not now or await self._outlasts_moment(now):
                 self.say(f"{self.trainer.name}: {now or 'training continues'}")
                 last, progress = now, self._progress()
 
@@ -42,15 +42,15 @@ class WaitLog:
         if left := self.trainer.leader.unscored:
             progress.show(f"{self.trainer.name}: {held_out - left} of {held_out} microbatches evaluated")
 
-    async def _lasts(self, wait: str) -> bool:
+    async def _outlasts_moment(self, wait: str) -> bool:
         try:
             async with asyncio.timeout(MOMENT_S):
-                await self.trainer.view.wait_for(lambda: self._wait() != wait)
+                await self.trainer.view.wait_for(lambda: self._what_it_waits_for() != wait)
         except TimeoutError:
             return True
         return False
 
-    def _wait(self) -> str:
+    def _what_it_waits_for(self) -> str:
         view = self.trainer.view
         if view.cut_off:
             return "the directory does not reply; no step is committed until it replies"
@@ -82,13 +82,13 @@ class PeerLog:
         while True:
             record = view.peers.get(name)
             leaves = record.phase == Phase.LEAVING if record else leaves
-            now = self._state(record) if record or not leaves else last
+            now = self._describe(record) if record or not leaves else last
             if now != last:
                 self.say(f"{name}: {now}")
             last = now
             await view.next_change()
 
-    def _state(self, record: Peer | None) -> str:
+    def _describe(self, record: Peer | None) -> str:
         view = self.process.view
         if view.cut_off:
             return "the directory does not reply; this peer serves passes, but applies no step until it replies"
@@ -100,9 +100,9 @@ class PeerLog:
             return f"waits for its name, which another process has (at {record.address}), until that one's lease ends"
         if record is None and view.leader is None:
             return "waits for a leader, which assigns it a stage"
-        return self._of_stage(record, view.head) if record else "is not a member; requests membership"
+        return self._describe_at_stage(record, view.head) if record else "is not a member; requests membership"
 
-    def _of_stage(self, record: Peer, head: Commit) -> str:
+    def _describe_at_stage(self, record: Peer, head: Commit) -> str:
         if record.phase != Phase.JOINING:
             does = {
                 Phase.SERVING: "serves",

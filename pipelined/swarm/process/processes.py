@@ -9,7 +9,7 @@ from pipelined.directory.membership.presence import run_under_leases
 from pipelined.directory.messaging.messages import serve
 from pipelined.directory.registration import Registration
 from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.leader.assignments import due
+from pipelined.swarm.leader.assignments import evaluation_due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance
 from pipelined.swarm.peer.peer import StagePeer
@@ -113,7 +113,7 @@ class TrainerProcess:
     def is_to_evaluate(self) -> bool:
         """Whether the parameters of the directory's head must still be measured on validation data."""
         head = self.view.head
-        return head is not None and due(head, self.view.evaluated, self.rules, self._steps)
+        return head is not None and evaluation_due(head, self.view.evaluated, self.rules, self._steps)
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
         report, traffic = self.trainer.report(self.leader.report), traffic_of(self._endpoint)

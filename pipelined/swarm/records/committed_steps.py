@@ -72,7 +72,7 @@ class CommittedSteps:
 
     def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None):
         self._view, self._rules, self._clock, self._steps = view, rules, clock, steps
-        self._took = Table(StepMembers, keeps_last_valid=False)
+        self._step_members = Table(StepMembers, keeps_last_valid=False)
         self._head: Commit | None = None
         self._evaluated: Evaluation | None = None
         self._due, self._began = False, 0.0
@@ -81,7 +81,7 @@ class CommittedSteps:
         """Yield every event from the present head on, until the last step is committed and, if due, evaluated."""
         view = self._view
         with view.change_queue((HEAD, STEP_MEMBERS, EVALUATED)) as queue:
-            self._took.update(view.step_members)
+            self._step_members.update(view.step_members)
             for event in self._events([(view.evaluated, view.head)]):
                 yield event
             while not self._is_over():
@@ -96,16 +96,16 @@ class CommittedSteps:
         evaluated, head = None, None
         for change in changes:
             if change.key.startswith(STEP_MEMBERS):
-                self._apply_took(change)
+                self._apply_members(change)
             elif change.key == HEAD:
                 head = _record(Commit, change)
             elif change.key == EVALUATED:
                 evaluated = _record(Evaluation, change)
-        return evaluated, head.with_members(self._took.values()) if head else None
+        return evaluated, head.with_members(self._step_members.values()) if head else None
 
-    def _apply_took(self, change: Change) -> None:
+    def _apply_members(self, change: Change) -> None:
         with suppress(ValueError):
-            self._took.apply(change.key.removeprefix(STEP_MEMBERS), change.entry)
+            self._step_members.apply(change.key.removeprefix(STEP_MEMBERS), change.entry)
 
     def _events(self, revisions: Sequence[tuple[Evaluation | None, Commit | None]]) -> Iterator[StepEvent]:
         now, before = self._clock.now(), self._head
@@ -114,15 +114,15 @@ class CommittedSteps:
         for evaluated, head in revisions:
             if evaluated is not None:
                 self._evaluated = evaluated
-                yield from self._evaluation()
+                yield from self._evaluation_events()
             if head is not None and self._head is not None and head.repeats_step:
                 self._head = head
             elif head is not None and (self._head is None or head.version != self._head.version):
-                yield self._next(head, seconds)
-                yield from self._evaluation()
+                yield self._event_of(head, seconds)
+                yield from self._evaluation_events()
                 self._began = now
 
-    def _next(self, head: Commit, seconds: float) -> StepEvent:
+    def _event_of(self, head: Commit, seconds: float) -> StepEvent:
         """The event of a new head."""
         before, self._head = self._head, head
         self._due = self._rules.evaluates(head.step, self._is_last(head))
@@ -133,7 +133,7 @@ class CommittedSteps:
         self._due = self._due and loss is None
         return StepsBegan(head, before is not None, loss)
 
-    def _evaluation(self) -> Iterator[StepEvent]:
+    def _evaluation_events(self) -> Iterator[StepEvent]:
         """The evaluation of the last head, if it is due and known."""
         if self._due and self._head and self._evaluated and self._evaluated.version == self._head.version:
             self._due = False

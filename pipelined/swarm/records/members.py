@@ -215,7 +215,7 @@ class Census:
         if before is not None and (peer is None or peer.incarnation != before.incarnation):
             for gone in self._departures.values():
                 gone.append(before)
-        self._count(name)
+        self._recount(name)
 
     @contextmanager
     def departures(self) -> Iterator[list[Peer]]:
@@ -233,12 +233,12 @@ class Census:
     def assign(self, name: str, stage: int) -> None:
         """Count a new peer at the stage that it was assigned to, whatever its record says, until `unassign`."""
         self._assigned[name] = stage
-        self._count(name)
+        self._recount(name)
 
     def unassign(self, name: str) -> None:
         """Count a peer by its own record from now on, or not at all if it has no record."""
         if self._assigned.pop(name, None) is not None:
-            self._count(name)
+            self._recount(name)
 
     def at(self, stage: int) -> Sequence[Peer]:
         """The peers of a stage, by name."""
@@ -250,15 +250,15 @@ class Census:
         """Whether a peer stays at a stage or joins it, by the records alone."""
         return any(peer.phase in STAY for peer in self._stages.get(stage, {}).values())
 
-    def changes(self, stage: int) -> int:
+    def count_changes(self, stage: int) -> int:
         """Number of changes of the peers of a stage; while it is the same, `at` is the same."""
         return self._changes[stage]
 
-    def holding(self, stage: int) -> int:
+    def count_holding(self, stage: int) -> int:
         """Number of peers that have the state of a stage."""
         return self._holders[stage]
 
-    def staying(self, stages: int, without: str) -> list[int]:
+    def count_staying(self, stages: int, without: str) -> list[int]:
         """By stage, the number of peers that stay or were assigned staying, without the peer named `without`."""
         staying, at = [self._staying[stage] for stage in range(stages)], self._counted.get(without, stages)
         if at < stages:
@@ -269,7 +269,7 @@ class Census:
         self._ordered.pop(stage, None)
         self._changes[stage] += 1
 
-    def _count(self, name: str) -> None:
+    def _recount(self, name: str) -> None:
         peer, before = self.peers.get(name), self._counted.pop(name, None)
         now = self._assigned.get(name, peer.stage if peer and peer.phase in STAY else None)
         if before is not None:

@@ -75,7 +75,7 @@ class PeerPool:
             for name in self.replies.keys() - self._view.peers.keys():
                 del self.replies[name]
             while True:
-                changes = [self._view.census.changes(stage) for stage in range(self._stages)]
+                changes = [self._view.census.count_changes(stage) for stage in range(self._stages)]
                 self._route([stage for stage in range(self._stages) if changes[stage] != seen[stage]])
                 for name in {each.name for each in gone} - self._view.peers.keys():
                     self.replies.pop(name, None)

@@ -41,13 +41,13 @@ def test_a_save_that_another_process_is_writing_is_reported_as_skipped(tmp_path)
 @pytest.mark.parametrize(("every", "due"), [(2, [2, 4]), (0, [])])
 def test_without_steps_between_saves_only_the_end_is_saved(tmp_path, every, due):
     saver = Saver(DiskStore(tmp_path, {"model": "toy"}), every, False, lambda: None)
-    assert [step for step in range(5) if saver.due(step)] == due
+    assert [step for step in range(5) if saver.is_due(step)] == due
     assert saver.saves and saver.published_interval == every
 
 
 def test_without_a_store_nothing_is_saved():
     saver = Saver(None, 1, False, lambda: None)
-    assert not saver.saves and not saver.due(1) and saver.published_interval == 0
+    assert not saver.saves and not saver.is_due(1) and saver.published_interval == 0
 
 
 STATES = [{"a/value": np.arange(3, dtype=np.float32)}, {"b/value": np.ones(2, np.float32)}]

@@ -249,8 +249,8 @@ ANSWERS = st.tuples(
 class Plain(WorkQueue):
     """A queue that looks through all that is given, whenever it is asked what is late."""
 
-    def _earliest(self):
-        due, index = min(self._due(), default=(math.inf, None))
+    def _first_to_be_late(self):
+        due, index = min(self._moments(), default=(math.inf, None))
         return due, self._assigned.get(index)
 
 
