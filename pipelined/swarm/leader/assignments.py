@@ -87,6 +87,10 @@ class OpenQueue(NamedTuple):
     revision: int
     queue: WorkQueue
 
+    def is_work_at(self, head: Commit) -> bool:
+        """Whether the work of the queue is current at this head."""
+        return (self.step, self.parameter_version) == (head.step, head.parameter_version)
+
 
 class Assignments:
     """The assignments of one leader.
@@ -142,10 +146,10 @@ class Assignments:
 
     def open_step(self, head: Commit, revision: int) -> WorkQueue:
         """Return the queue of the step that is current now: the one opened before for this step, or a new one."""
-        before = [opened for opened in self._open[1:] if opened[:2] == (head.step, head.parameter_version)]
-        self._open = before or [OpenQueue(head.step, head.parameter_version, revision, self._queues.new_queue(head))]
-        if before:
-            self._queues.add_evaluation(head, before[0].queue)
+        early = [opened for opened in self._open[1:] if opened.is_work_at(head)]
+        if early:
+            self._queues.add_evaluation(head, early[0].queue)
+        self._open = early or [OpenQueue(head.step, head.parameter_version, revision, self._queues.new_queue(head))]
         self._changed.notify_all()
         return self._open[0].queue
 

@@ -81,12 +81,15 @@ OVERLAP_SHARE = 0.8
 the step is committed."""
 
 
-@dataclass
-class _StepAttempts:
+@dataclass(kw_only=True)
+class OpenStep:
     """One step while attempts are made to commit it.
 
     Args:
-        head, revision, queue, is_complete: as in `CommitLoop.commit_step`.
+        head, revision: the committed step before it, and the revision of its key.
+        queue: the work of this step.
+        is_complete: whether the queue has all that peers counted. Otherwise they may have stopped counting for a former
+            leader, so the first attempt starts at once, without waiting for the queue.
         spread_s: seconds over which the next sum is spread if it overlaps the next step.
         failed: the failures of each attempt since the last eviction.
         uncoded: stages that sum without a codec from now on.
@@ -134,36 +137,30 @@ class CommitLoop:
         self._last_step_s = math.inf
         self.phase, self.attempts, self.last_failure = "", 0, ""
 
-    async def commit_step(self, head: Commit, revision: int, queue: WorkQueue, is_complete: bool) -> Stepped | Repeated:
+    async def commit_step(self, step: OpenStep) -> Stepped | Repeated:
         """Make attempts until every stage holds the total of exactly one batch. Returns the head of the next step, or
         of this one again if the totals do not fit.
 
         With delayed updates, the next step is opened before the sum, so that trainers compute it meanwhile.
-
-        Args:
-            head, revision: the committed step, and the revision of its key.
-            is_complete: whether the queue has all that peers counted. Otherwise they may have stopped counting for a
-                former leader, so the first attempt starts at once, without waiting for the queue.
         """
-        step = _StepAttempts(head, revision, queue, is_complete)
         self.phase, self.attempts = "counting", 0
-        if is_complete:
-            await self._connectivity.during(self._assignments.wait_until_complete(queue), self._term.next_round())
-            step.spread_s = self._overlap_seconds(queue)
+        if step.is_complete:
+            await self._connectivity.during(self._assignments.wait_until_complete(step.queue), self._term.next_round())
+            step.spread_s = self._overlap_seconds(step.queue)
         while True:
             peers = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.attempts = "preparing", self.attempts + 1
-            attempt = CommitRound(self._term.next_round(), head.version, self._rules.batch, peers, self._client)
+            attempt = CommitRound(self._term.next_round(), step.head.version, self._rules.batch, peers, self._client)
             prepared = await self._connectivity.during(attempt.prepare(), attempt.name, peers)
             try:
                 totals = await self._sum(step, attempt, prepared)
             except Failed as error:
                 await self._recover_from(step, attempt, prepared, error)
             else:
-                after = self._head_after(head, attempt.name, prepared, totals)
+                after = self._head_after(step.head, attempt.name, prepared, totals)
                 return Stepped(after) if totals.fit else Repeated(after)
 
-    async def _sum(self, step: _StepAttempts, attempt: CommitRound, prepared: PreparedRound) -> Totals:
+    async def _sum(self, step: OpenStep, attempt: CommitRound, prepared: PreparedRound) -> Totals:
         """The totals of a whole batch. Raises Failed: a microbatch is missing, or as `CommitRound.reduce`."""
         if any(covered.missing for covered in prepared.covers):
             raise Failed("microbatches are missing")
@@ -175,9 +172,7 @@ class CommitLoop:
         self._connectivity.record_summed([list(each) for each in prepared.replies], self._clock.now() - began)
         return totals
 
-    async def _recover_from(
-        self, step: _StepAttempts, attempt: CommitRound, prepared: PreparedRound, error: Failed
-    ) -> None:
+    async def _recover_from(self, step: OpenStep, attempt: CommitRound, prepared: PreparedRound, error: Failed) -> None:
         """Record a failed attempt and evict members that failed too often; then wait until no microbatch is missing."""
         self.phase = "counting"
         self._record_failure(step.head, attempt, error)

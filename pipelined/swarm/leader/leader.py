@@ -24,12 +24,11 @@ from pipelined.directory.registration import Registration
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments, QueueFactory
-from pipelined.swarm.leader.commit import CommitLoop, NextHead, Reassigned, Repeated, RolledBack, Stepped
+from pipelined.swarm.leader.commit import CommitLoop, NextHead, OpenStep, Reassigned, Repeated, RolledBack, Stepped
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rebalance, RebalanceTimer, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.leader.term import LeadershipLost, Term, resign
-from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol.status import LeaderReport
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records.members import LEADER, LeaderRecord
@@ -113,7 +112,6 @@ class Leader:
                 await self._lead()
             except LeadershipLost as error:
                 warn("leadership lost", trainer=self._me.name, term=term, why=error)
-                continue
             finally:
                 self._assignments.close()
 
@@ -203,7 +201,8 @@ class Leader:
             queue = self._assignments.open_step(head, revision)
             # a peer may have stopped counting the current step, and with delayed updates the next, for a former leader
             is_complete = summed > (1 if self._rules.delayed else 0)
-            after = await self._term.run(self._next_head(head, revision, queue, is_complete))
+            step = OpenStep(head=head, revision=revision, queue=queue, is_complete=is_complete)
+            after = await self._term.run(self._next_head(step))
             after.report(head)
             await self._commit(after.head, revision)
             match after:
@@ -216,14 +215,9 @@ class Leader:
         """The first head of a swarm: before the first step, or at the step that a former run saved."""
         return (await self._roll_back()).head if self._rollback.resume else self._head_at(None)
 
-    async def _next_head(self, head: Commit, revision: int, queue: WorkQueue, is_complete: bool) -> NextHead:
-        """What follows this head first: the step, a rollback of all stages, or moves to a deserted stage.
-
-        Args:
-            is_complete: as in `CommitLoop.commit_step`.
-        """
-        step = self._take_step(head, revision, queue, is_complete)
-        return await first_of(step, self._roll_back(), self._reassign(head))
+    async def _next_head(self, step: OpenStep) -> NextHead:
+        """What follows first: the step, a rollback of all stages, or moves to a deserted stage."""
+        return await first_of(self._take_step(step), self._roll_back(), self._reassign(step.head))
 
     async def _roll_back(self) -> RolledBack:
         """The head of a rollback, as soon as the swarm must roll back."""
@@ -233,13 +227,13 @@ class Leader:
         """This head with moves to a deserted stage, as soon as there is one."""
         return Reassigned(replace(head, moves=await self._reassignment.wait()))
 
-    async def _take_step(self, head: Commit, revision: int, queue: WorkQueue, is_complete: bool) -> Stepped | Repeated:
-        """The next step, after the evaluation of this one is written. Never returns after the last step."""
-        if self._queues.is_over(head.step):
-            await self._assignments.finish_evaluation(head, queue, self._term)
+    async def _take_step(self, step: OpenStep) -> Stepped | Repeated:
+        """The next head, after the evaluation of this one is written. Never returns after the last step."""
+        if self._queues.is_over(step.head.step):
+            await self._assignments.finish_evaluation(step.head, step.queue, self._term)
             await asyncio.Event().wait()  # the trainer's process cancels this
-        after = await self._commits.commit_step(head, revision, queue, is_complete)
-        await self._assignments.finish_evaluation(head, queue, self._term)
+        after = await self._commits.commit_step(step)
+        await self._assignments.finish_evaluation(step.head, step.queue, self._term)
         return after
 
     def _head_at(self, saved: SavedStage | None) -> Commit:
