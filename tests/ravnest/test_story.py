@@ -161,15 +161,15 @@ def test_a_story_in_which_two_clusters_train_a_step_fails(monkeypatch):
 
 
 def test_a_story_in_which_others_train_a_step_again_that_is_in_an_average_fails(monkeypatch):
-    following = supervision.following
+    next_generation = supervision.next_generation
 
     def with_the_first(*arguments):
-        found = following(*arguments)
+        found = next_generation(*arguments)
         return replace(
             found,
             continuation=found.continuation._replace(steps_to_repeat=sorted({0, *found.continuation.steps_to_repeat})),
         )
 
-    monkeypatch.setattr(supervision, "following", with_the_first)
+    monkeypatch.setattr(supervision, "next_generation", with_the_first)
     with pytest.raises(AssertionError, match=r"begin with \[0, .* and train again \[0, "):
         tell(2)

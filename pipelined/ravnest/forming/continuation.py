@@ -76,7 +76,7 @@ def new_backups(
     return backups
 
 
-def following(
+def next_generation(
     generation: Generation,
     number: int,
     rounds: int,

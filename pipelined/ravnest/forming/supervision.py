@@ -12,7 +12,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory import Change
-from pipelined.ravnest.forming.continuation import Joining, Newcomers, following
+from pipelined.ravnest.forming.continuation import Joining, Newcomers, next_generation
 from pipelined.ravnest.planning.places import Holder
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation, GenerationEnding
 from pipelined.ravnest.records.nodes import LOSSES, WAITS, WaitingNodes
@@ -157,7 +157,7 @@ class Supervision:
         intact, revision = view.intact(generation), view.revision_of(GENERATION)
         stops = {number: stopped for number, stopped in view.stops(generation).items() if number in intact}
         rounds = view.rounds_of(generation)
-        next_ = following(view.with_remaining(generation), view.next_number, rounds, stops, self._newcomers)
+        next_ = next_generation(view.with_remaining(generation), view.next_number, rounds, stops, self._newcomers)
         if lost := view.missing(generation):
             fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
             self._say(f"{fact}, steps to train again: {len(next_.continuation.steps_to_repeat)}")

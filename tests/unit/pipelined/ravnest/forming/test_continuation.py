@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.ravnest.forming.continuation import Newcomers, following, new_backups
+from pipelined.ravnest.forming.continuation import Newcomers, new_backups, next_generation
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.planning.pool import PoolNode
@@ -73,7 +73,7 @@ class Sets:
         stops = {n: training.stopped(self.generation, n, own[n], rounds) for n in left}
         late = [row(f"late {self.names + n}") for n in range(draw.choice([0, 0, 1, 2]))]
         self.names += len(late)
-        next_ = following(self.generation, self.generation.number + 1, rounds, stops, Newcomers(late))
+        next_ = next_generation(self.generation, self.generation.number + 1, rounds, stops, Newcomers(late))
         assert Generation.unpack(next_.pack()) == next_
         kept = [self.held[n] for n in sorted(left) if n in heard]
         fresh = [n for n in sorted(left) if n not in heard]
@@ -104,7 +104,7 @@ def test_whatever_is_lost_when_each_step_is_trained_and_counts_once(overlapped):
 def test_the_first_round_after_late_clusters_were_formed_is_twice_as_far(overlapped, first):
     """Beside training they get their moments until then; else the others wait at their next snapshot."""
     generation, training = Generation(3, [row("a"), row("b")]), training_of(18, 2, overlapped)
-    next_ = following(
+    next_ = next_generation(
         generation, 7, 0, {n: training.stopped(generation, n, 0, 0) for n in range(2)}, Newcomers([row("c")])
     )
     assert next_.continuation.late == 1 and next_.opening == 1
@@ -119,7 +119,7 @@ def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
     training, generation = training_of(12, 2, False), Generation(3, [row("a"), row("b")])
     stopped = training.stopped(generation, 0, 4, 1)
     assert stopped.done == 4 and stopped.steps_since_round == [4, 6]
-    next_ = following(generation, 7, 1, {0: stopped}, Newcomers([row("c")]))
+    next_ = next_generation(generation, 7, 1, {0: stopped}, Newcomers([row("c")]))
     assert next_.begun.step == 6 and next_.continuation.steps_to_repeat == [5] and next_.continuation.late == 1
     assert [next_.step_of(0, own) for own in range(3)] == [5, 8, 10]
     assert [next_.step_of(1, own) for own in range(3)] == [7, 9, 11]
@@ -128,13 +128,13 @@ def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
 def test_what_is_in_no_average_is_given_out_again_if_its_cluster_is_lost_before_the_next_round():
     training, generation = training_of(12, 2, False), Generation(3, [row("a"), row("b"), row("c")])
     stops = {n: training.stopped(generation, n, 1, 0) for n in (0, 1)}
-    second = following(generation, 4, 0, stops)
+    second = next_generation(generation, 4, 0, stops)
     assert (
         second.continuation.steps_to_repeat == []
         and second.begun.step == 2
         and second.continuation.steps_since_round == [[0], [1]]
     )
-    third = following(second, 5, 0, {1: training.stopped(second, 1, 0, 0)})
+    third = next_generation(second, 5, 0, {1: training.stopped(second, 1, 0, 0)})
     assert third.continuation.steps_to_repeat == [0] and third.begun.step == 1
 
 
