@@ -31,7 +31,7 @@ async def offer(
 ) -> tuple[Capacity, str]:
     """What a node offers, and the same in words."""
     ram, flops = flags.ram_bytes or free_memory(), flags.speed
-    line, how = await _line(flags, node)
+    line, how = await _choose_line(flags, node)
     speed = "speed not known"
     if flops is None:
         flops = await measure_speed(task, training, ram, executor)
@@ -43,7 +43,7 @@ async def offer(
     return Capacity(ram, line.rate, flops, line.delay, flags.reliability), words
 
 
-async def _line(flags: Serve, node: Node) -> tuple[Line, str]:
+async def _choose_line(flags: Serve, node: Node) -> tuple[Line, str]:
     """The line, and where it is from."""
     if flags.rate is not None:
         return Line(flags.rate, flags.delay_s or 0.0), ""

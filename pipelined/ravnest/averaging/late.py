@@ -128,7 +128,7 @@ async def share_state(
         TransportError: the other one sent no such state, or numbers that are not finite; this node is as it was.
     Cost: one small message each way; where the other node lacks the state, a copy of it until it is sent.
     """
-    other = holder is not None and await _other_has(holder, actor, is_held)
+    other = holder is not None and await _ask_other(holder, actor, is_held)
     if is_held:
         return None if holder is None or other is not False else actor.start(_send(holder, await stage.copy_state()))
     if holder is None or not other:
@@ -145,7 +145,7 @@ async def share_state(
     return None
 
 
-async def _other_has(holder: RankHolder, actor: Actor, is_held: bool) -> bool | None:
+async def _ask_other(holder: RankHolder, actor: Actor, is_held: bool) -> bool | None:
     """Whether the other node has the state; None: it is lost."""
     telling = actor.start(_tell(holder, is_held))
     try:

@@ -152,15 +152,15 @@ class ClusterLog(RoundLog):
         try:
             return await first_of(work, wait(settled))
         except TransportError as error:
-            is_late = await self._is_late(wait(is_explained))
+            is_late = await self._outlasts_patience(wait(is_explained))
             if is_late and self._cluster == 0 and not self._shares_place:  # others leave before it
-                is_late = await self._is_late(wait(is_explained))
+                is_late = await self._outlasts_patience(wait(is_explained))
             if is_late:
                 raise error from None
         await wait(over)
         return None
 
-    async def _is_late(self, wait: Coroutine[Any, Any, None]) -> bool:
+    async def _outlasts_patience(self, wait: Coroutine[Any, Any, None]) -> bool:
         """Whether this takes longer than a node that is lost is listed."""
         try:
             await with_timeout(self._clock, self._patience_s, wait)

@@ -149,7 +149,7 @@ class ClusterMember:
         cluster, stage = place
         training = replace(self.training, begin=generation.begun.step)
         world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
-        everyone = await stack.enter_async_context(self._everyone(generation, log, leaving))
+        everyone = await stack.enter_async_context(self._open_world_of_all(generation, log, leaving))
         actor = await stack.enter_async_context(Actor(world))
         backed = self._backed(training, generation, place, world, actor)
         order = backed.order if backed else self.order
@@ -178,7 +178,7 @@ class ClusterMember:
         )
 
     @asynccontextmanager
-    async def _everyone(
+    async def _open_world_of_all(
         self, generation: Generation, log: RoundLog, leaving: Nursery | None
     ) -> AsyncIterator["asyncio.Task[Transport | None] | None"]:
         """Opens the world of all clusters while this one trains: to None where they end first; None: there is one."""
