@@ -29,14 +29,7 @@ A whole swarm on this machine: {NAME} local --peers 6 --stages 3
 
 On several machines: one coordinator, then serve and train on any number of them, in any order; status shows them.
 --version shows the version.""",
-    {
-        "coordinator": Coordinator,
-        "serve": Serve,
-        "train": Train,
-        "local": Local,
-        "status": Status,
-        "export": Export,
-    },
+    {"coordinator": Coordinator, "serve": Serve, "train": Train, "local": Local, "status": Status, "export": Export},
     (DeviceStalled,),
 )
 parse = PROGRAM.parse

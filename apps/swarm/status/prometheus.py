@@ -55,11 +55,7 @@ OF_PEER = (
 )
 OF_TRAINER = (
     Number("silent", "silent", "1: the trainer did not reply within a second."),
-    Number(
-        "rate",
-        "microbatches_per_second",
-        "Microbatches a second of the trainer, over its last microbatches.",
-    ),
+    Number("rate", "microbatches_per_second", "Microbatches a second of the trainer, over its last microbatches."),
     Number("done", "microbatches", "Microbatches completed by the trainer.", True),
     Number("banned", "banned_peers", "Peers to which the trainer sends no request at present."),
 )
