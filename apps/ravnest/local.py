@@ -88,7 +88,7 @@ async def _follow(coordinator: Child, trainer: Child, peers: Sequence[Child], sa
     async with Nursery() as tasks:
         beside = [tasks.create_task(forward_output(child, say, ())) for child in (trainer, *peers)]
         beside.append(tasks.create_task(fail_when_ended(coordinator)))
-        beside += [tasks.create_task(_fail_when_refused(child)) for child in peers]
+        beside.append(tasks.create_task(_fail_without_nodes(peers)))
         code = await trainer.wait()
         await beside[0]
         for task in beside:
@@ -97,10 +97,19 @@ async def _follow(coordinator: Child, trainer: Child, peers: Sequence[Child], sa
         raise ChildFailed("train", code)
 
 
-async def _fail_when_refused(node: Child) -> None:
-    """Raises ChildFailed: the node was refused; all are then, as they have the same flags."""
-    if (code := await node.wait()) == USAGE:
-        raise ChildFailed("a node", code)
+async def _fail_without_nodes(nodes: Sequence[Child]) -> None:
+    """Raises ChildFailed: a node was refused, and all are then, as they have the same flags; or the last one ended."""
+    codes = list[int]()
+
+    async def watch(node: Child) -> None:
+        codes.append(await node.wait())
+        if codes[-1] == USAGE:
+            raise ChildFailed("a node", USAGE)
+
+    async with Nursery() as tasks:
+        for node in nodes:
+            tasks.create_task(watch(node))
+    raise ChildFailed("the last node", codes[-1])
 
 
 def _nodes(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:

@@ -34,8 +34,9 @@ class Said:
         await self.over.wait()
         return self.returncode
 
-    def send_signal(self, number):
-        self.say("node0: waits for a cluster")
+    def terminate(self):
+        if self.returncode is None:
+            self.say("node0: waits for a cluster")
 
 
 async def said_by_local(monkeypatch, act):
@@ -56,6 +57,7 @@ async def said_by_local(monkeypatch, act):
         yield Said(), "tcp://here"
 
     monkeypatch.setattr(local, "started", started)
+    monkeypatch.setattr(local, "terminate", Said.terminate)
     monkeypatch.setattr(local, "started_coordinator", coordinator)
     running = asyncio.ensure_future(local._local(parse(["local", "--nodes", "1"]), (), say))
     await enough.wait()
@@ -78,3 +80,21 @@ async def test_the_last_line_says_how_the_training_ended(monkeypatch, act, last)
 async def test_where_train_fails_its_error_is_the_last_word(monkeypatch):
     running, told = await said_by_local(monkeypatch, lambda train, _: train.end(2))
     assert isinstance(running.exception(), ChildFailed) and ENDED not in told and STOPPED not in told
+
+
+async def test_local_ends_where_its_last_node_has_ended():
+    """`train` would wait for nodes for ever."""
+    nodes = Said(), Said()
+    for node, code in zip(nodes, (1, -9), strict=True):
+        node.end(code)
+    with pytest.raises(ChildFailed, match="the last node ended with -9; what it printed says why"):
+        await local._follow(Said(), Said(), nodes, print)
+
+
+@pytest.mark.virtual
+async def test_local_goes_on_with_the_nodes_that_are_left():
+    nodes = Said(), Said()
+    nodes[0].end(1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await local._follow(Said(), Said(), nodes, print)
