@@ -48,8 +48,8 @@ NONE = Newcomers()
 
 def new_backups(
     generation: Generation, alone: Mapping[tuple[int, int], PoolNode], waiting: Sequence[NodeRecord], sizes: StageSizes
-) -> list[BackupPlace]:
-    """Backups for places that have none, of nodes that wait; see `assign_backups`.
+) -> list[BackupPlace] | str:
+    """Backups for places that have none, of nodes that wait; see `assign_backups`. Or what they have no room for.
 
     The node of a place needs room for a copy of its stage until this is sent. What is left of the backup's RAM, beside
     its stage, is room for the inputs that wait there meanwhile.
@@ -73,7 +73,18 @@ def new_backups(
             room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // each
             holder = Holder(record.name, record.address, record.incarnation)
             backups.append(BackupPlace(cluster, stage, holder, min(room, MAX_STEP - 1)))
-    return backups
+    return backups or _lack_of_room(places, waiting)
+
+
+def _lack_of_room(places: Sequence[HeldPlace], waiting: Sequence[NodeRecord]) -> str:
+    if not places:
+        return "because each place has a backup"
+    if least := [each.backup_bytes for each in places if each.node.ram >= each.bytes]:
+        what, need, ram = "a place and its microbatches alive", min(least), max(each.ram for each in waiting)
+        return f"because none of them has room for {what} (needed: {need} bytes, RAM: {ram}); start one with more --ram"
+    nearest = min(places, key=lambda each: each.bytes - each.node.ram)
+    fact = f"because {nearest.node.name} has no room for the copy that a backup gets"
+    return f"{fact} (needed: {nearest.bytes} bytes, RAM: {nearest.node.ram}); start it with more --ram"
 
 
 def next_generation(
@@ -162,15 +173,16 @@ class Joining:
         if not view.free or any(place and place[0] not in intact for place in places):
             return Newcomers(waits="until all nodes of lost clusters have left them")  # such a node then waits, too
         first = self.request.newcomers or ("backup" if self.request.backups else "cluster")
-        backups = self._new_backups(generation) if first == "backup" else []
+        found = self._new_backups(generation) if first == "backup" else []
+        lack, backups = (f"{found}; and ", []) if isinstance(found, str) else ("", found)
         is_short = self.request.clusters is not None and len(intact) < self.request.clusters
         late = await self._late_rows(generation) if is_short or not backups else []
         if isinstance(late, str):
-            return Newcomers(backups=backups, waits=STOPPING if backups else late)
+            return Newcomers(backups=backups, waits=STOPPING if backups else lack + late)
         return Newcomers(late, [] if late else backups, STOPPING)
 
-    def _new_backups(self, generation: Generation) -> list[BackupPlace]:
-        """Backups for the places that one node holds alone, of nodes that wait."""
+    def _new_backups(self, generation: Generation) -> list[BackupPlace] | str:
+        """Backups for the places that one node holds alone, of nodes that wait; or why there are none."""
         view, intact = self.view, self.view.intact(generation)
         held = {(n, s): view.remaining_at(generation, n, s) for n in intact for s in range(len(generation.rows[n]))}
         alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}

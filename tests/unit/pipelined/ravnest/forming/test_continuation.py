@@ -153,5 +153,18 @@ def test_a_new_backup_holds_all_microbatches_alive_of_its_place_or_waits(weights
         for ram, fits in ((least(alive) - 1, False), (least(alive), True)):
             waiting = [NodeRecord("new", "at new", 2, ram, 1.0, 0.0)]
             found = new_backups(generation, alone, waiting, sizes)
-            assert [(each.stage, each.room) for each in found] == [(1, 2)] * fits, (alive, ram)
+            if fits:
+                assert [(each.stage, each.room) for each in found] == [(1, 2)]
+            else:
+                assert f"room for a place and its microbatches alive (needed: {ram + 1} bytes, RAM: {ram})" in found
     assert least(6) - least(1) == 5 * (400 + 4000 if weights == "kept" else 2000)
+
+
+def test_what_a_new_backup_lacks_is_said():
+    sizes = StageSizes([LayerSize(100, 8, 8, 1.0)], StageRules(behind=2))
+    generation, waiting = Generation(1, [row("a")]), [NodeRecord("new", "at new", 2, 1 << 20, 1.0, 0.0)]
+    generation = replace(generation, rows=[[generation.rows[0][0]._replace(end=1)]])
+    small = new_backups(generation, {(0, 0): PoolNode("a", 2000, 1.0)}, waiting, sizes)
+    held = StageSizes(sizes.layers, replace(sizes.rules, gives=True)).of_row(generation.rows[0])[0]
+    assert f"because a has no room for the copy that a backup gets (needed: {held} bytes, RAM: 2000)" in small
+    assert new_backups(generation, {}, waiting, sizes) == "because each place has a backup"
