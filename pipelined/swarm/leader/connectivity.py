@@ -93,18 +93,21 @@ class ConnectivityCheck:
         elif members is not None:
             reachable = [peer for peers in here for peer in peers if peer.name not in unreachable]
             reports = await self._request_reports(name, reachable)
-            limit = partial(self._limit, spread)
-            waits = overdue(reports, limit)
-            unreached = {each: waits[each].union(reports[each].unreachable) for each in reports}
-            for stage, peers in enumerate(here):
-                names = {peer.name for peer in peers}
-                reporting = names & reports.keys()
-                held = {other for each in reporting for other in waits[each].difference(reports[each].unreachable)}
-                why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
-                self.evictor.history.record_failed(
-                    {each, other} for each in names for other in names & unreached.get(each, set())
-                )
-                await self.evictor.evict(name.term, stage, peers, unreached, why)
+            await self._evict_reported(name.term, here, reports, partial(self._limit, spread))
+
+    async def _evict_reported(
+        self, term: int, stages: Sequence[Sequence[Peer]], reports: Mapping[str, Reach], limit: Callable[[str], float]
+    ) -> None:
+        """Evict the fewest members of each stage, so that no other reports one that it cannot reach or waits for."""
+        waits = overdue(reports, limit)
+        cuts = {name: waits[name].union(report.unreachable) for name, report in reports.items()}
+        for stage, peers in enumerate(stages):
+            names = {peer.name for peer in peers}
+            reporting = names & reports.keys()
+            withheld = {other for each in reporting for other in waits[each].difference(reports[each].unreachable)}
+            why = WITHHELD.format(seconds=min(map(limit, withheld))) if withheld else UNREACHED
+            self.evictor.history.record_failed({each, other} for each in reporting for other in names & cuts[each])
+            await self.evictor.evict(term, stage, peers, cuts, why)
 
     def _limit(self, spread: float, name: str) -> float:
         """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""
