@@ -28,11 +28,16 @@ from transports.rpc import Rejected
 
 @dataclass(frozen=True, slots=True)
 class PeerCounts:
-    """What a peer replied to `Prepare`: the losses of its microbatches by index, and its load."""
+    """What a peer replied to `Prepare`: the losses of its microbatches by index, and its load.
+
+    Args:
+        at: when the reply arrived, in seconds of the event loop's clock.
+    """
 
     peer: Peer
     losses: Mapping[int, float]
     load: float
+    at: float
 
 
 class Cover(NamedTuple):
@@ -132,23 +137,16 @@ class CommitRound:
 
     async def prepare(self) -> PreparedRound:
         """Have every peer stop counting and report its counts."""
-        loop = asyncio.get_running_loop()
-        replies, began, last = [dict[str, PeerCounts]() for _ in self.peers], loop.time(), 0.0
-
-        async def ask(stage: int, peer: Peer) -> None:
-            nonlocal last
-            counts = await self._ask_to_prepare(stage, peer, replies[stage])
-            if counts is not None:
-                replies[stage][peer.name], last = counts, loop.time() - began
-
+        began, replies = asyncio.get_running_loop().time(), [dict[str, PeerCounts]() for _ in self.peers]
         async with Nursery() as tasks:
             for stage, peers in enumerate(self.peers):
                 for peer in peers:
-                    tasks.create_task(ask(stage, peer))
+                    tasks.create_task(self._request_counts(stage, peer, replies[stage]))
         covers = [cover({name: reply.losses.keys() for name, reply in each.items()}, self._batch) for each in replies]
         every = zip(self.peers, replies, covers, strict=True)
         missing = [covered.missing if here or not peers else None for peers, here, covered in every]
-        return PreparedRound(replies, covers, missing, last)
+        last = max([reply.at for each in replies for reply in each.values()], default=began)
+        return PreparedRound(replies, covers, missing, last - began)
 
     async def resume(self, prepared: PreparedRound) -> None:
         """Have every peer count again, the dropped ones from zero. Returns when all members still here have replied.
@@ -158,7 +156,7 @@ class CommitRound:
         async with Nursery() as tasks:
             for peers, covered in zip(self.peers, prepared.covers, strict=True):
                 for peer in peers:
-                    tasks.create_task(self._ask_to_resume(peer, peer.name not in covered.drop))
+                    tasks.create_task(self._request_resume(peer, peer.name not in covered.drop))
 
     async def reduce(self, prepared: PreparedRound, spread_s: float, uncoded: Set[int] = frozenset()) -> Totals:
         """Sum at all stages at once.
@@ -175,19 +173,20 @@ class CommitRound:
         summing = _Summing(self._client, self.name, step, prepared=prepared, log=self.log, uncoded=uncoded)
         return await summing.run(spread_s)
 
-    async def _ask_to_prepare(self, stage: int, peer: Peer, replies: Mapping[str, PeerCounts]) -> PeerCounts | None:
+    async def _request_counts(self, stage: int, peer: Peer, replies: dict[str, PeerCounts]) -> None:
+        """Have one peer stop counting; add its counts to the replies of its stage. Without a reply it is left out."""
         try:
             counts = await self._client.request(peer, Prepare(self.name, *self._version))
-            return PeerCounts(peer, counts.by_index(), counts.load)
+            at = asyncio.get_running_loop().time()
+            replies[peer.name] = PeerCounts(peer, counts.by_index(), counts.load, at)
         except NoLongerValid:
-            return None
+            pass
         except Rejected as rejection:
             reason = Reason.of(rejection)
-            if reason is None or reason.blame is not Blame.NEITHER:  # else it is left out, and not at fault
+            if reason is None or reason.blame is not Blame.NEITHER:  # else it is not at fault
                 self.log.note(stage, peer, rejection, replies.keys())
-            return None
 
-    async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
+    async def _request_resume(self, peer: Peer, keep: bool) -> None:
         with suppress(Rejected):  # the peer has received a request of another round
             await self._client.request_until_reply(peer, Resume(self.name, keep))
 
@@ -218,7 +217,7 @@ class _Summing:
             async with self._deadline, Nursery() as tasks:
                 for stage, (replies, covered) in enumerate(zip(prepared.replies, prepared.covers, strict=True)):
                     for reply in replies.values():
-                        tasks.create_task(self._ask_to_reduce(reply.peer, stage, covered, spread_s))
+                        tasks.create_task(self._request_total(reply.peer, stage, covered, spread_s))
         if self._rejections:
             self._end_if_diverged()
             whys = [f"{name}: {error}" for name, error in self._rejections.items()]
@@ -251,7 +250,7 @@ class _Summing:
         if whys:
             raise Failed("; ".join(whys[:MAX_NAMED]))
 
-    async def _ask_to_reduce(self, peer: Peer, stage: int, covered: Cover, spread_s: float) -> None:
+    async def _request_total(self, peer: Peer, stage: int, covered: Cover, spread_s: float) -> None:
         """Have a peer sum, and note its total or why it failed.
 
         After the first failure the other members have as long as preparing all of them took to report with which
