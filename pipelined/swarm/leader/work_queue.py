@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from pipelined.aio.latency import TimeoutEstimator
 from pipelined.swarm.leader.work_items import EvaluationItem, Item, TrainingItem
@@ -70,6 +71,19 @@ class Assignment:
     stages: tuple[int, ...]
 
 
+class FirstLate(NamedTuple):
+    """The assignment that will be late first.
+
+    Args:
+        moment: at which it is late; infinite if there is no assignment.
+        limits: by which it was found, of training and of validation data.
+    """
+
+    moment: float
+    item: Item | None
+    limits: tuple[float, float]
+
+
 class WorkQueue:
     """The work of one step.
 
@@ -97,7 +111,7 @@ class WorkQueue:
         self._free_training, self._free_evaluation = deque[Item](self._training), deque[Item]()
         self._left = Counter[type[Item]]({TrainingItem: 0 if over else batch})
         self._assigned = dict[int, Item]()  # by index, those that have a holder
-        self._first_due: tuple[tuple[float, float], float, Item | None] | None = None
+        self._found_late: FirstLate | None = None  # None: to be searched for again
         self.add_evaluation(held_out)
 
     def add_evaluation(self, count: int) -> None:
@@ -148,12 +162,12 @@ class WorkQueue:
             for holder in item.holders:
                 self._latency.doubt(holder)
         self._assigned.setdefault(item.index, item).holders[slot] = self._latency.now()
-        self._first_due = None
+        self._found_late = None
         return Assignment(item.index, item.stages)
 
     def late_in(self) -> float:
         """Seconds until an assignment is late if no report arrives before; may be infinite."""
-        return self._first_to_be_late()[0] - self._latency.now()
+        return self._first_late().moment - self._latency.now()
 
     def record_done(self, slot: str, index: int, counted: Mapping[int, str], score: Score | None = None) -> None:
         """Record a slot's report of one of its microbatches. If a stage did not count it, it is free again.
@@ -176,7 +190,7 @@ class WorkQueue:
         for index, item in list(self._assigned.items()):
             for slot in [slot for slot in item.holders if gone(slot)]:
                 del item.holders[slot]
-                self._first_due = None
+                self._found_late = None
             if not item.holders:
                 del self._assigned[index]
             self._offer(item)
@@ -204,7 +218,7 @@ class WorkQueue:
     def _changing(self, items: Sequence[Item]) -> Iterator[None]:
         """A block that changes what these items need; it notes when the last microbatch was counted."""
         before, was_complete = [item.is_wanted for item in items], self.complete
-        self._first_due = None
+        self._found_late = None
         yield
         for item, was_wanted in zip(items, before, strict=True):
             self._left[type(item)] += item.is_wanted - was_wanted
@@ -235,16 +249,16 @@ class WorkQueue:
 
     def _longest_late(self) -> Item | None:
         """The assignment that is late for longest; None: no assignment is late."""
-        due, item = self._first_to_be_late()
-        return item if due <= self._latency.now() else None
+        first = self._first_late()
+        return first.item if first.moment <= self._latency.now() else None
 
-    def _first_to_be_late(self) -> tuple[float, Item | None]:
-        """When the first assignment is late, and which it is; searched for only if it can have changed."""
+    def _first_late(self) -> FirstLate:
+        """Searched for only if it can have changed."""
         limits = self._latency.limit(False), self._latency.limit(True)
-        if self._first_due is None or self._first_due[0] != limits:
-            due, index = min(self._moments(), default=(math.inf, None))
-            self._first_due = limits, due, None if index is None else self._assigned[index]
-        return self._first_due[1:]
+        if self._found_late is None or self._found_late.limits != limits:
+            moment, index = min(self._moments(), default=(math.inf, None))
+            self._found_late = FirstLate(moment, None if index is None else self._assigned[index], limits)
+        return self._found_late
 
     def _moments(self) -> Iterator[tuple[float, int]]:
         """The moment at which each assignment is late; the limit doubles with each further slot that has it."""

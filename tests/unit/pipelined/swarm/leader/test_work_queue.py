@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.aio.latency import MULTIPLE, UNKNOWN
-from pipelined.swarm.leader.work_queue import Assignment, SlotLatency, WorkQueue
+from pipelined.swarm.leader.work_queue import Assignment, FirstLate, SlotLatency, WorkQueue
 from pipelined.swarm.protocol.work import Score
 
 BATCH, STAGES = 4, 2
@@ -249,9 +249,9 @@ ANSWERS = st.tuples(
 class Plain(WorkQueue):
     """A queue that looks through all that is given, whenever it is asked what is late."""
 
-    def _first_to_be_late(self):
-        due, index = min(self._moments(), default=(math.inf, None))
-        return due, self._assigned.get(index)
+    def _first_late(self):
+        moment, index = min(self._moments(), default=(math.inf, None))
+        return FirstLate(moment, self._assigned.get(index), limits=())
 
 
 @given(st.lists(st.one_of(EVENTS, ANSWERS, st.tuples(st.just("wait"), st.floats(0, 9))), max_size=40))
