@@ -26,14 +26,14 @@ from pipelined.swarm.records.view import SwarmView
 BAND_PEERS, BAND_SHARE = 0.5, 0.05
 """Spare capacity that the giving stage must keep beyond the moved peer: in peers, and as a share of all its peers."""
 
-StageLoads = Mapping[str, float | None]
+PeerLoads = Mapping[str, float | None]
 """The peers of a stage and their loads. Up to 1: the share of the peer in use. Above 1: the length of its queue.
 
 None: the peer is on its way, or not measured yet.
 """
 
 
-def rebalance(stages: Sequence[StageLoads]) -> dict[str, int]:
+def rebalance(stages: Sequence[PeerLoads]) -> dict[str, int]:
     """The peer that moves now, with its new stage; empty where the swarm is balanced.
 
     The least loaded peer of the least loaded stage that can spare one moves to the most loaded stage. A stage without
@@ -44,10 +44,10 @@ def rebalance(stages: Sequence[StageLoads]) -> dict[str, int]:
     Cost: O(peers).
     Source: SWARM, Appendix D, Algorithm 2, with line 22's DHT[s] read as that of the stage of minimum load.
     """
-    states = _states(stages)
-    *sources, target = sorted(range(len(states)), key=lambda at: (*states[at].order, -at))
+    of_stages = _stage_loads(stages)
+    *sources, target = sorted(range(len(stages)), key=lambda at: (*of_stages[at].order, -at))
     for source in sources:
-        if states[source].can_spare_one(states[target].load):
+        if of_stages[source].can_spare_one(of_stages[target].load):
             loads = _measured(stages[source])
             return {min(loads, key=lambda peer: (loads[peer], peer)): target}
     return {}
@@ -84,8 +84,8 @@ class _StageLoad(NamedTuple):
         return self.serving > 1 and (math.isinf(load) or self.used <= load * left)
 
 
-def _states(stages: Sequence[StageLoads]) -> list[_StageLoad]:
-    """The state of all stages. A stage without a measured peer counts with the median work of the others."""
+def _stage_loads(stages: Sequence[PeerLoads]) -> list[_StageLoad]:
+    """The loads of all stages. A stage without a measured peer counts with the median work of the others."""
     measured = [list(_measured(stage).values()) for stage in stages]
     used = [sum(min(load, 1.0) for load in loads) if loads else None for loads in measured]
     ordinary = statistics.median([each for each in used if each is not None] or [1.0])
@@ -95,11 +95,11 @@ def _states(stages: Sequence[StageLoads]) -> list[_StageLoad]:
     ]
 
 
-def _measured(stage: StageLoads) -> dict[str, float]:
+def _measured(stage: PeerLoads) -> dict[str, float]:
     return {peer: load for peer, load in stage.items() if load is not None}
 
 
-Rebalance = Callable[[Sequence[StageLoads]], Mapping[str, int]]
+Rebalance = Callable[[Sequence[PeerLoads]], Mapping[str, int]]
 """From each peer's load by stage (None: on its way there) to the new stages of the peers that move."""
 
 
@@ -205,7 +205,7 @@ class EmergencyReassignment:
         calls = rebalance(self._loads()) if deserted else {}
         return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
 
-    def _loads(self) -> Sequence[StageLoads]:
+    def _loads(self) -> Sequence[PeerLoads]:
         """By stage, the peers that stay (all with the same load) and those that join (None)."""
         at = self._view.census.at
         return [
