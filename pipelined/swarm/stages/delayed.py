@@ -77,18 +77,18 @@ class DelayedStage:
 
     def __init__(self, stage: SwarmStage):
         self.step, self.model, self.maxima = 0, stage.model, stage.maxima
-        self._stage, self._holds = stage, 0
+        self._stage, self._held_step = stage, 0
         self._aside = dict[int, StepState]()  # by step; empty while the other step has not begun
         self._pending: Pending | None = None
 
     @property
     def sums(self) -> np.ndarray:
         """What was counted of the current step; see `SwarmStage`."""
-        return self._stage.sums if self._holds == self.step else self._aside[self.step].sums
+        return self._stage.sums if self._held_step == self.step else self._aside[self.step].sums
 
     @sums.setter
     def sums(self, sums: np.ndarray) -> None:
-        if self._holds == self.step:
+        if self._held_step == self.step:
             self._stage.sums = sums
         else:
             self._aside[self.step].sums = sums
@@ -103,17 +103,17 @@ class DelayedStage:
 
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[Any]:
         """See `SwarmStage`; of the current step, or of the next."""
-        self._hold(microbatch.step)
+        self._switch_to(microbatch.step)
         return self._stage.forward(microbatch, inputs)
 
     def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
         """See `SwarmStage`; counted in the sums of the microbatch's own step."""
-        self._hold(microbatch.step)
+        self._switch_to(microbatch.step)
         return self._stage.backward(microbatch, inputs, given, count)
 
     def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[Any]:
         """See `SwarmStage`; with every summed gradient applied."""
-        self._hold(self.step + 1)
+        self._switch_to(self.step + 1)
         return self._stage.evaluate(inputs, labels)
 
     def clear(self) -> None:
@@ -122,7 +122,7 @@ class DelayedStage:
 
     def clear_both(self) -> None:
         """As the function `clear_all`."""
-        for step in {self._holds, *self._aside}:
+        for step in {self._held_step, *self._aside}:
             self._clear(step)
 
     def fits(self, total: np.ndarray) -> bool:
@@ -144,7 +144,7 @@ class DelayedStage:
         if total.shape != self.sums.shape or total.dtype != self.sums.dtype:
             expected = f"{self.sums.dtype} {self.sums.shape}"
             raise ValueError(f"a total of another stage (got: {total.dtype} {total.shape}, expected: {expected})")
-        self._hold(self.step + 1)
+        self._switch_to(self.step + 1)
         self.step, self._pending, self._aside = step + 1, Pending(step, total, scale), {}
 
     def parts(self, flat: np.ndarray) -> Mapping[str, Any]:
@@ -153,7 +153,7 @@ class DelayedStage:
 
     def state(self) -> Mapping[str, Any]:
         """See `SwarmStage`: the current step, and each parameter's pending gradient as NAME/pending."""
-        held = self._stage.state() if self._holds == self.step else self._aside[self.step].state
+        held = self._stage.state() if self._held_step == self.step else self._aside[self.step].state
         pending = self._pending or Pending(self.step - 1, np.zeros_like(self.sums), 0.0)
         gradients = {f"{name}/{PENDING}": part for name, part in self.parts(pending.total).items()}
         return {**held, **gradients, STEP: np.array([self.step]), SCALE: np.array([pending.scale])}
@@ -169,17 +169,17 @@ class DelayedStage:
         self._stage.clear()
         total = np.concatenate([Block.of(state[name]).numpy().ravel() for name in names])
         (step,), (scale,) = (Block.of(state[name]).numpy().tolist() for name in (STEP, SCALE))
-        self.step = self._holds = step
+        self.step = self._held_step = step
         self._aside, self._pending = {}, Pending(step - 1, total, scale) if scale else None
 
     def final_state(self) -> Mapping[str, Any]:
         """As the function `final_state`."""
-        self._hold(self.step + 1)
+        self._switch_to(self.step + 1)
         return self._stage.state()
 
-    def _hold(self, step: int) -> None:
+    def _switch_to(self, step: int) -> None:
         """Have the stage hold this step's parameters and sums, and keep those of the other step aside."""
-        if step == self._holds:
+        if step == self._held_step:
             return
         if step not in (self.step, self.step + 1):
             raise ValueError(f"a step that is not held (asked: {step}, held: {self.step} and {self.step + 1})")
@@ -190,14 +190,14 @@ class DelayedStage:
         else:
             self._stage.load(other.state)
             self._stage.sums = other.sums
-        self._holds, self._aside = step, {self._holds: held}
+        self._held_step, self._aside = step, {self._held_step: held}
 
     def _apply_pending(self) -> None:
         if self._pending is not None:
             self._stage.apply(*self._pending)
 
     def _clear(self, step: int) -> None:
-        if self._holds == step:
+        if self._held_step == step:
             self._stage.clear()
         else:
             self._aside[step].sums[:] = 0
