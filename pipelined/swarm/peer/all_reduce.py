@@ -191,7 +191,7 @@ class AllReduce:
         limit, others = asyncio.Semaphore(IN_FLIGHT), len(self._members) - 1
         turn = (owner - self._me - 1) % len(self._members)
 
-        async def one(number: int, start: int) -> None:
+        async def sum_chunk(number: int, start: int) -> None:
             async with limit:
                 span = self._span(start)
                 if owner == self._me:
@@ -202,7 +202,7 @@ class AllReduce:
 
         async with Nursery() as tasks:
             for number, start in enumerate(starts):
-                tasks.create_task(one(number, start))
+                tasks.create_task(sum_chunk(number, start))
 
     async def _reduce_own(self, start: int, span: slice) -> np.ndarray:
         chunk = self._chunk(start)

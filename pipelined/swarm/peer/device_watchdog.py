@@ -78,7 +78,7 @@ class DeviceWatchdog:
         try:
             async with scope:
                 self._scopes.add(scope)
-                self._check_late()
+                self._expire_if_late()
                 try:
                     return await work
                 finally:
@@ -100,16 +100,16 @@ class DeviceWatchdog:
             await self.clock.sleep(every)
             if before and self._requested:
                 self._still += every
-                self._check_late()
-            self._check()
+                self._expire_if_late()
+            self._raise_if_stalled()
 
-    def _check(self) -> None:
+    def _raise_if_stalled(self) -> None:
         took = self._took.get(self._doing)
         if took is not None and self._still > max(UNKNOWN_LEASES * self._lease_s, STUCK * max(took)):
             fact = f"seconds: {self._still:.0f}, at most {max(took):.3g} before"
             raise DeviceStalled(f"the device is stuck ({self._doing}, {fact}); look at it, and start this peer again")
 
-    def _check_late(self) -> None:
+    def _expire_if_late(self) -> None:
         if self.late:
             now = asyncio.get_running_loop().time()
             for scope in self._scopes:

@@ -118,7 +118,7 @@ class Passes:
             return tuple(arrays), None
 
     async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
-        def current() -> T:
+        def compute_if_current() -> T:
             if self._state.given_up:
                 raise Rejected(Reason.LEFT)
             if which.step < self._state.step:
@@ -131,7 +131,7 @@ class Passes:
                 raise Malformed(str(error)) from error
 
         with self._state.load.busy():
-            result, *_ = await self._state.device.run(op, current)
+            result, *_ = await self._state.device.run(op, compute_if_current)
         self.done[f"{op}s"] += 1
         return result
 

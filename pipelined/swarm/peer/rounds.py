@@ -44,7 +44,7 @@ class RoundService:
         self.chunk_bytes = state.rules.piece_bytes
         self._round: AllReduce | None = None
         self._summed: tuple[RoundName, np.ndarray] | None = None
-        self._term = RoundName(0, 0)
+        self._last_name = RoundName(0, 0)
 
     async def prepare(self, request: Prepare) -> Counts:
         """Stop counting, and reply with the counted indices and their losses.
@@ -142,10 +142,10 @@ class RoundService:
         return (await self._state.device.run("copy", lambda: stage.sums.copy()))[0]
 
     def _check_round(self, name: RoundName) -> RoundName:
-        """The round's name. Raises Rejected: an earlier name than the last received comes from a former leader."""
-        if name < self._term:
+        """The round's name. Raises Rejected: a name below the last one received comes from a former leader."""
+        if name < self._last_name:
             raise Rejected(Reason.OLD_ROUND, round=str(name))
-        self._term = name
+        self._last_name = name
         return name
 
 
