@@ -235,11 +235,11 @@ class Evictor:
             return False
         for stage in range(self._rules.stages):
             failures = [each for failed in blamed for each in failed if each.stage == stage]
+            if not failures:
+                continue
             peers = view.holding(stage)
             alone = {name for each in failures if len(each.members) == 1 for name in each.members}
             reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
-            if not failures:
-                continue
             why = f"{MAX_FAILED} attempts failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further attempts
                 self.history.record_failed(each.members for each in failures)

@@ -174,8 +174,10 @@ class Drain:
         Other peers count only after the directory has this peer's own announcement: they may be about to leave as well.
         """
         view = self._view
-        if not self.requested or not view.trainers or self.left_s <= 0:
-            return self.requested
+        if not self.requested:
+            return False
+        if not view.trainers or self.left_s <= 0:
+            return True
         own = view.peers.get(self._name)
         announced = own is not None and own.phase == Phase.DRAINING
         return announced and any(self._stays(other) for other in view.serving(stage))

@@ -205,9 +205,9 @@ class StagePeer:
 
         The reply is needed because a peer that died just now is still in the directory.
         """
-        index = replica.index
-        others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING]
-        for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
+        index, going = replica.index, {self.name, *head.moves}
+        others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING and peer.name not in going]
+        for other in others:
             with suppress(NoLongerValid, Rejected):
                 status = await self._client.request(other, Status(), limit=self._rules.lease_s)
                 stage = status.peer.stage if status.peer else None

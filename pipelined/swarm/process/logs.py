@@ -82,7 +82,7 @@ class PeerLog:
         while True:
             record = view.peers.get(name)
             leaves = record.phase == Phase.LEAVING if record else leaves
-            now = self._describe(record) if record or not leaves else last
+            now = self._describe(record) if record or not leaves else last  # its record ends before its process
             if now != last:
                 self.say(f"{name}: {now}")
             last = now

@@ -116,7 +116,7 @@ def torch_peer(node: Node, session: Session, executor: Executor, config: PeerCon
         executor.owner, executor.planned_bytes = f"stage {index}", partial(planned, index)
         return TorchStage(session.training, index, executor.device)
 
-    process = PeerProcess(node, build, session.rules, executor, config)
+    process = PeerProcess(node, build, session.rules, executor, config)  # calls `build` only where it runs
     return process
 
 

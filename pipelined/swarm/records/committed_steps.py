@@ -116,7 +116,7 @@ class CommittedSteps:
                 self._evaluated = evaluated
                 yield from self._evaluation_events()
             if head is not None and self._head is not None and head.repeats_step:
-                self._head = head
+                self._head = head  # the same step is computed again: no event
             elif head is not None and (self._head is None or head.version != self._head.version):
                 yield self._event_of(head, seconds)
                 yield from self._evaluation_events()

@@ -161,7 +161,8 @@ class Census:
         self.peers, self.newcomers, self.record_revisions = dict[str, Peer](), dict[str, Newcomer](), Counter[str]()
         self._stages = dict[int, dict[str, Peer]]()
         self._ordered, self._holders, self._changes = dict[int, list[Peer]](), Counter[int](), Counter[int]()
-        self._assigned, self._counted, self._staying = dict[str, int](), dict[str, int](), Counter[int]()
+        self._assigned = dict[str, int]()  # by name, the stage that a new peer was assigned to
+        self._counted, self._staying = dict[str, int](), Counter[int]()  # by name, where it counts; by stage, how many
         self._departures = dict[int, list[Peer]]()
 
     def apply(self, name: str, entry: Entry | None, stage: str | None = None) -> None:

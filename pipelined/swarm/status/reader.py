@@ -126,8 +126,9 @@ class StatusReader:
         measured = head is not None and evaluated is not None and evaluated.version == head.version
         last = head is not None and goal is not None and head.step >= goal.steps
         left = goal.held_out if goal and head and not measured else 0
-        scored = [f"{left - each.leads.unscored} of " for each in trainers if each.leads]
-        evaluates = f"{''.join(scored[:1])}{left}" if last and left else ""
+        leading = next((each.leads for each in trainers if each.leads), None)
+        scored = f"{left - leading.unscored} of " if leading else ""
+        evaluates = f"{scored}{left}" if last and left else ""
         return waits_for(self._view, evaluates=evaluates, over=last and not left)
 
     async def _request_replies(
