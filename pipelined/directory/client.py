@@ -117,7 +117,7 @@ class EmbeddedDirectory(Directory):
         self.broke, self.breaks = Notifier(), 0
         self._caller, self._limits = Caller(endpoint, address, clock, patience), limits or DirectoryLimits()
         self._entered: Entered | None = None
-        self._next, self._open = 0, dict[int, None]()
+        self._next, self._unsettled = 0, dict[int, None]()
         self._closed = False
         endpoint.add_lost_callback(self._on_connection_lost)
         endpoint.handle(messages.ALIVE, self._reply_alive)
@@ -137,7 +137,7 @@ class EmbeddedDirectory(Directory):
         self._limits.check_transaction(expect, put, delete)
         number = lease.number if lease else 0
         build = partial(Transact, expect=dict(expect), put=dict(put), delete=list(delete), lease=number)
-        reply = await self._request_once(build)
+        reply = await self._request_numbered(build)
         if "conflict" in reply:
             raise Conflict(messages.unpack_entries(reply["conflict"]))
         return reply["revision"]
@@ -155,7 +155,7 @@ class EmbeddedDirectory(Directory):
         self._limits.check_seconds(seconds)
         observed, breaks = self._round_trip.seen, self.breaks
         grace = seconds if lasting else self.grace
-        reply = await self._request_once(partial(Grant, seconds=seconds, grace=grace))
+        reply = await self._request_numbered(partial(Grant, seconds=seconds, grace=grace))
         lease = EmbeddedLease(self, reply["lease"], seconds, breaks)
         if not observed and not lasting:
             await lease.renew()  # the grant had no measured grace period; the renewal sends one
@@ -179,14 +179,14 @@ class EmbeddedDirectory(Directory):
     async def revoke(self, lease: int) -> None:
         await self._request(partial(Revoke, lease=lease))
 
-    async def _request_once(self, build: Callable[..., NumberedRequest]) -> dict[str, Any]:
+    async def _request_numbered(self, build: Callable[..., NumberedRequest]) -> dict[str, Any]:
         """Send a request that must not be carried out twice.
 
         Args:
             build: makes the request from the fields of `NumberedRequest`.
         """
         with self._numbered() as number:
-            settled = next(iter(self._open))
+            settled = next(iter(self._unsettled))
             entered = await self._enter()
             try:
                 return await self._request(partial(build, client=entered.client, number=number, settled=settled))
@@ -225,11 +225,11 @@ class EmbeddedDirectory(Directory):
     def _numbered(self) -> Iterator[int]:
         """The number of a new request; it counts as settled when the block ends."""
         number, self._next = self._next, self._next + 1
-        self._open[number] = None
+        self._unsettled[number] = None
         try:
             yield number
         finally:
-            del self._open[number]
+            del self._unsettled[number]
 
     async def _reply_alive(self, request: Request) -> Response:
         """Reply to the directory's check of this client with the incarnation of this endpoint."""

@@ -61,8 +61,8 @@ class Journal:
         self._disk, self._name = disk, name
         self._size = self._most = 0
         self._transitions: list[Transition] = []
-        self._kept = self._written = 0
-        self._wanted, self._progress, self._ended = Notifier(), Notifier(), False
+        self._queued = self._written = 0
+        self._has_queued, self._progress, self._ended = Notifier(), Notifier(), False
 
     async def recover(self, machine: StateMachine) -> None:
         """Replay the journal into an empty state machine, or begin the journal of a new one.
@@ -89,12 +89,12 @@ class Journal:
         """Queue transitions for the next write."""
         if transitions:
             self._transitions.extend(transitions)
-            self._kept += len(transitions)
-            self._wanted.notify_all()
+            self._queued += len(transitions)
+            self._has_queued.notify_all()
 
     async def wait_durable(self) -> None:
         """Wait until all transitions queued so far are on the disk. Raises Closed: `write` has ended before that."""
-        goal = self._kept
+        goal = self._queued
         while self._written < goal:
             if self._ended:
                 raise Closed(f"{self._name} is not written any more")
@@ -105,7 +105,7 @@ class Journal:
         try:
             while True:
                 if not self._transitions:
-                    await self._wanted.wait()
+                    await self._has_queued.wait()
                 await (self._append() if self._size <= self._most else self._compact(machine))
         finally:
             self._ended = True
@@ -116,7 +116,7 @@ class Journal:
 
     async def _append(self) -> None:
         """Write all queued transitions as one record."""
-        transitions, self._transitions, goal = self._transitions, [], self._kept
+        transitions, self._transitions, goal = self._transitions, [], self._queued
         data = _record(transitions)
         await self._disk.append(data)
         self._size += len(data)
@@ -124,7 +124,7 @@ class Journal:
 
     async def _compact(self, machine: StateMachine) -> None:
         """Replace the file by a snapshot of the machine, which includes the queued transitions."""
-        snapshot, goal = machine.snapshot(), self._kept
+        snapshot, goal = machine.snapshot(), self._queued
         self._transitions = []
         self._size = await self._disk.replace(lambda: MAGIC + _record(snapshot))
         self._most = max(MIN_COMPACTED, 2 * self._size)
@@ -162,7 +162,7 @@ def _read(data: bytes, name: str) -> tuple[list[Transition], int]:
     return transitions, good
 
 
-def _length(rest: memoryview) -> int | None:
+def _checked_length(rest: memoryview) -> int | None:
     """The payload length of the first record; None if its checksum is wrong."""
     length, checksum, _ = _HEAD.unpack(rest[: _HEAD.size]) if len(rest) >= _HEAD.size else (0, 0, 0)
     return length if zlib.crc32(rest[: _LENGTH.size]) == checksum else None
@@ -170,7 +170,7 @@ def _length(rest: memoryview) -> int | None:
 
 def _payload(rest: memoryview) -> memoryview | None:
     """The payload of the first record; None if the record is not whole."""
-    length = _length(rest)
+    length = _checked_length(rest)
     if length is None or len(rest) < _HEAD.size + length:
         return None
     payload = rest[_HEAD.size : _HEAD.size + length]
@@ -182,7 +182,7 @@ def _is_torn(rest: memoryview) -> bool:
 
     Its length is known and reaches the end of the file, or its length is lost and only zeros follow.
     """
-    length = _length(rest)
+    length = _checked_length(rest)
     if length is None:
         return not any(rest[_HEAD.size :])
     return _HEAD.size + length >= len(rest)

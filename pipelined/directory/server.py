@@ -92,7 +92,7 @@ class _Server:
     async def run(self) -> NoReturn:
         """Reply to requests, write the journal, and end leases."""
         async with self._tasks as tasks:
-            self._open()
+            self._handle_requests()
             tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
             tasks.create_task(self._watchers.wake(), name="wake watchers")
             try:
@@ -101,7 +101,7 @@ class _Server:
                 self._stopped = True
         raise AssertionError("the expiry of leases ended")
 
-    def _open(self) -> None:
+    def _handle_requests(self) -> None:
         operations: dict[type[ClientRequest], Operation] = {
             Enter: self._enter,
             Read: self._read,
@@ -118,8 +118,8 @@ class _Server:
     async def _end_leases(self) -> NoReturn:
         """End each lease when it expires."""
         while True:
-            self._catch_up()
-            due = self._machine.due()
+            self._end_expired()
+            due = self._machine.next_end()
             if due is None:
                 await self._lease_changed.wait()
                 continue
@@ -146,14 +146,14 @@ class _Server:
             message = kind.parse(request, self._limits)
             if isinstance(message, NamedRequest) and message.name != self._machine.name:
                 return Rejected(messages.OTHER_DIRECTORY, here=self._machine.name)
-            self._catch_up()
+            self._end_expired()
             return await operation(message, request.sender)
         except Conflict as conflict:
             return {"conflict": messages.pack_entries(conflict.found)}
         except tuple(messages.ERRORS.values()) as error:
             return messages.rejection_of(error)
         finally:
-            self._announce()
+            self._publish_transitions()
 
     async def _enter(self, request: Enter, sender: Party) -> Reply:
         return vars(Entered(self._machine.name, self._machine.enter(), self._endpoint.address))
@@ -184,7 +184,7 @@ class _Server:
         if (prefixes, after) not in self._replies:
             if len(self._replies) >= SHARED:
                 self._replies.clear()
-            part = _part(self._machine.changes(prefixes, after))
+            part = _first_part(self._machine.changes(prefixes, after))
             through = part[-1][0].revision if part else after
             message = {"changes": messages.pack_changes(part), "through": through}
             self._replies[prefixes, after] = messages.pack(message), bool(part)
@@ -211,7 +211,7 @@ class _Server:
 
     def _hold(self, lease: int, holder: Party, grace: float) -> None:
         """Note the holder of a lease and its grace period in seconds."""
-        if self._machine.lives(lease):
+        if self._machine.has_lease(lease):
             self._remove_holder(lease)
             self._holders[lease] = holder
             self._held.setdefault(holder, {})[lease] = grace
@@ -242,15 +242,15 @@ class _Server:
             for lease in self._held.get(party, ()):
                 self._machine.renew(lease, self._clock.now())
 
-    def _catch_up(self) -> None:
+    def _end_expired(self) -> None:
         """End expired leases; extend them first if this process did not run and so could not receive renewals."""
-        now, due = self._clock.now(), self._machine.due()
+        now, due = self._clock.now(), self._machine.next_end()
         if due is not None and now - due > LATE_S:
             self._machine.extend_after_pause(now)
         self._machine.expire(now)
-        self._announce()
+        self._publish_transitions()
 
-    def _announce(self) -> None:
+    def _publish_transitions(self) -> None:
         """Pass new transitions to the journal, and their changes to the watchers."""
         for name, *arguments in self._machine.transitions:
             if name == "end":
@@ -258,11 +258,11 @@ class _Server:
         if self._machine.transitions:
             self._journal.queue(self._machine.transitions)
             self._replies.clear()
-            self._watchers.mark_changed(self._machine.latest())
+            self._watchers.mark_changed(self._machine.take_changes())
         self._machine.transitions.clear()
 
 
-def _part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:
+def _first_part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:
     """The first of these revisions, up to `PART_BYTES`, at least one."""
     nbytes = 0
     for count, changes in enumerate(revisions):

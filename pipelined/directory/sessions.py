@@ -160,7 +160,7 @@ class Leases:
         self._states[lease] = LeaseState(seconds)
 
     def remove(self, lease: int) -> None:
-        """Remove a lease; `due` skips its items in the heap."""
+        """Remove a lease; `next_end` skips its items in the heap."""
         del self._states[lease]
 
     def renew(self, lease: int, now: float) -> float:
@@ -177,7 +177,7 @@ class Leases:
             state.end = end
             self._queue(lease)
 
-    def due(self) -> float | None:
+    def next_end(self) -> float | None:
         """The time at which the next lease expires; None: no lease has an end."""
         while self._heap:
             moment, lease = self._heap[0]
@@ -193,7 +193,7 @@ class Leases:
     def expire(self, now: float) -> list[int]:
         """Remove the leases that have expired, and return them, earliest end first."""
         gone = []
-        while (due := self.due()) is not None and due <= now:
+        while (due := self.next_end()) is not None and due <= now:
             gone.append(self._heap[0][1])
             self.remove(gone[-1])
         return gone

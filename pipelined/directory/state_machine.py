@@ -81,7 +81,7 @@ class StateMachine:
         """All changes under the prefixes after a revision, one item per revision. Raises FellBehind."""
         return self._log.after(prefix, after)
 
-    def latest(self) -> list[Change]:
+    def take_changes(self) -> list[Change]:
         """The changes since the last call, except those that are no longer kept."""
         since, self._announced_revision = max(self._announced_revision, self._log.since), self.revision
         return [change for changes in self._log.after("", since) for change in changes]
@@ -108,7 +108,7 @@ class StateMachine:
             raise LeaseLost(f"no such lease (lease: {lease}); it expired or was revoked")
         return self._leases.renew(lease, now)
 
-    def lives(self, lease: int) -> bool:
+    def has_lease(self, lease: int) -> bool:
         """Whether the lease exists."""
         return lease in self._leases
 
@@ -139,9 +139,9 @@ class StateMachine:
         self._do("change", request, dict(put), gone, lease)
         return self.revision
 
-    def due(self) -> float | None:
+    def next_end(self) -> float | None:
         """The time at which the next lease expires; None: no lease has an end."""
-        return self._leases.due()
+        return self._leases.next_end()
 
     def expire(self, now: float) -> None:
         """End all expired leases."""

@@ -53,7 +53,7 @@ class Marks:
                 try:
                     reply = await self._gateway.call("kv/txn", marked)
                 except EtcdError as error:
-                    if error.code != NOT_FOUND or await lease.lives():
+                    if error.code != NOT_FOUND or await lease.exists():
                         raise
                     self._lease = None
                     continue

@@ -44,7 +44,7 @@ class EtcdLease(Lease):
             if error.code != NOT_FOUND:
                 raise
 
-    async def lives(self) -> bool:
+    async def exists(self) -> bool:
         """Whether the lease has not ended. Raises CutOff."""
         return int((await _query_time_to_live(self._gateway, self.number)).get("TTL", 0)) > 0
 

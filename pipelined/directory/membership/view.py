@@ -170,12 +170,12 @@ class MembershipView:
                 await self._clock.sleep(RETRY_S)
 
     def follow_only(self, prefixes: Prefixes) -> None:
-        """Follow the keys with these prefixes from now on; `follows` shows when their records are here."""
+        """Follow the keys with these prefixes from now on; `is_loaded` shows when their records are here."""
         self.prefixes = prefixes
         self._recheck()
 
     @property
-    def follows(self) -> bool:
+    def is_loaded(self) -> bool:
         """Whether the records of all followed prefixes are here."""
         return self._known == self.prefixes
 

@@ -216,7 +216,7 @@ def form_of(hint: Any) -> Form:
     """The form of an annotation. Raises TypeError: it has none."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _filled(*inner)
+        return _with_item_form(*inner)
     if origin in (Union, UnionType) and len(inner) == 2 and NoneType in inner:
         return Maybe(form_of(next(each for each in inner if each is not NoneType)))
     if origin is tuple and Ellipsis not in inner:
@@ -230,7 +230,7 @@ def form_of(hint: Any) -> Form:
     raise TypeError(f"no form for a field of type {hint!r}")
 
 
-def _filled(hint: Any, form: Form) -> Form:
+def _with_item_form(hint: Any, form: Form) -> Form:
     """The form of an annotated type; that of a list gets the form of its items."""
     if not isinstance(form, Many):
         return form

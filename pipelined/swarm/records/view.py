@@ -115,7 +115,7 @@ class SwarmView(MembershipView):
         if self.stages is not None:
             self.stages = frozenset(stages)
             self.follow_only(_prefixes(stages))
-            await self.wait_for(lambda: self.follows)
+            await self.wait_for(lambda: self.is_loaded)
 
     @property
     def leader(self) -> LeaderRecord | None:

@@ -117,7 +117,7 @@ class Twins(RuleBasedStateMachine):
         self.naive.expire(self.now)
         assert self.machine.read("") == View(self.naive.revision, self.naive.entries)
         ends = [end for end, _, _ in self.naive.leases.values()]
-        assert self.machine.due() == min(ends, default=None)
+        assert self.machine.next_end() == min(ends, default=None)
 
     def teardown(self):
         self.follow.replay(self.machine.transitions)
@@ -141,7 +141,7 @@ def asked(machine, *numbers, settled=0):
 def test_a_repeated_grant_is_the_same_lease(machine):
     (request,) = asked(machine, 0)
     assert machine.grant(request, 1.0, 0.0) == machine.grant(request, 1.0, 9.0)
-    assert machine.due() == 1.0
+    assert machine.next_end() == 1.0
 
 
 def test_a_request_that_was_settled_is_never_done(machine):
@@ -250,9 +250,9 @@ def test_a_lease_is_spared_once_for_each_renewal(machine):
     (request,) = asked(machine, 0)
     lease = machine.grant(request, 3.0, 0.0)
     machine.extend_after_pause(5.0)
-    assert machine.due() == 7.0  # it was two seconds late
+    assert machine.next_end() == 7.0  # it was two seconds late
     machine.extend_after_pause(8.0)
-    assert machine.due() == 7.0
+    assert machine.next_end() == 7.0
     machine.renew(lease, 8.0)
     machine.extend_after_pause(100.0)
-    assert machine.due() == 103.0  # at most as long as it lives
+    assert machine.next_end() == 103.0  # at most as long as it lives
