@@ -14,7 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.store import fields_of
-from pipelined.state.store_checks import other_optimizer, other_text, saved_of
+from pipelined.state.store_checks import other_optimizer, other_text, stages_of_model
 from pipelined.state.versions import common_step, saved_steps
 
 MISSING = {"float16": "a loss scale", "bfloat16-parameters": "float32 copies of the parameters"}
@@ -61,7 +61,7 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
     if (newest := checkpoint.latest(path)) is not None:
         fact = f"{path} holds checkpoints of a pipeline, and none of stages of --schedule {config.schedule}"
         raise UsageError(f"{fact} ({newest.name}); give --checkpoint another directory")
-    saved = saved_of(path, model.identity())
+    saved = stages_of_model(path, model.identity())
     latest = common_step(saved)
     if config.schedule == "ravnest":  # a rank's directory may hold its own stages alone
         latest = latest or max(saved, default=None)
@@ -88,5 +88,5 @@ def check_saved_text(config: GPT2Flags, model: ModelConfig, text: Text) -> None:
     """Raises UsageError: the run that is resumed had another text or tokenizer, and no --new-data is given."""
     if config.checkpoint is None or config.resume is None or config.new_data:
         return
-    if fact := other_text(config.checkpoint, saved_of(config.checkpoint, model.identity()), text.digest):
+    if fact := other_text(config.checkpoint, stages_of_model(config.checkpoint, model.identity()), text.digest):
         raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")

@@ -116,9 +116,9 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
         UsageError: nothing is saved there, or it is of a swarm, or of another model, text or optimizer.
     """
     from pipelined.state.store import fields_of
-    from pipelined.state.store_checks import other_optimizer, other_text, saved_of
+    from pipelined.state.store_checks import other_optimizer, other_text, stages_of_model
 
-    saved = saved_of(directory, task.subject.model(task.vocabulary).identity())
+    saved = stages_of_model(directory, task.subject.model(task.vocabulary).identity())
     at = common_step(saved) or max(saved, default=None)
     if at is None:
         fact = f"no node saved in {directory}"

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from apps.lm.data.text import read_text
 from apps.swarm.config import SwarmTask
-from apps.swarm.data import prepared
+from apps.swarm.data import task_and_feed
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
@@ -48,7 +48,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     """Train until the last step is committed, or until a stop request; at the end export and sample, if requested."""
     subject, final = flags.subject, flags.final
     text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
-    task, feed = prepared(subject, text, text.tokenizer.vocab_size)
+    task, feed = task_and_feed(subject, text, text.tokenizer.vocab_size)
     cut_of(subject, task.vocabulary)  # before torch is imported
 
     from apps.lm.export import FinalOutput

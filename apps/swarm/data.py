@@ -72,7 +72,7 @@ def feed_of(text: Text, rows: int, sequence: int, microbatches: int, seed: int) 
     return MicrobatchFeed(batches, validation_windows(text.validation, sequence, text.windows))
 
 
-def prepared(subject: TrainingConfig, text: Text, vocabulary: int) -> tuple[SwarmTask, MicrobatchFeed]:
+def task_and_feed(subject: TrainingConfig, text: Text, vocabulary: int) -> tuple[SwarmTask, MicrobatchFeed]:
     """What is trained on this text, as the directory keeps it, and its microbatches.
 
     Args:

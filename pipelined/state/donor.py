@@ -130,7 +130,7 @@ class Donor:
         """Note a step with its total, which the caller must not write to any more."""
         self._applied.append(AppliedStep(before, after, total, scale))
         self._steps += 1
-        self._forget()
+        self._drop_unneeded()
 
     def update_receivers(self, waiting: Set[str], arrived: Set[str]) -> None:
         """Update which peers of this stage need totals, by address; called after every step.
@@ -143,7 +143,7 @@ class Donor:
         self._last_request = {each: at for each, at in requested.items() if each in waiting or self._is_recent(at)}
         for each in waiting:
             self._last_request.setdefault(each, self._steps)
-        self._forget()
+        self._drop_unneeded()
 
     def _record_request(self, sender: Party) -> None:
         self._last_request[sender.address] = self._steps
@@ -151,7 +151,7 @@ class Donor:
     def _is_recent(self, step: int) -> bool:
         return self._steps - step <= MAX_TOTALS
 
-    def _forget(self) -> None:
+    def _drop_unneeded(self) -> None:
         needed = any(map(self._is_recent, self._last_request.values()))
         while len(self._applied) > (MAX_TOTALS if needed else 1):
             self._applied.popleft()

@@ -97,11 +97,11 @@ class StateFetch:
         Waits while no peer holds the stage and no saved state is found.
         """
         while self.version != self._view.version:
-            donor, seen = self._donor(), self._view.revision
+            donor, seen = self._choose_donor(), self._view.revision
             if donor is None:
                 found = not self._view.holding(self._index) and await self._load_saved()
                 if not found and self._view.revision == seen:
-                    await self._view.next_change(self._patience())
+                    await self._view.next_change(self._retry_pause())
                 continue
             self.donor = donor.name
             try:
@@ -116,9 +116,9 @@ class StateFetch:
 
     async def _fetch_from(self, donor: Member) -> None:
         if not await self._apply_missed_steps(donor):
-            await self._fetch(donor)
+            await self._fetch_state(donor)
 
-    def _patience(self) -> float:
+    def _retry_pause(self) -> float:
         """Seconds until failed donors are tried again without a change in the directory.
 
         A swarm that makes no progress writes no changes, so the wait must end without one.
@@ -134,10 +134,10 @@ class StateFetch:
         version = self._view.version
         state = await self._read_saved(version, await self._specs())
         if state is not None:
-            await self._load(state, version)
+            await self._load_state(state, version)
         return state is not None
 
-    def _donor(self) -> Member | None:
+    def _choose_donor(self) -> Member | None:
         """The first peer that has the state, in this peer's own order.
 
         A failed donor is tried again when all have failed, or when it writes a new record.
@@ -156,20 +156,20 @@ class StateFetch:
                 (mine := self.version) is not None and mine != (head := self._view.version) and mine.step <= head.step
             ):
                 for step in await fetch_steps(self._client, donor, mine, self._stage.sums):
-                    await self._apply(step)
+                    await self._apply_step(step)
         except Rejected as rejection:
             if rejection.reason != Reason.NOT_KEPT:
                 raise
         return self.version == self._view.version
 
-    async def _apply(self, step: AppliedStep) -> None:
+    async def _apply_step(self, step: AppliedStep) -> None:
         def apply() -> None:
             self._stage.apply(step.before.step, step.total, step.scale)
             self.version = step.after
 
         await self._device.run("step", apply)
 
-    async def _fetch(self, donor: Member) -> None:
+    async def _fetch_state(self, donor: Member) -> None:
         reply = await self._client.request(donor, FetchManifest())
         manifest = expect(await self._specs(), reply.digests.tobytes(), reply.root)
         download = self._download
@@ -179,13 +179,13 @@ class StateFetch:
         async with Nursery() as tasks:
             for index in list(download.missing):
                 tasks.create_task(self._fetch_chunk(donor, download, index, limit))
-        await self._load(download.finish(), reply.version)
+        await self._load_state(download.finish(), reply.version)
 
     async def _specs(self) -> TensorSpecs:
         """Dtype and shape of this stage's state. A GPU copies the state to the host for this."""
         return (await self._device.run("layout", lambda: specs_of(self._stage.state())))[0]
 
-    async def _load(self, state: Mapping[str, Block], version: Version) -> None:
+    async def _load_state(self, state: Mapping[str, Block], version: Version) -> None:
         def load() -> None:
             self.version = None  # if loading fails half way, the stage has no version
             self._stage.load(state)

@@ -159,7 +159,7 @@ def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = Non
     return [entry[0] for entry in read if entry]
 
 
-def noted_of(directory: str | Path, at: SavedStage, name: str) -> str:
+def note_of(directory: str | Path, at: SavedStage, name: str) -> str:
     """What a saved step was trained with: "text", a digest, or "optimizer"; "" if no stage of it recorded that."""
     notes = (shard.meta.config.get(name) for shard in saved_shards(directory, at.version))
     return next((note for note in notes if isinstance(note, str) and note), "")

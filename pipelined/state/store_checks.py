@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.state.store import noted_of, saved_stages
+from pipelined.state.store import note_of, saved_stages
 from pipelined.state.versions import SavedStage, common_step
 
 
-def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
+def stages_of_model(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
     """The stages saved in a directory, all of this model.
 
     Raises:
         UsageError: there are stages of another model, too, or the directory cannot be listed.
     """
     try:
-        return _saved_of(directory, identity)
+        return _stages_of_model(directory, identity)
     except OSError as error:
         fact = f"the checkpoint directory {directory} cannot be listed ({error})"
         raise UsageError(f"{fact}; make it readable, or give another directory") from error
@@ -30,7 +30,7 @@ def other_text(directory: Path, saved: Iterable[SavedStage], text: str) -> str:
         text: digest of the tokenizer and text that are trained on now.
     """
     at = _latest(saved)
-    if at is None or (before := noted_of(directory, at, "text")) in ("", text):
+    if at is None or (before := note_of(directory, at, "text")) in ("", text):
         return ""
     digests = f"{before[:16]} saved, {text[:16]} here"
     return f"{directory} holds stages that were trained on other data (step {at.step}; digest: {digests})"
@@ -44,7 +44,7 @@ def other_optimizer(directory: Path, saved: Iterable[SavedStage], name: str) -> 
         name: of the optimizer that trains now.
     """
     at = _latest(saved)
-    if at is None or (before := noted_of(directory, at, "optimizer") or "adamw") == name:
+    if at is None or (before := note_of(directory, at, "optimizer") or "adamw") == name:
         return ""
     return f"{directory} holds stages that another optimizer trained (step {at.step}: {before}, here: {name})"
 
@@ -54,7 +54,7 @@ def _latest(saved: Iterable[SavedStage]) -> SavedStage | None:
     return common_step(saved) or max(saved, default=None)
 
 
-def _saved_of(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
+def _stages_of_model(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
     before, mine = saved_stages(directory), saved_stages(directory, identity)
     strange = {*before} - {*mine}
     if strange and (strange := strange & {*saved_stages(directory)}):  # another peer may have removed one

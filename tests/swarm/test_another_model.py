@@ -9,7 +9,7 @@ import pytest
 
 from apps.lm.data.text import read_text
 from apps.swarm.config import TrainingConfig
-from apps.swarm.data import prepared
+from apps.swarm.data import task_and_feed
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.task_record import TASK
@@ -61,7 +61,7 @@ def test_a_program_with_other_code_ends_with_both_digests_and_code_2(command):
             serving = asyncio.ensure_future(serve_directory(end, RealClock()))
             directory = EmbeddedDirectory(end, end.address, RealClock())
             subject = TrainingConfig()
-            told, _ = prepared(subject, text, text.tokenizer.vocab_size)
+            told, _ = task_and_feed(subject, text, text.tokenizer.vocab_size)
             await directory.transact({}, {TASK: told.pack(), HEAD: Commit(3, THEIRS).pack()})
             outcome = await refused(end.address)
             serving.cancel()

@@ -15,7 +15,7 @@ from apps.gpt2.text import text_of
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
 from apps.swarm.config import SwarmTask, TrainingConfig
-from apps.swarm.data import MicrobatchFeed, prepared
+from apps.swarm.data import MicrobatchFeed, task_and_feed
 from apps.swarm.families import gpt2_name
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition
@@ -136,7 +136,7 @@ class SwarmJob:
 
     def prepared(self, text: Text) -> tuple[SwarmTask, MicrobatchFeed]:
         """What is trained on this text, and its microbatches. Raises UsageError: it is too short."""
-        return prepared(self.subject, text, self.model.vocab)
+        return task_and_feed(self.subject, text, self.model.vocab)
 
 
 def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:

@@ -23,7 +23,7 @@ from pipelined.directory.membership.task_record import RUN
 from pipelined.errors import refuse_below
 from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.store import DiskStore
-from pipelined.state.store_checks import other_text, saved_of
+from pipelined.state.store_checks import other_text, stages_of_model
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.process.logs import PeerLog, WaitLog
 from pipelined.swarm.process.observer import SwarmObserver, SwarmSnapshot
@@ -81,7 +81,7 @@ class PeerOptions(PeerSettings):
         with ExitStack() as stack:
             store = None
             if (path := self.checkpoint) is not None:
-                saved = await asyncio.to_thread(saved_of, path, session.identity)
+                saved = await asyncio.to_thread(stages_of_model, path, session.identity)
                 if fact := await asyncio.to_thread(other_text, path, saved, session.text):
                     say(f"warning: {fact}")
                 claimed = stack.enter_context(await claim_for(node.directory, path))

@@ -4,7 +4,7 @@ import pytest
 
 from pipelined.errors import UsageError
 from pipelined.state import store_checks
-from pipelined.state.store_checks import saved_of
+from pipelined.state.store_checks import stages_of_model
 from pipelined.state.versions import SavedStage
 
 OURS, THEIRS = [[SavedStage(step, 0, 1, lineage) for step in (5, 10, 15)] for lineage in ("ours", "theirs")]
@@ -14,7 +14,7 @@ def saved(monkeypatch, *looks):
     """What comes of a directory that has these saved stages, look by look: those of our model alone in the second."""
     told = iter(looks)
     monkeypatch.setattr(store_checks, "saved_stages", lambda directory, identity=None: list(next(told)))
-    return saved_of("there", {})
+    return stages_of_model("there", {})
 
 
 def test_stages_of_this_model_are_its_own(monkeypatch):
@@ -37,4 +37,4 @@ def test_a_directory_that_cannot_be_listed_is_refused(monkeypatch):
 
     monkeypatch.setattr(store_checks, "saved_stages", unlisted)
     with pytest.raises(UsageError, match=r"directory there cannot be listed .*Stale file handle.*another directory"):
-        saved_of("there", {})
+        stages_of_model("there", {})
