@@ -57,10 +57,8 @@ async def _local(flags: Local, say: Say) -> None:
         if flags.links:
             say(f"emulated links: {link_options(flags.links)}")
         at = ["--coordinator", address, "--listen", listen_url(flags.links), "--log", flags.log]
-        peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
-        trainers = [
-            ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
-        ]
+        peers = [["serve", *at, "--name", f"peer{n}", *_saving_flags(flags)] for n in range(flags.peers)]
+        trainers = [["train", *at, "--name", f"trainer{n}", *_training_flags(flags, n)] for n in range(flags.trainers)]
         everyone = [await stack.enter_async_context(started(PROGRAM, words)) for words in [*peers, *trainers]]
         try:
             async with Nursery() as tasks:
@@ -80,18 +78,18 @@ async def _local(flags: Local, say: Say) -> None:
                 terminate(child)
 
 
-def _saving(flags: Local) -> list[str]:
+def _saving_flags(flags: Local) -> list[str]:
     return ["--checkpoint", str(flags.checkpoint), "--save-every", str(flags.save_every)] if flags.checkpoint else []
 
 
-def _training(flags: Local, number: int) -> list[str]:
+def _training_flags(flags: Local, number: int) -> list[str]:
     words = [*arguments_of(flags.text), *arguments_of(flags.subject), f"--slots={flags.slots}"]
     if flags.resume:
         words += ["--resume"]
-    return [*words, *_of_the_first(flags)] if number == 0 else words
+    return [*words, *_first_trainer_flags(flags)] if number == 0 else words
 
 
-def _of_the_first(flags: Local) -> list[str]:
+def _first_trainer_flags(flags: Local) -> list[str]:
     """The flags of the first trainer alone."""
     return [*([f"--metrics={flags.metrics}"] if flags.metrics else []), *arguments_of(flags.final)]
 
@@ -125,7 +123,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
     """
     async with Nursery() as tasks:
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
-        say, last = above(live.console) if live else say, dict[str, str]()
+        say, last = print_above(live.console) if live else say, dict[str, str]()
         for at, child in enumerate(everyone):
             tasks.create_task(
                 forward_output(child, partial(_print_and_note, last, say), STEP_LINES if at > peers else ())
@@ -139,7 +137,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
                         live.update(table(seen))
 
 
-def above(console: Console) -> Say:
+def print_above(console: Console) -> Say:
     """A function that prints above a live view, without markup."""
     return partial(console.print, markup=False, highlight=False, soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""A look at a swarm as numbers that Prometheus reads; docs/command-line.md lists them.
+"""The status of a swarm as numbers that Prometheus reads; docs/command-line.md lists them.
 
 A number that only grows is a counter; units are whole words. Names that members chose stand in labels. A value that
 is not a number is left out, as a member may report anything.
@@ -20,7 +20,7 @@ class Number(NamedTuple):
     """One metric.
 
     Args:
-        key: in the look, or in the report of a member.
+        key: in the status, or in the report of a member.
         name: without the prefix of its group; of a counter without `_total`.
     """
 
@@ -67,36 +67,36 @@ STAGE_PEERS = Number("", "stage_peers", "Peers that serve the stage.")
 WEB_REJECTED = Number("web_rejected", "web_rejected", "Requests that the status page rejected.", True)
 
 
-def metrics(look: Mapping[str, Any]) -> str:
-    """The look in Prometheus's text format, a help text and a type for each metric."""
+def metrics(status: Mapping[str, Any]) -> str:
+    """The status in Prometheus's text format, a help text and a type for each metric."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Look(look))
+    registry.register(_StatusCollector(status))
     return generate_latest(registry).decode()
 
 
-class _Look:
-    def __init__(self, look: Mapping[str, Any]):
-        self._look = look
+class _StatusCollector:
+    def __init__(self, status: Mapping[str, Any]):
+        self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        look, peers = self._look, self._look["peers"]
+        status, peers = self._status, self._status["peers"]
         for each in OF_SWARM:
-            if look.get(each.key) is not None:
-                yield _family("swarm", each, {(): look})
+            if status.get(each.key) is not None:
+                yield _family("swarm", each, {(): status})
         serving: Values = {
-            (str(stage["stage"]),): {"": sum(stage[phase] for phase in WORKING)} for stage in look["summary"]
+            (str(stage["stage"]),): {"": sum(stage[phase] for phase in WORKING)} for stage in status["summary"]
         }
         yield _family("swarm", STAGE_PEERS, serving, "stage")
         of_peers: Values = {(peer["name"], str(peer["stage"])): peer for peer in peers}
         yield from (_family("swarm_peer", each, of_peers, "peer", "stage") for each in OF_PEER)
         of_trainers: Values = {
-            (each["name"],): {**each, "banned": _count(each.get("banned"))} for each in look["trainers"]
+            (each["name"],): {**each, "banned": _count(each.get("banned"))} for each in status["trainers"]
         }
         yield from (_family("swarm_trainer", each, of_trainers, "trainer") for each in OF_TRAINER)
         for each in BY_REASON:
             counts: Values = {(peer["name"],): peer.get(each.key) for peer in peers}
             yield _family("swarm_peer", each, _by_reason(each.key, counts), "peer", "reason")
-        rejected = _by_reason(WEB_REJECTED.key, {(): look.get(WEB_REJECTED.key)})
+        rejected = _by_reason(WEB_REJECTED.key, {(): status.get(WEB_REJECTED.key)})
         yield _family("swarm", WEB_REJECTED, rejected, "reason")
 
 
