@@ -32,7 +32,7 @@ from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.errors import UsageError, path_of
 from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
-from pipelined.state.checkpoints.checkpoint import require_kept
+from pipelined.state.checkpoints.checkpoint import require_keep
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import Tree
 from pipelined.training.step_report import StepReport
@@ -152,7 +152,7 @@ class LoopTrainer:
         return self._call("state_dict", lambda rank: rank.state_dict())
 
     def _save(self, directory: Path, keep: int) -> Future[Path]:
-        require_kept(keep)
+        require_keep(keep)
 
         async def work(rank: RankSession) -> Path:
             await rank.claim(directory, rank.loaded)

@@ -77,7 +77,7 @@ class WholeRun:
         require_switch("async_save", self.async_save)
         if self.save_every and self.checkpoint is None:
             raise UsageError(f"save_every={self.save_every} saves nothing without a directory; give `checkpoint=`")
-        checkpoint.require_kept(self.keep)
+        checkpoint.require_keep(self.keep)
         if not callable(self.report):
             fact = f"report is {self.report!r:.40}, which cannot be called"
             raise UsageError(f"{fact}; give a function of a step's report")

@@ -42,7 +42,7 @@ PLACES = {
     "masters": (MasterOptimizer, "_take_gradient", "the update of masters", ON_CPU),
     "unflushed": (Versions, "update", "the update", ON_GPU),
     "evaluation": (Stage, "evaluate", "an evaluation", ON_GPU),
-    "save": (RankState, "copied", "the copy of the state for a save", ON_CPU),
+    "save": (RankState, "copy_to_host", "the copy of the state for a save", ON_CPU),
     "elsewhere": (RankTrainer, "_prepare", "", OSError(12, "Cannot allocate memory")),
 }
 

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints.manifest import MANIFEST, Meta, read_manifest, require_identity, write_manifest
 from pipelined.state.checkpoints.names import clean as _clean
-from pipelined.state.checkpoints.names import found, is_checkpoint, part_of, prune, publish
+from pipelined.state.checkpoints.names import found, is_checkpoint, prune, publish, unfinished
 from pipelined.state.checkpoints.pieces import (
     Assembly,
     CheckpointError,
     ShardRecord,
+    part_record,
     parts_of,
     record_of,
-    recorded,
     require_saved,
     solid,
     whole_part,
@@ -85,23 +85,23 @@ def write_shard(
     from safetensors.torch import save_file
 
     width = max(2, len(str(world_size)))
-    part = part_of(Path(directory), step, token)
-    path = part / f"shard-{rank:0{width}}-of-{world_size:0{width}}.safetensors"
+    place = unfinished(Path(directory), step, token)
+    path = place / f"shard-{rank:0{width}}-of-{world_size:0{width}}.safetensors"
     kept = {name: {field: solid(tensor) for field, tensor in fields.items()} for name, fields in owned.items()}
     records = {name: {field: record_of(tensor) for field, tensor in fields.items()} for name, fields in kept.items()}
     try:
-        part.mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
         tensors = {_key(name, field): tensor for name, fs in kept.items() for field, tensor in fs.items()}
         save_file(tensors, path, {WRITTEN: _hash(records)})
         force(path)
-        force(part)
+        force(place)
         shard = ShardRecord(file=path.name, bytes=path.stat().st_size, tensors=records)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             path.unlink()
         raise CheckpointError(f"rank {rank} cannot write {path} ({error}); free or choose another place") from error
     if parts:
-        shard["parts"] = {name: recorded(part) for name, part in parts.items()}
+        shard["parts"] = {name: part_record(part) for name, part in parts.items()}
     return shard
 
 
@@ -119,12 +119,12 @@ def commit(directory: str | Path, meta: Meta, shards: Iterable[ShardRecord], kee
     Returns: the checkpoint's path.
     """
     directory, shards = Path(directory), list(shards)
-    part = part_of(directory, meta.step, token)
+    place = unfinished(directory, meta.step, token)
     try:
-        for path in set(part.iterdir()) - {part / shard["file"] for shard in shards}:
+        for path in set(place.iterdir()) - {place / shard["file"] for shard in shards}:
             path.unlink()
-        write_manifest(part, meta, shards)
-        _refuse_another_writer(part, shards)
+        write_manifest(place, meta, shards)
+        _refuse_another_writer(place, shards)
         path = publish(directory, meta.step, token)
         prune(directory, meta.step, keep, token)
     except OSError as error:
@@ -132,7 +132,7 @@ def commit(directory: str | Path, meta: Meta, shards: Iterable[ShardRecord], kee
     return path
 
 
-def require_kept(keep: int) -> None:
+def require_keep(keep: int) -> None:
     """Refuse to keep fewer checkpoints than one: the newest is always kept."""
     if keep < 1:
         raise CheckpointError(f"keep must be at least 1 (it is {keep}); give the number of checkpoints to keep")
@@ -140,7 +140,7 @@ def require_kept(keep: int) -> None:
 
 def discard(directory: str | Path, step: int, token: str = "") -> None:
     """Remove the files of a failed save: on rank 0, after every rank has stopped writing."""
-    shutil.rmtree(part_of(Path(directory), step, token), ignore_errors=True)
+    shutil.rmtree(unfinished(Path(directory), step, token), ignore_errors=True)
 
 
 def latest(directory: str | Path) -> Path | None:
@@ -272,12 +272,12 @@ class Checkpoint:
             raise CheckpointError(f"{path} is damaged ({error}); resume from another checkpoint") from error
 
 
-def _refuse_another_writer(part: Path, shards: Iterable[ShardRecord]) -> None:
+def _refuse_another_writer(place: Path, shards: Iterable[ShardRecord]) -> None:
     """Raise CheckpointError if the header of a shard has other hashes than its rank reported. Reads only headers."""
     from safetensors import SafetensorError, safe_open
 
     for shard in shards:
-        path = part / shard["file"]
+        path = place / shard["file"]
         try:
             with safe_open(path, framework="numpy") as file:
                 there = (file.metadata() or {}).get(WRITTEN, "none")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelined.state.checkpoints.pieces import CheckpointError, ShardRecord, read_part, recorded, require_covered
+from pipelined.state.checkpoints.pieces import CheckpointError, ShardRecord, part_record, read_part, require_covered
 from pipelined.state.whole_file import force
 
 FORMAT = 2
@@ -92,7 +92,7 @@ def require_identity(where: Path, meta: Meta, identity: Mapping[str, Any]) -> No
 def _shard(record: Any) -> ShardRecord:
     shard = ShardRecord(file=record["file"], bytes=record["bytes"], tensors=record["tensors"])
     if "parts" in record:
-        shard["parts"] = {str(name): recorded(read_part(part)) for name, part in record["parts"].items()}
+        shard["parts"] = {str(name): part_record(read_part(part)) for name, part in record["parts"].items()}
     return shard
 
 

@@ -22,7 +22,7 @@ def name_of(step: int) -> str:
     return f"step-{step:08}"
 
 
-def part_of(directory: Path, step: int, token: str = "") -> Path:
+def unfinished(directory: Path, step: int, token: str = "") -> Path:
     """The directory into which one save writes a step's checkpoint before it has its name."""
     return directory / f"{name_of(step)}{token and f'.{token}'}.part"
 
@@ -55,7 +55,7 @@ def publish(directory: Path, step: int, token: str = "") -> Path:
     old = final.with_name(f"{final.name}.old")
     if final.exists():
         os.rename(final, old)
-    os.rename(part_of(directory, step, token), final)
+    os.rename(unfinished(directory, step, token), final)
     force(directory)
     if old.exists():
         shutil.rmtree(old)
@@ -66,7 +66,7 @@ def prune(directory: Path, step: int, keep: int, token: str = "") -> None:
     """Delete all checkpoints but this step's and the newest keep - 1 others."""
     others = [(other, path) for other, path in reversed(found(directory).items()) if other != step]
     for other, path in others[max(keep, 1) - 1 :]:
-        doomed = part_of(directory, other, token)
+        doomed = unfinished(directory, other, token)
         shutil.rmtree(doomed, ignore_errors=True)
         os.rename(path, doomed)
         shutil.rmtree(doomed)

@@ -73,7 +73,7 @@ def require_saved(path: Path, name: str, field: str, tensor: "torch.Tensor", rec
         raise CheckpointError(f"{fact}; resume from another checkpoint")
 
 
-def recorded(part: TensorPart) -> PartRecord:
+def part_record(part: TensorPart) -> PartRecord:
     """A part as plain data."""
     return PartRecord(whole=list(part.whole), indices=[[list(each) for each in ranges] for ranges in part.indices])
 

@@ -63,7 +63,7 @@ class CheckpointSaver:
         await self.finish()
         state = await RankState.of(self._trainer, step)
         with self._trainer.context.executor.doing("the copy of the state for a save"):
-            snapshot = await asyncio.to_thread(state.copied)
+            snapshot = await asyncio.to_thread(state.copy_to_host)
         self._writing = self._tasks.create_task(
             _as_value(write(self._trainer.context.actor.transport, snapshot, target))
         )

@@ -80,7 +80,7 @@ class RankState:
         scalars = {"seed": trainer.seed, OPTIMIZER: _optimizer_of(trainer), **trainer.loss_scale.state}
         return cls(step, trainer.model.identity(), scalars, state, parts, trainer.rank_optimizer.state.updates)
 
-    def copied(self) -> "RankState":
+    def copy_to_host(self) -> "RankState":
         """The same with tensors of its own in host memory. Cost: one copy of every byte."""
         state = {
             name: {field: tensor.detach().to("cpu", copy=True) for field, tensor in fields.items()}
