@@ -57,7 +57,7 @@ class Journal:
         name: of the file, for messages.
     """
 
-    def __init__(self, disk: Disk, name: str = "the journal"):
+    def __init__(self, disk: Disk, name: str):
         self._disk, self._name = disk, name
         self._size = self._most = 0
         self._transitions: list[Transition] = []

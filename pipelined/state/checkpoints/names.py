@@ -22,7 +22,7 @@ def name_of(step: int) -> str:
     return f"step-{step:08}"
 
 
-def unfinished(directory: Path, step: int, token: str = "") -> Path:
+def unfinished(directory: Path, step: int, token: str) -> Path:
     """The directory into which one save writes a step's checkpoint before it has its name."""
     return directory / f"{name_of(step)}{token and f'.{token}'}.part"
 
@@ -62,7 +62,7 @@ def publish(directory: Path, step: int, token: str = "") -> Path:
     return final
 
 
-def prune(directory: Path, step: int, keep: int, token: str = "") -> None:
+def prune(directory: Path, step: int, keep: int, token: str) -> None:
     """Delete all checkpoints but this step's and the newest keep - 1 others."""
     others = [(other, path) for other, path in reversed(found(directory).items()) if other != step]
     for other, path in others[max(keep, 1) - 1 :]:

@@ -55,7 +55,7 @@ class Leader:
         *,
         rebalance: Rebalance,
         rollback: Rollback,
-        steps: int | None = None,
+        steps: int | None,
     ):
         clock, client = node.clock, MemberClient(node.endpoint, view)
         self._me = LeaderRecord(node.name, node.endpoint.address)

@@ -148,7 +148,7 @@ class Passes:
         return blocks
 
 
-def check_specs(blocks: Sequence[Block], wanted: ArraySpecs, fewer: bool = False) -> None:
+def check_specs(blocks: Sequence[Block], wanted: ArraySpecs, fewer: bool) -> None:
     """Raises Malformed: arrays have other dtypes or shapes than expected.
 
     Args:

@@ -139,40 +139,35 @@ async def snapshot(node: Node, session: Session) -> SwarmSnapshot:
         executor.close()
 
 
-async def run_peer(process: PeerProcess, stop: asyncio.Event, say: Say | None = None) -> None:
+async def run_peer(process: PeerProcess, stop: asyncio.Event, say: Say) -> None:
     """Run a peer until `stop` is set: then it hands its state over, and leaves.
 
     Args:
-        say: prints the request to leave, a line whenever the state of the peer changes, and that it left; None: nothing
-            is printed.
+        say: prints the request to leave, a line whenever the state of the peer changes, and that it left.
     Raises: as `PeerProcess.run`.
     """
 
     async def leave() -> None:
         await stop.wait()
-        if say is not None:
-            say(f"{process.name}: received a request to leave (grace period: {process.grace_s:g} s)")
+        say(f"{process.name}: received a request to leave (grace period: {process.grace_s:g} s)")
         process.peer.leave()
 
     async with Nursery() as tasks:
-        watching = [tasks.create_task(leave())]
-        if say is not None:
-            watching.append(tasks.create_task(PeerLog(process, say).follow()))
+        watching = [tasks.create_task(leave()), tasks.create_task(PeerLog(process, say).follow())]
         await process.run()
         for task in watching:
             task.cancel()
-    if say is not None:
-        say(f"{process.name}: left")
+    say(f"{process.name}: left")
 
 
 async def run_trainer(
-    process: TrainerProcess, stop: asyncio.Event, on_step: Callable[[StepEvent], None], say: Say | None = None
+    process: TrainerProcess, stop: asyncio.Event, on_step: Callable[[StepEvent], None], say: Say
 ) -> bool:
     """Run a trainer until the last step is committed, and evaluated if that is due, or until `stop` is set.
 
     Args:
         on_step: called with each commit, rollback and evaluation, in order.
-        say: prints what the swarm waits for; None: nothing is printed.
+        say: prints what the swarm waits for.
     Returns: whether the last step is committed and evaluated.
     Raises: as `TrainerProcess.run`.
     """
@@ -183,9 +178,7 @@ async def run_trainer(
 
     async with Nursery() as tasks:
         following, running = tasks.create_task(follow()), tasks.create_task(process.run())
-        watching = [tasks.create_task(_cancel_at(stop, running))]
-        if say is not None:
-            watching.append(tasks.create_task(WaitLog(process, say).follow()))
+        watching = [tasks.create_task(_cancel_at(stop, running)), tasks.create_task(WaitLog(process, say).follow())]
         await asyncio.wait([running])
         if not process.is_over:
             following.cancel()
