@@ -5,6 +5,7 @@ The layouts of a plan of teams are one entry: they are priced together, and leav
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -13,10 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts, least_of_layouts, least_seconds, peak_of
+from pipelined.planner.bounds import (
+    Moves,
+    least_bytes,
+    least_bytes_of_layouts,
+    least_of_layouts,
+    least_seconds,
+    peak_of,
+)
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import can_split, split_model
-from pipelined.planner.planned_model import PlannedModel, SizedLayouts, is_open
+from pipelined.planner.planned_model import LayoutSizes, PlannedModel, SizedLayouts, is_open
 from pipelined.planner.recorded import RecordedPrograms
 from pipelined.planner.request import SearchRequest
 from pipelined.programs.plan import Plan
@@ -46,7 +54,7 @@ class Front:
         bounds: seconds of a step, of each layout.
         held: bytes that the fullest rank holds at least, of each layout.
         limit: bytes that it may hold.
-        least: seconds of a step with free moves and even shares, of which no layout's is shorter.
+        least: further bounds, of each layout, which the plan with the next state may be below.
 
     Attributes:
         considered: all layouts.
@@ -62,15 +70,15 @@ class Front:
         held: NDArray[np.float64],
         *,
         limit: float,
-        least: float,
+        least: NDArray[np.float64],
     ):
         fits = held <= limit
         self._candidate = candidate
         self.considered, self.too_big = len(bounds), int((~fits).sum())
         self.lightened = float(bounds[~fits].min(initial=np.inf))
         places = np.flatnonzero(fits)
-        self._places = places[np.argsort(bounds[places], kind="stable")]
         self._layouts, self._bounds = layouts, np.maximum(bounds, least)
+        self._places = places[np.lexsort((bounds[places], self._bounds[places]))]
         self._left = 0
 
     @property
@@ -92,10 +100,23 @@ def held_by_layouts(
     model: PlannedModel, candidate: Candidate, workload: Workload, machine: Machine, layouts: int
 ) -> NDArray[np.float64]:
     """The least bytes of the fullest rank in each layout; 0 where the model does not say them at once."""
+    sizes = _sizes(model, candidate, workload, machine)
+    return np.zeros(layouts) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes)
+
+
+def _sizes(model: PlannedModel, candidate: Candidate, workload: Workload, machine: Machine) -> LayoutSizes | None:
     if not isinstance(model, SizedLayouts):
-        return np.zeros(layouts)
-    groups = [group.stages for group in workload.parameters]
-    return least_bytes_of_layouts(candidate, workload, model.layout_sizes(candidate.plan, machine, groups))
+        return None
+    return model.layout_sizes(candidate.plan, machine, [group.stages for group in workload.parameters])
+
+
+def with_updates(moves: Moves, workload: Workload, sizes: LayoutSizes | None) -> Moves:
+    """The moves with the seconds in which a member updates what it holds beyond an even share, as `priced` has them."""
+    if sizes is None or any(group.updaters > 1 for group in workload.parameters):
+        return moves
+    more = sizes.elements.sum(axis=1) / max(1, sum(group.elements for group in workload.parameters)) - 1
+    updates = np.array([stage.update for stage in workload.stages])
+    return np.stack([moves[..., 0], moves[..., 1] + np.maximum(0.0, more)[:, None] * updates], axis=2)
 
 
 class Queue:
@@ -185,9 +206,11 @@ class Queue:
         request, workload = self._request, self._workload(candidate.plan)
         layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
         split = self._recorded.splits(candidate.plan)
-        bounds = least_of_layouts(candidate, workload, request.machine, request.all_reduce, moves=moves, split=split)
+        bound = partial(least_of_layouts, candidate, workload, request.machine, request.all_reduce, split=split)
+        bounds = bound(moves=moves)
+        sizes = _sizes(request.model, candidate, workload, request.machine)
+        least = np.maximum(bound(moves=with_updates(moves, workload, sizes)), request.simulate(candidate).step_s)
         held = held_by_layouts(request.model, candidate, workload, request.machine, len(layouts))
-        least = request.simulate(candidate).step_s
         front = Front(candidate, layouts, bounds, held, limit=request.memory_limit, least=least)
         self.considered += front.considered - 1  # in place of their plan
         self.too_big += front.too_big

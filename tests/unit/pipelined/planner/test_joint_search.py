@@ -10,8 +10,8 @@ from collectives import Links
 from pipelined.measurement.costs import FIRST_INPUT, Measured
 from pipelined.planner import SearchRequest, Stated, search
 from pipelined.planner.candidates import AUTO, Candidate, candidates
-from pipelined.planner.planned_model import StageMoves
-from pipelined.planner.queue import Front
+from pipelined.planner.planned_model import LayoutSizes, StageMoves
+from pipelined.planner.queue import Front, with_updates
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.chain import chain_of
@@ -20,7 +20,7 @@ from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.team_operator import LayerCosts
 from pipelined.sharding.search.teams import TeamChain
 from pipelined.simulation.machine import Machine
-from pipelined.simulation.workload import Parameters, Workload
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from tests.unit.pipelined.planner.toys import Toy
 
 WIDTHS = [(16, 16), (48, 48), (8, 8)]
@@ -163,9 +163,17 @@ def dear(seconds, by):
 
 def test_no_layout_waits_with_less_than_its_plan_takes_with_free_moves_and_the_lighter_plan_may():
     open_plan = Candidate(Plan("gpipe", 1, 1, 2, 1, tensor=2))
-    front = Front(open_plan, ["a", "b"], np.array([1.0, 1.2]), np.array([10.0, 30.0]), limit=20.0, least=1.5)
+    front = Front(
+        open_plan, ["a", "b"], np.array([1.0, 1.2]), np.array([10.0, 30.0]), limit=20.0, least=np.array([1.5, 1.5])
+    )
     assert (front.bound, front.lightened, front.too_big) == (1.5, 1.2, 1)
     assert front.take().plan.layout == "a" and front.bound == float("inf")
+
+
+def test_a_layout_with_twice_the_parameters_waits_with_twice_the_update():
+    workload = Workload([StageCosts(update=0.5)], [Parameters((0,), 10)])
+    sizes = LayoutSizes(np.array([[10.0], [20.0]]), np.zeros((2, 1)), np.zeros((2, 1)))
+    assert with_updates(np.zeros((2, 1, 2)), workload, sizes)[:, 0, 1].tolist() == [0.0, 0.5]
 
 
 def test_more_memory_is_never_dearer():
