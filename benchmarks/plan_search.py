@@ -2,9 +2,11 @@
 
 Searches schedule, sizes, teams and their layouts for GPT-2 on ranks with stated costs, as `python -m pipelined plan
 --tensor auto --costs ...` does, within several memory limits. One process; needs neither ranks nor torch. Peak memory
-is of the process, so that of a later limit is that of the dearest so far.
+is of the process, so that of a later limit is that of the dearest so far. With `--measured` it measures the stages on
+this machine for each limit, as the command does without `--costs`; that needs torch.
 """
 
+import asyncio
 import resource
 import sys
 import time
@@ -15,12 +17,17 @@ from typing import Any
 import tyro
 
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planned_model import planned_model_of
+from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from benchmarks._results import Reported, tell
 from collectives import Links
+from pipelined.aio.progress import say_nothing
 from pipelined.planner import SearchRequest, Stated, search
 from pipelined.planner.candidates import AUTO
+from pipelined.planner.costs import ModelCosts
+from pipelined.planner.limits import sizes_that_fit
+from pipelined.process.launch import ALONE
 from pipelined.simulation.machine import Machine
+from transports.local import world
 
 FLOPS, OVERHEAD = 5e13, 5e-5
 LINKS = Links(1e-5, 5e-12, 1e-12)
@@ -37,17 +44,23 @@ class Options(Reported):
     """Ranks that are planned for."""
     limits: tuple[float, ...] = (0.5, 16.0, 1024.0)
     """GiB that a rank may hold."""
+    measured: bool = False
+    """Measure the stages on this machine; links are then those that the planner takes where it has one rank."""
 
 
-def searched(preset: str, ranks: int, limit: float) -> dict[str, Any]:
+def searched(preset: str, ranks: int, limit: float, measured: bool = False) -> dict[str, Any]:
     """The search within one memory limit: what it costs, and what it finds."""
     model = planned_model_of(GPT2Flags(preset=preset, tensor=AUTO))
-    costs = Stated(model.layer_costs, model.sequence, FLOPS, OVERHEAD)
-    started = time.process_time()
-    found = search(SearchRequest(model, costs, Machine(LINKS), ranks, limit * GIB))
-    took, chosen = time.process_time() - started, found.chosen
+    costs: ModelCosts = Stated(model.layer_costs, model.sequence, FLOPS, OVERHEAD)
+    started, machine = time.process_time(), Machine(LINKS)
+    if measured:
+        costs, machine = asyncio.run(measured_costs(model, ranks, limit))
+    searching = time.process_time()
+    found = search(SearchRequest(model, costs, machine, ranks, limit * GIB))
+    took, chosen = time.process_time() - searching, found.chosen
     return {
         "limit_gib": limit,
+        "measuring_cpu_s": searching - started,
         "cpu_s": took,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
         "considered": found.considered,
@@ -59,11 +72,25 @@ def searched(preset: str, ranks: int, limit: float) -> dict[str, Any]:
     }
 
 
+async def measured_costs(model: PlannedGPT2, ranks: int, limit: float) -> tuple[ModelCosts, Machine]:
+    """What one rank measures of all that may fit, as the planner does for so many ranks."""
+    from pipelined.measurement.measure import measure  # needs torch
+
+    sizes = sizes_that_fit(model, ranks, limit * GIB)
+    transport, stated = world(1)[0], Machine(Links())
+    found = await measure(transport, model, ALONE, sizes=sizes, stated=stated, ranks=ranks, progress=say_nothing)
+    if found is None:
+        raise RuntimeError("rank 0 measured nothing")
+    return found.costs, found.machine
+
+
 def as_table(rows: Sequence[dict[str, Any]]) -> str:
     """The figures for people."""
-    lines = [f"{'GiB':>8} {'CPU s':>7} {'MiB':>6} {'candidates':>11} {'too big':>9} {'simulated':>9}  chosen"]
+    sizes = f"{'GiB':>8} {'measuring':>9} {'CPU s':>7} {'MiB':>6} {'candidates':>11}"
+    lines = [f"{sizes} {'too big':>9} {'simulated':>9}  chosen"]
     for row in rows:
-        sizes = f"{row['limit_gib']:>8.6g} {row['cpu_s']:>7.1f} {row['peak_mib']:>6.0f} {row['considered']:>11,}"
+        spent = f"{row['measuring_cpu_s']:>9.1f} {row['cpu_s']:>7.1f}"
+        sizes = f"{row['limit_gib']:>8.6g} {spent} {row['peak_mib']:>6.0f} {row['considered']:>11,}"
         plan = row["plan"]
         shape = f"D={plan['depth']} W={plan['width']} B={plan['microbatch']} N={plan['microbatches']}"
         team = f" T={plan['tensor']}" if "tensor" in plan else ""
@@ -75,7 +102,7 @@ def as_table(rows: Sequence[dict[str, Any]]) -> str:
 def main() -> int:
     """Run what the flags ask for."""
     options = tyro.cli(Options, prog="python -m benchmarks.plan_search")
-    rows = [searched(options.preset, options.ranks, limit) for limit in options.limits]
+    rows = [searched(options.preset, options.ranks, limit, options.measured) for limit in options.limits]
     tell(options, rows, lambda: as_table(rows))
     return 0
 

@@ -36,9 +36,7 @@ from pipelined.training.teams.model import TeamModel
 SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
 LONG_S, LONG_ROUND_S = 30.0, 5.0
-"""Seconds of a stage at one size, above which it is not timed, and of all stages that are needed, above which no other
-is timed either; and of a round, above which two rounds suffice.
-"""
+"""Seconds of a stage at one size, or of the needed stages, above which no more is timed; of a round run twice."""
 SWEPT = 64 << 20
 """Bytes that are written before an update, to evict the caches as a step's activations do."""
 

@@ -145,10 +145,7 @@ class _Spent:
             self._back = [min(stage.seconds("I", again), stage.seconds("B", again)) for stage in workload.stages]
 
     def returned(self, stage: int) -> float:
-        """The end of a microbatch's backward in a stage: it has been through all stages, and came back from the last.
-
-        Its weight half follows where backwards are split, so this is later than the gradient's arrival.
-        """
+        """The end of a microbatch's backward in a stage, weight half included, after all stages and the way back."""
         way = sum(self._forward) + sum(self._back[stage + 1 :])
         return (way + self._backward[stage]) / self._stage_map.parts
 

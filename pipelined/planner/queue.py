@@ -12,7 +12,6 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipelined.planner.bounds import (
     Moves,
@@ -50,9 +49,7 @@ class Front:
     """The layouts of an open plan that may fit the memory, the lowest bound first.
 
     Args:
-        candidate: the plan.
-        bounds: seconds of a step, of each layout.
-        held: bytes that the fullest rank holds at least, of each layout.
+        bounds, held: seconds of a step, and bytes that the fullest rank holds at least, of each layout.
         limit: bytes that it may hold.
         least: further bounds, of each layout, which the plan with the next state may be below.
 
@@ -63,14 +60,7 @@ class Front:
     """
 
     def __init__(
-        self,
-        candidate: Candidate,
-        layouts: Sequence[str],
-        bounds: NDArray[np.float64],
-        held: NDArray[np.float64],
-        *,
-        limit: float,
-        least: NDArray[np.float64],
+        self, candidate: Candidate, layouts: Sequence[str], bounds: Moves, held: Moves, *, limit: float, least: Moves
     ):
         fits = held <= limit
         self._candidate = candidate
@@ -98,7 +88,7 @@ Waiting = Candidate | OpenTeams | Front | TooBig
 
 def held_by_layouts(
     model: PlannedModel, candidate: Candidate, workload: Workload, machine: Machine, layouts: int
-) -> NDArray[np.float64]:
+) -> Moves:
     """The least bytes of the fullest rank in each layout; 0 where the model does not say them at once."""
     sizes = _sizes(model, candidate, workload, machine)
     return np.zeros(layouts) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes)
@@ -207,11 +197,10 @@ class Queue:
         layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
         split = self._recorded.splits(candidate.plan)
         bound = partial(least_of_layouts, candidate, workload, request.machine, request.all_reduce, split=split)
-        bounds = bound(moves=moves)
         sizes = _sizes(request.model, candidate, workload, request.machine)
         least = np.maximum(bound(moves=with_updates(moves, workload, sizes)), request.simulate(candidate).step_s)
         held = held_by_layouts(request.model, candidate, workload, request.machine, len(layouts))
-        front = Front(candidate, layouts, bounds, held, limit=request.memory_limit, least=least)
+        front = Front(candidate, layouts, bound(moves=moves), held, limit=request.memory_limit, least=least)
         self.considered += front.considered - 1  # in place of their plan
         self.too_big += front.too_big
         self.least = min(self.least, held.min(initial=inf))
