@@ -6,7 +6,7 @@ the goal is to evict few peers such that the remaining ones all reach each other
 
 The transaction holds only while this leader leads and another peer serves the stage. An evicted peer sees its eviction
 in the directory, keeps its state, and joins again after a pause that the directory stores (`evicted/NAME`); each pause
-is longer than the one before, until `History` forgets a member that has taken part in steps again.
+is longer than the one before, until `EvictionHistory` forgets a member that has taken part in steps again.
 """
 
 from collections import Counter
@@ -96,7 +96,7 @@ def _unconfirmed(failure: Failure) -> Failure:
 
 
 @dataclass
-class _Record:
+class _MemberHistory:
     """Of one name: partners that it failed with, evictions in a row, and steps summed since the last of either."""
 
     partners: set[str] = field(default_factory=set)
@@ -104,32 +104,32 @@ class _Record:
     good: int = 0
 
 
-class History:
+class EvictionHistory:
     """The failures and evictions that one process has recorded, by name."""
 
     def __init__(self) -> None:
-        self._records = dict[str, _Record]()
+        self._members = dict[str, _MemberHistory]()
 
     def record_failed(self, groups: Iterable[Iterable[str]]) -> None:
         """Record groups of members that failed with one another; a group of one failed by itself."""
         for group in map(frozenset, groups):
             for name in group:
-                record = self._record_of(name)
-                record.partners |= group - {name}
-                record.good = 0
+                member = self._of_member(name)
+                member.partners |= group - {name}
+                member.good = 0
 
     def record_summed(self, members: Sequence[Sequence[str]]) -> None:
         """Record that these members, by stage, committed a step. A member alone at its stage summed with no other."""
         for name in (name for names in members if len(names) > 1 for name in names):
-            if name in self._records:
-                self._records[name].good += 1
-                if self._records[name].good >= FORGIVEN_STEPS:
-                    del self._records[name]
+            if name in self._members:
+                self._members[name].good += 1
+                if self._members[name].good >= FORGIVEN_STEPS:
+                    del self._members[name]
 
     @property
     def partners(self) -> Mapping[str, int]:
         """By name, with how many others the member failed; missing names failed with no other."""
-        return {name: len(record.partners) for name, record in self._records.items()}
+        return {name: len(member.partners) for name, member in self._members.items()}
 
     def next_eviction(self, name: str, known: int, lease_s: float) -> tuple[int, float]:
         """How many evictions in a row one more would make, and the seconds of its pause. Records nothing.
@@ -145,22 +145,22 @@ class History:
 
     def record_evicted(self, name: str, times: int) -> None:
         """Record an eviction that the directory has; `times`: in a row, with this one."""
-        record = self._record_of(name)
-        record.evictions, record.good = times, 0
+        member = self._of_member(name)
+        member.evictions, member.good = times, 0
 
     def evictions(self, name: str) -> int:
         """How often in a row a member was evicted."""
-        return self._records[name].evictions if name in self._records else 0
+        return self._members[name].evictions if name in self._members else 0
 
     def remembers(self, name: str) -> bool:
         """Whether this process still has a record of a name."""
-        return name in self._records
+        return name in self._members
 
-    def _record_of(self, name: str) -> _Record:
-        record = self._records.setdefault(name, _Record())
-        if len(self._records) > MAX_NAMES:
-            del self._records[next(each for each in self._records if each != name)]
-        return record
+    def _of_member(self, name: str) -> _MemberHistory:
+        member = self._members.setdefault(name, _MemberHistory())
+        if len(self._members) > MAX_NAMES:
+            del self._members[next(each for each in self._members if each != name)]
+        return member
 
 
 MAX_FAILED = 3
@@ -181,7 +181,7 @@ def choose_evictions(
         peers: of one stage, that hold its state.
         unreachable: by name, the peers that this peer cannot reach; a peer without an entry sent no report.
         failed_partners: by name, the number of partners with which each peer failed so far, including these broken
-            links; see `History.partners`.
+            links; see `EvictionHistory.partners`.
     """
     left = [peer for peer in peers if peer.name in unreachable]
     if not any(peer.phase in WORKING for peer in left):
@@ -220,7 +220,7 @@ class Evictor:
     """
 
     def __init__(self, view: SwarmView, rules: Rules):
-        self._view, self._rules, self.history = view, rules, History()
+        self._view, self._rules, self.history = view, rules, EvictionHistory()
 
     async def evict_failed(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
         """Evict the fewest members that cover the failures, after `MAX_FAILED` failed attempts. Returns whether so
