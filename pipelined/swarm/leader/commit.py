@@ -162,7 +162,7 @@ class CommitLoop:
 
     async def _sum(self, step: OpenStep, attempt: CommitRound, prepared: PreparedRound) -> Totals:
         """The totals of a whole batch. Raises Failed: a microbatch is missing, or as `CommitRound.reduce`."""
-        if any(covered.missing for covered in prepared.covers):
+        if any(sums.missing for sums in prepared.chosen):
             raise Failed("microbatches are missing")
         self.phase, began = "summing", self._clock.now()
         overlaps = step.is_complete and self._assignments.open_next(step.head, step.revision)
@@ -214,7 +214,7 @@ class CommitLoop:
         norm = math.sqrt(math.fsum(totals.squares))
         scale = self._rules.scale(norm) if totals.fit else 0.0
         lineage = _lineage_after(head, totals, scale)
-        losses = [loss for name in prepared.covers[-1].keep for loss in prepared.replies[-1][name].losses.values()]
+        losses = [loss for name in prepared.chosen[-1].keep for loss in prepared.replies[-1][name].losses.values()]
         return Commit(
             stages=head.stages,
             model=head.model,

@@ -40,7 +40,7 @@ class PeerCounts:
     at: float
 
 
-class Cover(NamedTuple):
+class ChosenSums(NamedTuple):
     """What to do with the sums of one stage's peers.
 
     Args:
@@ -54,7 +54,7 @@ class Cover(NamedTuple):
     missing: frozenset[int]
 
 
-def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
+def choose_sums(counted: Mapping[str, Set[int]], batch: int) -> ChosenSums:
     """Choose which sums to keep: greedily, the largest first; sums of equal size in the order of their peers' names.
 
     Args:
@@ -69,7 +69,7 @@ def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
         (keep if fits else drop).append(name)
         if fits:
             have |= counted[name]
-    return Cover(tuple(sorted(keep)), tuple(sorted(drop)), frozenset(wanted - have))
+    return ChosenSums(tuple(sorted(keep)), tuple(sorted(drop)), frozenset(wanted - have))
 
 
 MAX_NAMED = 3
@@ -90,13 +90,13 @@ class PreparedRound:
 
     Args:
         replies: by stage and name, the replies of the peers that are prepared: the members of the round.
-        covers: by stage, which of their sums to keep.
+        chosen: by stage, which of their sums to keep.
         missing: by stage, the microbatches that the sums lack; None: no peer of the stage replied, so they are unknown.
         seconds: from the first request to the last reply.
     """
 
     replies: Sequence[Mapping[str, PeerCounts]]
-    covers: Sequence[Cover]
+    chosen: Sequence[ChosenSums]
     missing: Sequence[Set[int] | None]
     seconds: float
 
@@ -142,11 +142,12 @@ class CommitRound:
             for stage, peers in enumerate(self.peers):
                 for peer in peers:
                     tasks.create_task(self._request_counts(stage, peer, replies[stage]))
-        covers = [cover({name: reply.losses.keys() for name, reply in each.items()}, self._batch) for each in replies]
-        every = zip(self.peers, replies, covers, strict=True)
-        missing = [covered.missing if here or not peers else None for peers, here, covered in every]
+        counted = [{name: reply.losses.keys() for name, reply in each.items()} for each in replies]
+        chosen = [choose_sums(each, self._batch) for each in counted]
+        every = zip(self.peers, replies, chosen, strict=True)
+        missing = [sums.missing if here or not peers else None for peers, here, sums in every]
         last = max([reply.at for each in replies for reply in each.values()], default=began)
-        return PreparedRound(replies, covers, missing, last - began)
+        return PreparedRound(replies, chosen, missing, last - began)
 
     async def resume(self, prepared: PreparedRound) -> None:
         """Have every peer count again, the dropped ones from zero. Returns when all members still here have replied.
@@ -154,9 +155,9 @@ class CommitRound:
         A peer that did not reply to `prepare` may have received it, and counts nothing until it receives `resume`.
         """
         async with Nursery() as tasks:
-            for peers, covered in zip(self.peers, prepared.covers, strict=True):
+            for peers, sums in zip(self.peers, prepared.chosen, strict=True):
                 for peer in peers:
-                    tasks.create_task(self._request_resume(peer, peer.name not in covered.drop))
+                    tasks.create_task(self._request_resume(peer, peer.name not in sums.drop))
 
     async def reduce(self, prepared: PreparedRound, spread_s: float, uncoded: Set[int] = frozenset()) -> Totals:
         """Sum at all stages at once.
@@ -215,9 +216,9 @@ class _Summing:
         prepared = self._prepared
         with suppress(TimeoutError):
             async with self._deadline, Nursery() as tasks:
-                for stage, (replies, covered) in enumerate(zip(prepared.replies, prepared.covers, strict=True)):
+                for stage, (replies, sums) in enumerate(zip(prepared.replies, prepared.chosen, strict=True)):
                     for reply in replies.values():
-                        tasks.create_task(self._request_total(reply.peer, stage, covered, spread_s))
+                        tasks.create_task(self._request_total(reply.peer, stage, sums, spread_s))
         if self._rejections:
             self._end_if_diverged()
             whys = [f"{name}: {error}" for name, error in self._rejections.items()]
@@ -250,7 +251,7 @@ class _Summing:
         if whys:
             raise Failed("; ".join(whys[:MAX_NAMED]))
 
-    async def _request_total(self, peer: Peer, stage: int, covered: Cover, spread_s: float) -> None:
+    async def _request_total(self, peer: Peer, stage: int, sums: ChosenSums, spread_s: float) -> None:
         """Have a peer sum, and note its total or why it failed.
 
         After the first failure the other members have as long as preparing all of them took to report with which
@@ -258,7 +259,7 @@ class _Summing:
         """
         peers = [reply.peer for _, reply in sorted(self._prepared.replies[stage].items())]
         members = tuple(RoundMember(each.name, each.address, each.incarnation) for each in peers)
-        keep, coded = peer.name in covered.keep, stage not in self._uncoded
+        keep, coded = peer.name in sums.keep, stage not in self._uncoded
         try:
             request = Reduce(self._name, members, keep, spread_s, coded)
             self._totals[stage][peer.name] = await self._client.request(peer, request)

@@ -12,7 +12,7 @@ from pipelined.aio.clock import run_virtual
 from pipelined.directory.messaging.fields import Malformed
 from pipelined.directory.messaging.reasons import Blame, Reason
 from pipelined.state.versions import Version
-from pipelined.swarm.leader.commit_round import CommitRound, Failed, cover
+from pipelined.swarm.leader.commit_round import CommitRound, Failed, choose_sums
 from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, RoundName, Summed
 from pipelined.swarm.records.members import Peer, Phase
 from tests.virtual_time import virtual_seconds
@@ -23,28 +23,28 @@ LEDGERS = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.sets(st.
 
 
 def test_disjoint_sums_are_all_kept():
-    assert cover({"b": {2, 3}, "a": {0}}, 4) == (("a", "b"), (), {1})
+    assert choose_sums({"b": {2, 3}, "a": {0}}, 4) == (("a", "b"), (), {1})
 
 
 def test_of_two_that_overlap_the_larger_is_kept_and_what_only_the_other_had_is_missing():
-    assert cover({"a": {0, 1}, "b": {1, 2, 3}}, 5) == (("b",), ("a",), {0, 4})
+    assert choose_sums({"a": {0, 1}, "b": {1, 2, 3}}, 5) == (("b",), ("a",), {0, 4})
 
 
 def test_equal_ones_are_kept_by_name():
-    assert cover({"b": {0, 1}, "a": {1, 2}}, 3) == (("a",), ("b",), {0})
+    assert choose_sums({"b": {0, 1}, "a": {1, 2}}, 3) == (("a",), ("b",), {0})
 
 
 def test_an_index_of_no_batch_spoils_its_sum():
-    assert cover({"a": {0, 7}}, 2) == ((), ("a",), {0, 1})
+    assert choose_sums({"a": {0, 7}}, 2) == ((), ("a",), {0, 1})
 
 
 def test_no_peers_cover_nothing():
-    assert cover({}, 2) == ((), (), {0, 1})
+    assert choose_sums({}, 2) == ((), (), {0, 1})
 
 
 @given(LEDGERS)
 def test_kept_sums_are_disjoint_and_missing_is_the_rest(counted):
-    kept = cover(counted, BATCH)
+    kept = choose_sums(counted, BATCH)
     assert sorted([*kept.keep, *kept.drop]) == sorted(counted)
     held = [index for name in kept.keep for index in counted[name]]
     assert sorted([*held, *kept.missing]) == list(range(BATCH))
@@ -52,7 +52,7 @@ def test_kept_sums_are_disjoint_and_missing_is_the_rest(counted):
 
 @given(LEDGERS)
 def test_a_dropped_peer_overlaps_the_kept_ones_or_is_of_another_batch(counted):
-    kept = cover(counted, BATCH)
+    kept = choose_sums(counted, BATCH)
     held = set().union(*(counted[name] for name in kept.keep))
     for name in kept.drop:
         assert counted[name] & held or not counted[name] <= set(range(BATCH))
@@ -137,7 +137,7 @@ def test_a_reply_that_cannot_be_read_fails_the_attempt():
     async def take():
         attempt = CommitRound(NAME, START, 1, [[PEER]], MemberClient(Malformed("no square")))
         prepared = await attempt.prepare()
-        assert not prepared.covers[0].missing
+        assert not prepared.chosen[0].missing
         with pytest.raises(Failed, match="p0"):
             await attempt.reduce(prepared, 0.0)
 
@@ -166,8 +166,8 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
 
     async def take():
         attempt = CommitRound(NAME, START, 1, [[PEER]], Odd(None))
-        (covered,) = (await attempt.prepare()).covers
-        assert covered.missing == {0} and [each.members for each in attempt.log.failures] == [{"p0"}]
+        (sums,) = (await attempt.prepare()).chosen
+        assert sums.missing == {0} and [each.members for each in attempt.log.failures] == [{"p0"}]
 
     run_virtual(take())
 
