@@ -1,7 +1,7 @@
 """The work of one step: microbatches that stages still lack, the slots that have them, and the slots' latencies.
 
 A queue also holds validation data if the step's parameters are to be evaluated; it is assigned after the batch.
-An `Item` has all that is known of one microbatch. Trainers' reports may be wrong: each peer's own count is
+A `QueuedMicrobatch` has all that is known of one microbatch. Trainers' reports may be wrong: each peer's own count is
 authoritative, and `reconcile` corrects the queue by it before anything is summed.
 """
 
@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pipelined.aio.latency import TimeoutEstimator
-from pipelined.swarm.leader.work_items import EvaluationItem, Item, TrainingItem
+from pipelined.swarm.leader.queued_microbatches import EvaluationMicrobatch, QueuedMicrobatch, TrainingMicrobatch
 from pipelined.swarm.protocol.work import Score
 
 ENOUGH = 1
@@ -80,7 +80,7 @@ class FirstLate(NamedTuple):
     """
 
     moment: float
-    item: Item | None
+    item: QueuedMicrobatch | None
     limits: tuple[float, float]
 
 
@@ -106,26 +106,26 @@ class WorkQueue:
     ):
         self._latency = latency or SlotLatency(lambda: 0.0, math.inf)
         self._opened, self.took = self._latency.now(), 0.0
-        self._training = [TrainingItem(index, range(0 if over else stages)) for index in range(batch)]
-        self._evaluation = list[EvaluationItem]()
-        self._free_training, self._free_evaluation = deque[Item](self._training), deque[Item]()
-        self._left = Counter[type[Item]]({TrainingItem: 0 if over else batch})
-        self._assigned = dict[int, Item]()  # by index, those that have a holder
+        self._training = [TrainingMicrobatch(index, range(0 if over else stages)) for index in range(batch)]
+        self._evaluation = list[EvaluationMicrobatch]()
+        self._free_training, self._free_evaluation = deque[QueuedMicrobatch](self._training), deque[QueuedMicrobatch]()
+        self._left = Counter[type[QueuedMicrobatch]]({TrainingMicrobatch: 0 if over else batch})
+        self._assigned = dict[int, QueuedMicrobatch]()  # by index, those that have a holder
         self._found_late: FirstLate | None = None  # None: to be searched for again
         self.add_evaluation(held_out)
 
     def add_evaluation(self, count: int) -> None:
         """Add microbatches of validation data, to be scored."""
         first = len(self._training) + len(self._evaluation)
-        added = [EvaluationItem(first + number) for number in range(count)]
+        added = [EvaluationMicrobatch(first + number) for number in range(count)]
         self._evaluation += added
         self._free_evaluation += added
-        self._left[EvaluationItem] += count
+        self._left[EvaluationMicrobatch] += count
 
     @property
     def complete(self) -> bool:
         """Whether every microbatch was counted at every stage, as far as reported."""
-        return not self._left[TrainingItem]
+        return not self._left[TrainingMicrobatch]
 
     @property
     def scored(self) -> bool:
@@ -135,7 +135,7 @@ class WorkQueue:
     @property
     def unscored(self) -> int:
         """Microbatches of validation data that have no score yet."""
-        return self._left[EvaluationItem]
+        return self._left[EvaluationMicrobatch]
 
     @property
     def left(self) -> int:
@@ -215,7 +215,7 @@ class WorkQueue:
                         item.reconcile(stage, item.index in lacking)
 
     @contextmanager
-    def _changing(self, items: Sequence[Item]) -> Iterator[None]:
+    def _changing(self, items: Sequence[QueuedMicrobatch]) -> Iterator[None]:
         """A block that changes what these items need; it notes when the last microbatch was counted."""
         before, was_complete = [item.is_wanted for item in items], self.complete
         self._found_late = None
@@ -226,14 +226,14 @@ class WorkQueue:
         if self.complete and not was_complete:
             self.took = self._latency.now() - self._opened
 
-    def _offer(self, item: Item) -> None:
+    def _offer(self, item: QueuedMicrobatch) -> None:
         """Make a microbatch free, if it is wanted and only slots in doubt have it."""
         expected = any(not self._latency.doubts(slot) for slot in item.holders)
         if item.is_wanted and not expected and not item.is_free:
             (self._free_evaluation if item.is_evaluation else self._free_training).append(item)
             item.is_free = True
 
-    def _take_free(self) -> Item | None:
+    def _take_free(self) -> QueuedMicrobatch | None:
         """Take the next free microbatch: of the batch first, as the step's sums wait for it, then validation data."""
         while free := self._free_training or self._free_evaluation:
             item = free.popleft()
@@ -242,12 +242,12 @@ class WorkQueue:
                 return item
         return None
 
-    def _last_free(self) -> Item | None:
+    def _last_free(self) -> QueuedMicrobatch | None:
         """The last free microbatch, which stays free."""
         ends = chain(reversed(self._free_evaluation), reversed(self._free_training))
         return next((item for item in ends if item.is_wanted and not item.holders), None)
 
-    def _longest_late(self) -> Item | None:
+    def _longest_late(self) -> QueuedMicrobatch | None:
         """The assignment that is late for longest; None: no assignment is late."""
         first = self._first_late()
         return first.item if first.moment <= self._latency.now() else None

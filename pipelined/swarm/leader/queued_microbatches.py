@@ -10,7 +10,7 @@ from typing import ClassVar
 from pipelined.swarm.protocol.work import Score
 
 
-class Item(ABC):
+class QueuedMicrobatch(ABC):
     """One microbatch of a queue.
 
     Args:
@@ -42,7 +42,7 @@ class Item(ABC):
         """Record the report of a slot: by stage the peer that counted it, and the score of validation data."""
 
 
-class TrainingItem(Item):
+class TrainingMicrobatch(QueuedMicrobatch):
     """A microbatch of the step.
 
     Args:
@@ -84,7 +84,7 @@ class TrainingItem(Item):
             self._missing.discard(stage)
 
 
-class EvaluationItem(Item):
+class EvaluationMicrobatch(QueuedMicrobatch):
     """A microbatch of validation data.
 
     Attributes:
