@@ -29,7 +29,7 @@ Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers; blocks."""
 
 
-class StageRequest:
+class StageRequester:
     """A newcomer's requests for a stage.
 
     Args:
@@ -92,7 +92,7 @@ class StageJoin:
     def __init__(self, parts: PeerParts, build: Build, configured: int | None):
         node, view, client, stages = parts.node, parts.view, parts.probe.client, parts.rules.stages
         self._parts, self._view, self._build, self._configured = parts, view, build, configured
-        self._request = StageRequest(node, view, client, stages)
+        self._request = StageRequester(node, view, client, stages)
         self.move_target: int | None = None
         self.fetch: StateFetch | None = None
 
@@ -100,7 +100,7 @@ class StageJoin:
         """The replica of a new stage.
 
         Raises:
-            LeaseLost, CutOff: as `StageRequest.send`.
+            LeaseLost, CutOff: as `StageRequester.send`.
         """
         index = self._configured if self.move_target is None else self.move_target
         if index is None:

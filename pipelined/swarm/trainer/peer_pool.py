@@ -38,7 +38,7 @@ class StepPassed(Exception):
     """The work of a microbatch has no use any more: its step has passed."""
 
 
-class NonFinite(Exception):
+class MicrobatchNotFinite(Exception):
     """The values of a microbatch are missing, or not finite."""
 
 
@@ -104,7 +104,8 @@ class PeerPool:
 
         Raises:
             StepPassed: the step has passed.
-            NonFinite: the input of this peer, or its output, is not finite: the leader assigns the microbatch again.
+            MicrobatchNotFinite: the input of this peer, or its output, is not finite; the leader assigns the microbatch
+                again.
         """
         passed: Pass = "backward" if isinstance(request, Backward) else "forward"
         tried, late = set[Party](), 0
@@ -135,11 +136,11 @@ class PeerPool:
 
         Args:
             tried: peers that rejected this request, and that are not banned.
-        Raises: StepPassed, NonFinite: as `request`.
+        Raises: StepPassed, MicrobatchNotFinite: as `request`.
         """
         reason = Reason.of(rejection)
         if reason is Reason.NOT_FINITE:
-            raise NonFinite(str(rejection)) from rejection
+            raise MicrobatchNotFinite(str(rejection)) from rejection
         then = reason.next if reason else Next.ELSEWHERE
         if then is Next.DROP:
             raise StepPassed from rejection

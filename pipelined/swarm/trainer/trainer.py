@@ -25,7 +25,7 @@ from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
 from pipelined.swarm.protocol.work import Backward, Evaluate, Forward, GetWork, Score, WorkItem, WorkReport
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.stage import Coded, Microbatch
-from pipelined.swarm.trainer.peer_pool import NonFinite, PeerPool, StepPassed
+from pipelined.swarm.trainer.peer_pool import MicrobatchNotFinite, PeerPool, StepPassed
 from transports.rpc import Rejected, Unreachable
 
 MAX_NON_FINITE = 16
@@ -101,7 +101,7 @@ class SwarmTrainer:
                 report = await (self._train_microbatch(item) if item.stages else self._evaluate_microbatch(item))
         except (NoLongerValid, StepPassed):
             return None
-        except NonFinite as error:
+        except MicrobatchNotFinite as error:
             self._non_finite += 1
             if self._non_finite == MAX_NON_FINITE:
                 fact = f"{MAX_NON_FINITE} consecutive microbatches were not finite ({error})"
@@ -133,7 +133,7 @@ class SwarmTrainer:
         try:
             losses = reply.losses(len(labels[0]))
         except ValueError as error:
-            raise NonFinite(str(error)) from error
+            raise MicrobatchNotFinite(str(error)) from error
         score = Score(math.fsum(losses), len(losses))
         return WorkReport(item.step, item.revision, item.index, {}, score)
 

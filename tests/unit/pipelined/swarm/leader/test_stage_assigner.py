@@ -23,7 +23,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner, fewest
-from pipelined.swarm.peer.stage_join import StageRequest
+from pipelined.swarm.peer.stage_join import StageRequester
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, LeaderRecord, Peer, Phase
 from pipelined.swarm.records.steps import HEAD, Commit
@@ -280,7 +280,7 @@ class Came3:
         node, view = self.party(name)
         await self.clock.sleep(pause)
         async with registered(view.directory, PEERS + name, 60.0, self.clock) as place:
-            stage = await StageRequest(node, view, MemberClient(node.endpoint, view), 3).send(place)
+            stage = await StageRequester(node, view, MemberClient(node.endpoint, view), 3).send(place)
             await place.put(record(name, stage, JOINING, place.incarnation))
             await self.clock.sleep(1.0)
         return stage

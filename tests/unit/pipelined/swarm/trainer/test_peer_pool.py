@@ -11,7 +11,7 @@ from pipelined.directory.messaging.reasons import Next, Reason
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.trainer.peer_pool import NonFinite, PeerPool, StepPassed
+from pipelined.swarm.trainer.peer_pool import MicrobatchNotFinite, PeerPool, StepPassed
 from transports.rpc import Party, Rejected
 
 pytestmark = pytest.mark.virtual
@@ -57,7 +57,7 @@ async def test_it_bans_the_peer(reason):
 
 @pytest.mark.parametrize("reason", [each for each in Reason if each.next is Next.DROP])
 async def test_it_drops_work_that_has_no_use(reason):
-    with pytest.raises(NonFinite if reason is Reason.NOT_FINITE else StepPassed):
+    with pytest.raises(MicrobatchNotFinite if reason is Reason.NOT_FINITE else StepPassed):
         await Rejecting().rejected(reason)
 
 
