@@ -19,9 +19,9 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.membership.node import Node
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.stages.stage import Microbatch
 from transports import new_event_loop
 from transports.rpc import Endpoint, open_endpoint

@@ -19,8 +19,8 @@ from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.training import rules_of, training_of
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.config import Rules
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training

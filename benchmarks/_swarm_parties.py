@@ -16,8 +16,8 @@ from benchmarks._swarm_devices import Counted, Relay, device_seconds, hold_back,
 from benchmarks._swarm_setting import Actors, Step
 from pipelined.aio.clock import Clock
 from pipelined.directory.retry import PATIENCE_S
-from pipelined.swarm.config import Rules
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.stage import Microbatch
 from tests.swarm.virtual_parties import VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork

@@ -17,9 +17,9 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import PeerConfig, Rules
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 

@@ -19,10 +19,10 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.rounds import PartTotal, SendPart
+from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block, new_event_loop
 from transports.rpc import Party, open_endpoint

@@ -18,8 +18,8 @@ import tyro
 from benchmarks._memory_disk import MemoryDisk
 from benchmarks._swarm_devices import Relay
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.config import Rules
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.stage import Microbatch
 from tests.swarm.virtual_parties import DIRECTORY, VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork

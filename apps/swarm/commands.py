@@ -16,7 +16,7 @@ from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
 from pipelined.directory.membership.node import Node
 from pipelined.process.stop_request import stop_event
-from pipelined.swarm.config import SwarmAddress
+from pipelined.swarm.rules import SwarmAddress
 
 OUT_OF_MEMORY = (
     "let `train` take a smaller --microbatch or --seq, or more --stages, or leave its --delayed-updates and "

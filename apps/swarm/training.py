@@ -12,8 +12,8 @@ from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
 from apps.swarm.config import SwarmTask
 from apps.swarm.families import cut_of, is_untied
-from pipelined.swarm.config import Rules
 from pipelined.swarm.process import session
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.exchange.compression import NONE

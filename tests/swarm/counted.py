@@ -14,8 +14,8 @@ import torch
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.directory.membership.node import Node
-from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.process.session import torch_peer
+from pipelined.swarm.rules import PeerConfig
 from tests.ravnest.counted import Seen
 from tests.swarm.virtual_parties import VirtualParties
 from transports import Block

@@ -21,10 +21,10 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.state import donor
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer import all_reduce, replica, rounds, stage_state
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.steps import HEAD, Commit
+from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.trainer import peer_pool, trainer
 from tests.swarm.cut import cuttable_loop
 from tests.swarm.exact import ExactStage, data

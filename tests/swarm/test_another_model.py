@@ -13,8 +13,8 @@ from apps.swarm.data import task_and_feed
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.task_record import TASK
-from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records.steps import HEAD, Commit
+from pipelined.swarm.rules import OtherModel
 from tests.launching import ROOT
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import open_endpoint

@@ -12,8 +12,8 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.nursery import Notifier
-from pipelined.swarm.config import Rules
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.story import Story
 from tests.swarm.virtual_parties import VirtualParties

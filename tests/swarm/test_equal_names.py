@@ -9,8 +9,8 @@ import pytest
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
-from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.rules import PeerConfig
 from tests.swarm.exact import ExactStage, data
 from tests.swarm.test_local_swarm import SIZES, SWARM, read_until
 from tests.swarm.virtual_swarm import SECONDS, VirtualSwarm

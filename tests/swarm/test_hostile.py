@@ -22,10 +22,10 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.messaging.messages import VERSION, send
 from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import registered
-from pipelined.swarm.config import Rules
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
+from pipelined.swarm.rules import Rules
 from tests.docs.swarm_requests import REQUESTS
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order

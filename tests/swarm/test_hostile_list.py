@@ -17,10 +17,10 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.registration import registered
-from pipelined.swarm.config import Rules
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.work import Backward, GetWork
 from pipelined.swarm.records import members as records
+from pipelined.swarm.rules import Rules
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.unit.transports.rpc.hostile import KEY, forged, intruder, request, resident, until_lost

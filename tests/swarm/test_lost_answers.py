@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.swarm.config import OtherModel
+from pipelined.swarm.rules import OtherModel
 from tests.swarm.virtual_swarm import VirtualSwarm
 from tests.virtual_time import virtual_seconds
 

@@ -13,10 +13,10 @@ from pipelined.aio.clock import Clock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.state.store import CheckpointStore
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.reassignment import Rebalance
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.trainer.trainer import Data
 from transports.rpc import Endpoint
 from transports.rpc.virtual.network import VirtualNetwork, address_of

@@ -12,11 +12,11 @@ import numpy as np
 from benchmarks._memory_disk import MemoryDisk
 from pipelined.state.manifest import specs_of
 from pipelined.state.store import DamagedSave, StoreError
-from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.protocol.rounds import Reduce
 from pipelined.swarm.records.steps import name_digest
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from tests.swarm.exact import ExactStage, Reference, data
 from tests.swarm.virtual_parties import DIRECTORY, VirtualParties
 from tests.virtual_time import virtual_seconds

@@ -18,11 +18,11 @@ from pipelined.directory.membership.task_record import publish_task
 from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step
-from pipelined.swarm.config import PeerConfig, SwarmAddress
 from pipelined.swarm.process.processes import PeerProcess
 from pipelined.swarm.process.roles import TrainerJob
 from pipelined.swarm.process.session import Session, torch_peer
 from pipelined.swarm.records.steps import HEAD, Commit
+from pipelined.swarm.rules import PeerConfig, SwarmAddress
 from transports import Transport
 
 STOP, STOPPED, DONE = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")

@@ -14,10 +14,10 @@ from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, sp
 from pipelined.api.whole_run import Trained
 from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError, require_whole
-from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.process.roles import TrainerJob, serve, train
 from pipelined.swarm.process.session import PeerOptions, Session, snapshot
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
+from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import SharedSettings, TrainerSettings
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.training.job import CallLocals

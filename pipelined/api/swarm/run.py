@@ -30,10 +30,10 @@ from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.refusal import complaint
 from pipelined.process.run import interruptible, outside_of_a_loop
 from pipelined.process.stop_request import StopRequest
-from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.roles import Stopped
 from pipelined.swarm.process.session import PeerOptions
+from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
 from pipelined.training.step_report import StepReport
 from transports import new_event_loop

@@ -22,7 +22,7 @@ from pipelined.api.swarm.optimizer import UserStageOptimizer
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError, refuse_below, require_whole
 from pipelined.programs.partition import partition
-from pipelined.swarm.config import Rules
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.settings import SharedSettings
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import ArraySpec, digest_of_code

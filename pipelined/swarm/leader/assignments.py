@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Notifier
-from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue
 from pipelined.swarm.protocol.work import WorkItem, WorkReport
 from pipelined.swarm.records.steps import EVALUATED, Commit, Evaluation
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 
 
 class QueueFactory:

@@ -15,7 +15,6 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.messaging.client import MemberClient
-from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, PreparedRound, Totals
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
@@ -26,6 +25,7 @@ from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.messaging.client import MemberClient, Probe
-from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evictions import MAX_DOUBLINGS, Evictor
 from pipelined.swarm.leader.term import resign
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from transports.rpc import Rejected
 
 T = TypeVar("T")

@@ -20,10 +20,10 @@ from pipelined.aio.events import warn
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.bans import MAX_S
 from pipelined.directory.membership.view import NoLongerValid
-from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol.rounds import parties_of
 from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, WORKING, Eviction, Peer
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from transports.rpc import Rejected
 
 FORGIVEN_STEPS = 32

@@ -22,7 +22,6 @@ from pipelined.directory.messaging.fields import Malformed
 from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import Registration
 from pipelined.state.versions import SavedStage
-from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments, QueueFactory
 from pipelined.swarm.leader.commit import CommitLoop, NextHead, OpenStep, Reassigned, Repeated, RolledBack, Stepped
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
@@ -34,6 +33,7 @@ from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, Work
 from pipelined.swarm.records.members import LEADER, LeaderRecord
 from pipelined.swarm.records.steps import HEAD, LOST, Commit, LostStages
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from transports.rpc import Party, Rejected
 
 

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from pipelined.aio.clock import Clock
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.state.versions import SavedStage, common_step, of_run
-from pipelined.swarm.config import Rules
 from pipelined.swarm.records.members import STAY, Phase
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 
 BAND_PEERS, BAND_SHARE = 0.5, 0.05
 """Spare capacity that the giving stage must keep beyond the moved peer: in peers, and as a share of all its peers."""

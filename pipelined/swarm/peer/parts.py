@@ -6,10 +6,10 @@ from pipelined.actors.executor import Executor
 from pipelined.directory.membership.node import Node
 from pipelined.directory.messaging.client import MemberClient, Probe
 from pipelined.state.saver import Saver
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.stages.stage import Coding
 
 

@@ -14,7 +14,6 @@ from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.registration import Registration, registered
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Readmission, state_after
 from pipelined.swarm.peer.parts import PeerParts
@@ -25,6 +24,7 @@ from pipelined.swarm.protocol.status import PeerReport, Status
 from pipelined.swarm.records.members import PEERS, Phase, choose_saver
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import PeerConfig, Rules
 from transports.rpc import Rejected
 
 

@@ -14,13 +14,13 @@ from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.registration import Registration
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import Version
-from pipelined.swarm.config import stop_if_refused
 from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.work import GetStage
 from pipelined.swarm.records.members import NEWCOMERS, Phase
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import stop_if_refused
 from pipelined.swarm.stages.delayed import with_delayed_updates
 from pipelined.swarm.stages.stage import SwarmStage
 from transports.rpc import Rejected, Unreachable

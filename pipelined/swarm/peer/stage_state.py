@@ -14,8 +14,8 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Notifier
 from pipelined.directory.messaging.reasons import Reason
 from pipelined.state.versions import Version
-from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol.rounds import RoundName
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import clear_all
 from pipelined.swarm.stages.stage import SwarmStage
 from transports.rpc import Rejected

@@ -17,10 +17,10 @@ from pipelined.directory.messaging.client import MemberClient, Probe
 from pipelined.directory.registration import registered
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
-from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.records.members import OBSERVERS, Observer
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import final_state, with_delayed_updates
 from pipelined.swarm.stages.stage import SwarmStage
 

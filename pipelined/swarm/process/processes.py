@@ -8,7 +8,6 @@ from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.presence import run_under_leases
 from pipelined.directory.messaging.messages import serve
 from pipelined.directory.registration import Registration
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.assignments import evaluation_due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance
@@ -20,6 +19,7 @@ from pipelined.swarm.protocol.work import GetStage, GetWork
 from pipelined.swarm.records.committed_steps import CommittedSteps
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.settings import TrainerSettings
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
 from transports.rpc import Endpoint, Party

@@ -16,10 +16,10 @@ from pipelined.directory.membership.addresses import described
 from pipelined.directory.membership.connection import connected, member_node
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import TaskRecord, publish_task, read_task
-from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.process.session import Session, run_peer, run_trainer
 from pipelined.swarm.records.committed_steps import StepEvent
+from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import TrainerSettings
 from pipelined.swarm.trainer.trainer import Data
 

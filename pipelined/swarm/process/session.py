@@ -24,11 +24,11 @@ from pipelined.errors import refuse_below
 from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.store import DiskStore
 from pipelined.state.store_checks import other_text, stages_of_model
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.process.logs import PeerLog, WaitLog
 from pipelined.swarm.process.observer import SwarmObserver, SwarmSnapshot
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.committed_steps import StepEvent
+from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.settings import PeerSettings
 from pipelined.swarm.stages.planned_bytes import stage_bytes
 from pipelined.swarm.stages.torch_stage import TorchStage

@@ -15,9 +15,9 @@ from pipelined.aio.clock import Clock
 from pipelined.directory import Change
 from pipelined.directory.membership.view import Table
 from pipelined.directory.record import Record
-from pipelined.swarm.config import Rules
 from pipelined.swarm.records.steps import EVALUATED, HEAD, STEP_MEMBERS, Commit, Evaluation, StepMembers
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 
 R = TypeVar("R", bound=Record)
 

@@ -6,7 +6,6 @@ from pipelined.aio.clock import Clock
 from pipelined.directory import Directory, Entry, Prefixes
 from pipelined.directory.membership.view import ApplyEntry, MembershipView, Single, Table
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, undamaged
-from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records.members import (
     EVICTED,
     LEADER,
@@ -36,6 +35,7 @@ from pipelined.swarm.records.steps import (
     StepMembers,
     members_key,
 )
+from pipelined.swarm.rules import OtherModel
 
 MAX_NAMES = 4096
 """Eviction names that a view keeps."""

@@ -20,10 +20,10 @@ from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.messaging.messages import Reply
 from pipelined.directory.messaging.reasons import Next, Reason
-from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, PassRequest
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer.routing import Pass, Router
 from transports.rpc import Party, Rejected
 

@@ -20,10 +20,10 @@ from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.messaging.reasons import Reason
 from pipelined.errors import UsageError
-from pipelined.swarm.config import Rules, stop_if_refused
 from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
 from pipelined.swarm.protocol.work import Backward, Evaluate, Forward, GetWork, Score, WorkItem, WorkReport
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules, stop_if_refused
 from pipelined.swarm.stages.stage import Coded, Microbatch
 from pipelined.swarm.trainer.peer_pool import MicrobatchNotFinite, PeerPool, StepPassed
 from transports.rpc import Rejected, Unreachable

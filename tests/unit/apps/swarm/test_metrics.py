@@ -6,10 +6,10 @@ import json
 from apps.swarm.metrics import StepLog
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import Change, Entry
-from pipelined.swarm.config import Rules
 from pipelined.swarm.records.committed_steps import CommittedSteps
 from pipelined.swarm.records.steps import EVALUATED, Commit, Evaluation
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from pipelined.training.optimizer import OptimizerConfig
 
 RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=1)

@@ -9,10 +9,10 @@ import pipelined as pp
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Local, Serve, Train
 from pipelined.api.swarm.training import UserTask
-from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.process.processes import TrainerProcess
 from pipelined.swarm.process.roles import TrainerJob
 from pipelined.swarm.process.session import PeerOptions
+from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
 
 KINDS = SharedSettings, PeerSettings, TrainerSettings

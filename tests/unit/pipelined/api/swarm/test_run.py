@@ -21,9 +21,9 @@ from pipelined.directory.membership.connection import connected
 from pipelined.directory.membership.task_record import publish_task
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage
-from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.session import PeerOptions
+from pipelined.swarm.rules import SwarmAddress
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.directory import Conflict, CutOff
-from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evictions import Evictor, Failure, choose_evictions
 from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.rules import Rules
 
 
 def peer(name, incarnation=None, phase=Phase.SERVING):

@@ -19,7 +19,6 @@ from pipelined.directory.messaging.messages import send, serve
 from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import registered
 from pipelined.state.versions import SAVED, SavedStage, SavedStages
-from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner, fewest
@@ -28,6 +27,7 @@ from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, LeaderRecord, Peer, Phase
 from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
 

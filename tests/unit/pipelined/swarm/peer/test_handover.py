@@ -9,13 +9,13 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.directory.messaging.messages import Done
 from pipelined.state.versions import Version
-from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember, RoundName
 from pipelined.swarm.protocol.work import Backward
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import with_delayed_updates
 from pipelined.swarm.stages.stage import Coding
 from tests.swarm.exact import WIDTH, ExactStage

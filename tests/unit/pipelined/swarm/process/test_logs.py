@@ -10,10 +10,10 @@ from pipelined.aio.clock import run_virtual
 from pipelined.aio.progress import MOMENT_S, reported_wait
 from pipelined.directory import Change, Entry
 from pipelined.state.versions import SavedStages
-from pipelined.swarm.config import Rules
 from pipelined.swarm.process.logs import WaitLog
 from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.status.reader import waits_for
 from tests.unit.pipelined.swarm.process.test_peer_log import SettableView
 from tests.virtual_time import virtual_seconds

@@ -9,10 +9,10 @@ import pytest
 from pipelined.api.swarm.parties import SwarmSettings
 from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.swarm.config import SwarmAddress
 from pipelined.swarm.process import roles
 from pipelined.swarm.process.roles import Stopped, TrainerJob, serve, train
 from pipelined.swarm.process.session import PeerOptions, Session
+from pipelined.swarm.rules import SwarmAddress
 from tests.unit.pipelined.api.swarm.test_run import BATCHES, COMMON, LAYERS, sgd
 from transports import new_event_loop
 from transports.rpc import open_endpoint

@@ -4,10 +4,10 @@ import asyncio
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import Change, Entry
-from pipelined.swarm.config import Rules
 from pipelined.swarm.records.committed_steps import CommittedSteps, StepCommitted, StepEvaluated, StepsBegan
 from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 
 RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=1)
 STEPS = 4

@@ -8,10 +8,10 @@ import pytest
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.state.versions import Version
-from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.work import Backward, Forward
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.stage import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import pack

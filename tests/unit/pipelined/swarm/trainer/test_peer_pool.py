@@ -8,9 +8,9 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S
 from pipelined.directory.messaging.reasons import Next, Reason
-from pipelined.swarm.config import Rules
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer.peer_pool import MicrobatchNotFinite, PeerPool, StepPassed
 from transports.rpc import Party, Rejected
 

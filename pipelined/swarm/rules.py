@@ -1,6 +1,6 @@
-"""The settings that all processes of one swarm share, and those of one peer.
+"""The rules that all processes of one swarm share, where a process finds its swarm, and what one peer holds and saves.
 
-A process with other rules is refused, with both digests.
+A process with other rules is refused, with both digests. `settings` has what users give, of which these are made.
 """
 
 import hashlib

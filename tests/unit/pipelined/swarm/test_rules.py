@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.directory.messaging.reasons import Next, Reason
 from pipelined.errors import UsageError
-from pipelined.swarm.config import Rules, stop_if_refused
+from pipelined.swarm.rules import Rules, stop_if_refused
 from transports.rpc import Rejected
 
 RULES = Rules(model="m", stages=2, batch=8, samples=4.0, clip=1.0)
