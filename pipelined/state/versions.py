@@ -112,20 +112,17 @@ def saved_steps(saved: Iterable[SavedStage]) -> str:
 
     If a step was saved in several lineages, the end of each lineage is shown, because their stages do not match.
     """
-    stages_saved = sorted(set(saved))
-    lineages: dict[int, set[str]] = {}
-    counts = {entry.stages for entry in stages_saved}
-    steps: dict[tuple[int, int], list[str]] = {(n, at): [] for n in counts for at in range(n)}
-    for entry in stages_saved:
+    every = sorted(set(saved))
+    counts = {entry.stages for entry in every}
+    lineages: dict[int, set[str]] = {}  # by step
+    for entry in every:
         lineages.setdefault(entry.step, set()).add(entry.lineage)
-    for entry in stages_saved:
+    steps: dict[tuple[int, int], list[str]] = {(count, stage): [] for count in counts for stage in range(count)}
+    for entry in every:
         end = f" ({entry.lineage.rpartition('-')[2][-4:]})" if len(lineages[entry.step]) > 1 else ""
         steps[entry.stages, entry.stage].append(f"{entry.step}{end}")
-    alike: dict[tuple[int, str], list[str]] = {}
+    alike: dict[tuple[int, str], list[str]] = {}  # the stages that have the same steps
     for (count, stage), listed in sorted(steps.items()):
-        alike.setdefault((count, ", ".join(listed)), []).append(str(stage))
-    several = len(counts) > 1
-    return "; ".join(
-        f"{f'steps {listed}' if listed else 'no step'}: stage {', '.join(stages)}{f' of {count}' if several else ''}"
-        for (count, listed), stages in alike.items()
-    )
+        alike.setdefault((count, f"steps {', '.join(listed)}" if listed else "no step"), []).append(str(stage))
+    of = {count: f" of {count}" if len(counts) > 1 else "" for count in counts}
+    return "; ".join(f"{listed}: stage {', '.join(stages)}{of[count]}" for (count, listed), stages in alike.items())

@@ -67,8 +67,8 @@ def find_whole(directories: Sequence[str | Path]) -> WholeModel:
         fact = f"no step that all stages saved is in {places} (saved: {steps})"
         raise CheckpointError(f"{fact}; name every directory in which a node or peer saved")
     identity, saves = dict[str, Any](), dict[str, Checkpoint]()
-    for stage in (stage for directory in directories for stage in saved_shards(directory, at.version)):
-        identity = dict(stage.require(identity or stage.meta.identity).meta.identity)
-        names = [name for shard in stage.shards for name, fields in shard["tensors"].items() if "value" in fields]
-        saves |= {name: stage for name in names if name not in saves}
+    for save in (save for directory in directories for save in saved_shards(directory, at.version)):
+        identity = dict(save.require(identity or save.meta.identity).meta.identity)
+        names = [name for shard in save.shards for name, fields in shard["tensors"].items() if "value" in fields]
+        saves |= {name: save for name in names if name not in saves}
     return WholeModel(at, identity, SavedValues(saves))
