@@ -155,9 +155,10 @@ def check_specs(blocks: Sequence[Block], wanted: ArraySpecs, fewer: bool) -> Non
         fewer: accept arrays of fewer samples, but at least one, the same number in all.
     """
     got = [(block.dtype, tuple(block.shape)) for block in blocks]
-    samples = {shape[:1] for _, shape in got}
-    if fewer and len(samples) == 1 and all((1,) <= have <= shape[:1] for have in samples for _, shape in wanted):
-        wanted = [(dtype, have + tuple(shape[1:])) for have in samples for dtype, shape in wanted]
+    if fewer and len({shape[:1] for _, shape in got}) == 1:
+        samples = got[0][1][:1]
+        if all((1,) <= samples <= tuple(shape[:1]) for _, shape in wanted):
+            wanted = [(dtype, samples + tuple(shape[1:])) for dtype, shape in wanted]
     if got != [(dtype, tuple(shape)) for dtype, shape in wanted]:
         raise Malformed(f"other arrays than the stage takes (got: {got!r:.120}, expected: {wanted!r:.120})")
 

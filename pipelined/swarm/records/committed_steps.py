@@ -128,16 +128,19 @@ class CommittedSteps:
         self._due = self._rules.evaluates(head.step, self._is_last(head))
         if before is not None and head.was_summed and head.step > before.step:
             return StepCommitted(head, seconds, self._due)
-        measured = self._evaluated if self._due and before is None else None
-        loss = measured.loss if measured is not None and measured.version == head.version else None
+        loss = self._loss_at(head) if self._due and before is None else None
         self._due = self._due and loss is None
         return StepsBegan(head, before is not None, loss)
 
     def _evaluation_events(self) -> Iterator[StepEvent]:
         """The evaluation of the last head, if it is due and known."""
-        if self._due and self._head and self._evaluated and self._evaluated.version == self._head.version:
+        if self._due and self._head and (loss := self._loss_at(self._head)) is not None:
             self._due = False
-            yield StepEvaluated(self._head, self._evaluated.loss)
+            yield StepEvaluated(self._head, loss)
+
+    def _loss_at(self, head: Commit) -> float | None:
+        """The loss on validation data of this head; None: not known yet."""
+        return self._evaluated.loss if self._evaluated and self._evaluated.version == head.version else None
 
     def _is_over(self) -> bool:
         return self._head is not None and self._is_last(self._head) and not self._due
