@@ -65,7 +65,7 @@ class StatusReader:
             CutOff: the directory does not reply.
         Cost: one read of the directory, and one request to each selected member, `MAX_REQUESTS` at a time.
         """
-        return await self._status(await self._directory.read())
+        return await self._status_from(await self._directory.read())
 
     async def repeat(self, every_s: float) -> AsyncIterator[SwarmStatus]:
         """Read repeatedly; yields the last status, with its age if the directory does not reply.
@@ -75,10 +75,11 @@ class StatusReader:
         Raises:
             CutOff: the directory did not reply to the first request.
         """
-        async for last, age_s in poll_status(self._directory, self._status, every_s):
+        async for last, age_s in poll_status(self._directory, self._status_from, every_s):
             yield replace(last, age_s=age_s)
 
-    async def _status(self, entries: View) -> SwarmStatus:
+    async def _status_from(self, entries: View) -> SwarmStatus:
+        """The status of a swarm with these entries in its directory; requests the selected members' replies."""
         view = self._view
         view.load(entries)
         goal, unreadable = self._goal(entries)
@@ -141,12 +142,8 @@ class StatusReader:
         """
         free = asyncio.Semaphore(MAX_REQUESTS)
 
-        async def query(member: Peer | TrainerRecord) -> StatusReply | None:
-            async with free:
-                return await self._request_status(member.address)
-
         selected: list[Peer | TrainerRecord] = [*peers, *trainers]
-        replies = await asyncio.gather(*map(query, selected))
+        replies = await asyncio.gather(*(self._request_status(each.address, free) for each in selected))
         of_trainers = [TrainerStatus(*each) for each in zip(trainers, replies[len(peers) :], strict=True)]
         shares = _shares(of_trainers, everyone)
         return [
@@ -154,9 +151,9 @@ class StatusReader:
             for peer, reply in zip(peers, replies[: len(peers)], strict=True)
         ], of_trainers
 
-    async def _request_status(self, address: str) -> StatusReply | None:
+    async def _request_status(self, address: str, free: asyncio.Semaphore) -> StatusReply | None:
         try:
-            async with asyncio.timeout(REPLY_TIMEOUT_S):
+            async with free, asyncio.timeout(REPLY_TIMEOUT_S):
                 return await send(self._endpoint, address, Status(events=True))
         except (TimeoutError, Unreachable, Rejected):
             return None
