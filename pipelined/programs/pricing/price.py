@@ -39,7 +39,8 @@ class Costs:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            for seconds in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+            per_stage = field.name != "p2p" and isinstance(value, Sequence) and not isinstance(value, str)
+            for seconds in value if per_stage else [value]:
                 require_number(f"the cost {field.name.replace('_', '-')}", seconds)
                 if not 0 <= seconds < math.inf:
                     name = field.name.replace("_", "-")

@@ -143,6 +143,7 @@ def test_a_mistake_is_one_exception_with_a_remedy(call, message):
         (pp.prove, {"mailbox": 0.5}, "mailbox is 0.5, which is no whole number"),
         (pp.prove, {"budget": "x"}, "budget is 'x', which is no number"),
         (pp.prove, {"costs": {"forward": "x"}}, "the cost forward is 'x', which is no number"),
+        (pp.prove, {"costs": {"p2p": [1] * 4}}, "the cost p2p is [1, 1, 1, 1], which is no number"),
         (pp.prove, {"costs": 3}, "`costs=` is 3, without names; give numbers by name"),
         (pp.simulate, {"costs": {"forward": ["x"] * 4}}, "`costs=`: forward is 'x', which is no number"),
         (pp.simulate, {"memory": {"parameters": float("nan")}}, "`memory=`: parameters=nan is no size"),
