@@ -163,8 +163,7 @@ def prove(
     name = name_of(schedule)
     found, priced = find(name), costs_of(costs or {})
     shape = replace(shape_of(name, depth, microbatches, knobs), steps=steps)
-    if any(len(each_of(each)) not in (1, shape.depth) for each in (costs or {}).values()):
-        raise UsageError(f"`costs=` needs one number for each cost, or one for each stage (depth: {shape.depth})")
+    priced.require_stages(shape.depth)
     require_possible({"depth": shape.depth, "microbatches in all steps": shape.microbatches * steps})
     program = record(found, shape, priced)
     check(program, mailbox=mailbox, blocking_sums=blocking_sums, budget=budget)
@@ -208,7 +207,8 @@ def costs_of(given: Mapping[str, StageSeconds]) -> Costs:
             raise UsageError(f"unknown cost {name!r}; known: {', '.join(names)}, as in forward=1,backward=2")
         if field != "p2p" and 0 in each_of(seconds):
             raise UsageError(f"the cost {name} is 0; only p2p may be 0, give {name} more")
-        by_field[names[field]] = seconds
+        is_for_all = field != "p2p" and len(each_of(seconds)) == 1
+        by_field[names[field]] = each_of(seconds)[0] if is_for_all else seconds
     return Costs(**by_field)
 
 

@@ -166,5 +166,14 @@ def test_a_proof_of_too_many_steps_is_refused():
 
 def test_a_proof_takes_one_cost_for_each_stage_and_no_more():
     """The third cost of two stages was left out in silence."""
-    with pytest.raises(pp.UsageError, match=r"one number for each cost, or one for each stage \(depth: 2\)"):
+    with pytest.raises(pp.UsageError, match=r"other stages \(stages with a cost: 3, depth: 2\); give one number"):
         pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1.0, 2.0, 3.0]})
+
+
+@pytest.mark.parametrize("call", [pp.prove, pp.simulate])
+def test_a_list_of_one_cost_is_for_every_stage(call):
+    def costs(forward):
+        return {"forward": forward, "backward": 1}
+
+    one, listed = (call("gpipe", depth=4, microbatches=2, costs=costs(each)).makespan for each in (1.5, [1.5]))
+    assert one == listed
