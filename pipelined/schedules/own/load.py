@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -76,19 +76,26 @@ class OwnSchedule:
             answer = self._functions().stage_map(shape)
         if not isinstance(answer, StageMap):
             raise ScheduleError(f"the stage map of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
-        for place, worker in answer.placement.items():
-            if not isinstance(place, tuple) or len(place) != 2:
-                fact = f"the stage map of {self.__name__} places {place!r}, which is no pipe and stage"
-                raise ScheduleError(f"{fact}; give {{(pipe, stage): worker}}")
-            pipe, stage = place
-            if not isinstance(worker, int):
-                fact = f"the stage map of {self.__name__} places stage {stage} of pipe {pipe} on {worker!r}"
-                raise ScheduleError(f"{fact}; give the number of one worker")
-        if not isinstance(answer.workers, int):
-            fact = f"the stage map of {self.__name__} has {answer.workers!r} workers"
-            raise ScheduleError(f"{fact}; give their number")
+        self._require_types(answer)
         self._require_shape(answer, shape)
         return answer
+
+    def _require_types(self, answer: StageMap) -> None:
+        """Refuse a stage map with a value of another type, which fails far from the line that gave it."""
+        fact, places = f"the stage map of {self.__name__}", "give {(pipe, stage): worker}"
+        if not isinstance(answer.placement, Mapping):
+            raise ScheduleError(f"{fact} has the placement {answer.placement!r}; {places}")
+        for place, worker in answer.placement.items():
+            if not isinstance(place, tuple) or len(place) != 2:
+                raise ScheduleError(f"{fact} places {place!r}, which is no pipe and stage; {places}")
+            if not isinstance(worker, int):
+                where = f"places stage {place[1]} of pipe {place[0]} on {worker!r}"
+                raise ScheduleError(f"{fact} {where}; give the number of one worker")
+        if not isinstance(answer.workers, int):
+            raise ScheduleError(f"{fact} has {answer.workers!r} workers; give their number")
+        pipes = answer.microbatches
+        if not isinstance(pipes, Sequence) or not all(isinstance(each, Sequence) for each in pipes):
+            raise ScheduleError(f"{fact} has the microbatches {pipes!r}; give one tuple of numbers for each pipe")
 
     def _require_shape(self, answer: StageMap, shape: Shape) -> None:
         """Refuse the stage map of another depth, or of other microbatches: a batch's other rows would be left out."""

@@ -108,6 +108,16 @@ WRONG = {
         TUPLE.replace("{(0, 0): (0,)}", "{0: 0}"),
         r"places 0, which is no pipe and stage; give \{\(pipe, stage\): worker\}",
     ),
+    "a list for the placement": (
+        TUPLE.replace("{(0, 0): (0,)}", "[0]"),
+        r"has the placement \[0\]; give \{\(pipe, stage\): worker\}",
+    ),
+    "a number for a pipe's microbatches": (
+        TUPLE.replace("(0,)}, ((0,),)", "0}, (0,), updates=Updates(every=1)").replace(
+            "StageMap\n", "StageMap, Updates\n"
+        ),
+        r"has the microbatches \(0,\); give one tuple of numbers for each pipe",
+    ),
     "a tuple of workers": (TUPLE, r"places stage 0 of pipe 0 on \(0,\); give the number of one worker"),
     "no coroutine": (GPIPES + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
     "no such verb": (
