@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"
-PROGRAM = re.compile(r"(apps|pipelined)(\.[\w.]+)?|.*/pipelined-\w+")
+PROGRAM = re.compile(r"(apps|pipelined)(\.[\w.]+)?|.*/pipelined(-\w+)?")
 """What starts a program of ours: its module, or its command."""
 OPEN: set[object] = set()
 """The open trainers of a user's own loop. Each ends the job at the exit of its process, and tells other ranks why."""
@@ -68,7 +68,7 @@ def interrupt_quietly(command: Sequence[str]) -> None:
     Args:
         command: usually `sys.orig_argv`.
     """
-    if not any(map(PROGRAM.fullmatch, command)):
+    if not PROGRAM.fullmatch(_started(command)):
         return
     before = sys.excepthook
 
@@ -77,6 +77,16 @@ def interrupt_quietly(command: Sequence[str]) -> None:
             before(kind, error, trace)
 
     sys.excepthook = report
+
+
+def _started(command: Sequence[str]) -> str:
+    """The module or the file that a command of Python runs, not what that is given; "" if there is none."""
+    before = ""
+    for word in command[1:]:
+        if re.fullmatch("-[a-zA-Z]*m", before) or not (word.startswith("-") or before in ("-X", "-W")):
+            return word
+        before = word
+    return ""
 
 
 def end_job_if_uncaught(environ: Mapping[str, str]) -> None:
