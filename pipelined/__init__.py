@@ -9,6 +9,7 @@ from pipelined.process.job_end import end_job_if_uncaught, interrupt_quietly
 
 if TYPE_CHECKING:
     from pipelined import swarm
+    from pipelined.api.background import JobFailed
     from pipelined.api.data.feed import Feed
     from pipelined.api.laboratory.plan import plan
     from pipelined.api.laboratory.planning import Planned
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
     from pipelined.errors import UsageError
     from pipelined.programs.plan import Plan
     from pipelined.random.keyed_random import layer_seed
-    from pipelined.schedules import Knob, Shape, StageMap, Worker
+    from pipelined.schedules import Knob, Shape, StageMap, Updates, Worker
     from pipelined.traces.drawing.picture import Picture
+    from pipelined.training.step_report import StepReport
 
 __version__ = "0.1.0"
 __all__ = [
     "AsyncTrainer",
     "Feed",
+    "JobFailed",
     "Knob",
     "LayerBuilder",
     "Layouts",
@@ -44,8 +47,10 @@ __all__ = [
     "Shape",
     "Simulation",
     "StageMap",
+    "StepReport",
     "Trained",
     "Trainer",
+    "Updates",
     "UsageError",
     "Worker",
     "__version__",
@@ -65,6 +70,7 @@ __all__ = [
 _HOMES = {
     "AsyncTrainer": "pipelined.api.trainer",
     "Feed": "pipelined.api.data.feed",
+    "JobFailed": "pipelined.api.background",
     "Knob": "pipelined.schedules",
     "LayerBuilder": "pipelined.api.model.layer_builders",
     "Layouts": "pipelined.api.split.own",
@@ -77,8 +83,10 @@ _HOMES = {
     "Shape": "pipelined.schedules",
     "Simulation": "pipelined.api.laboratory.simulation",
     "StageMap": "pipelined.schedules",
+    "StepReport": "pipelined.training.step_report",
     "Trained": "pipelined.api.whole_run",
     "Trainer": "pipelined.api.trainer",
+    "Updates": "pipelined.schedules",
     "UsageError": "pipelined.errors",
     "Worker": "pipelined.schedules",
     "draw": "pipelined.api.laboratory.simulation",

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from inspect import Parameter, signature
+from typing import get_type_hints
 
 import pytest
 
@@ -12,6 +13,19 @@ from pipelined.training.job import Numerics
 def test_every_public_name_can_be_had():
     assert [name for name in pp.__all__ if getattr(pp, name, None) is None] == []
     assert set(pp._HOMES) == set(pp.__all__) - {"__version__"}
+
+
+CALLS = [pp.train, pp.plan, pp.prove, pp.simulate, pp.draw, pp.Trainer.step, pp.AsyncTrainer.step]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
+def test_the_class_of_a_result_is_public(call):
+    assert get_type_hints(call)["return"] in map(pp.__getattr__, pp._HOMES)
+
+
+def test_the_updates_of_a_stage_map_and_the_end_of_a_job_are_public():
+    assert get_type_hints(pp.StageMap)["updates"] is pp.Updates
+    assert issubclass(pp.JobFailed, Exception)
 
 
 @pytest.mark.parametrize("call", [pp.Trainer, pp.AsyncTrainer, pp.plan], ids=["Trainer", "AsyncTrainer", "plan"])
