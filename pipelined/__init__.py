@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipelined.api.model.layer_builders import LayerBuilder, initial_seed, recomputed, tied
     from pipelined.api.model.sequential import Sequential
     from pipelined.api.model.trace import trace
-    from pipelined.api.split.own import Layouts
+    from pipelined.api.split.user_layer import Layouts
     from pipelined.api.train import train
     from pipelined.api.trainer import AsyncTrainer, Trainer
     from pipelined.api.whole_run import Trained
@@ -73,7 +73,7 @@ _HOMES = {
     "JobFailed": "pipelined.api.background",
     "Knob": "pipelined.schedules",
     "LayerBuilder": "pipelined.api.model.layer_builders",
-    "Layouts": "pipelined.api.split.own",
+    "Layouts": "pipelined.api.split.user_layer",
     "Picture": "pipelined.traces.drawing.picture",
     "Plan": "pipelined.programs.plan",
     "Planned": "pipelined.api.laboratory.planning",

@@ -37,8 +37,8 @@ from pipelined.process.run import outside_of_a_loop, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules.own.load import SomeSchedule
 from pipelined.schedules.parts.knobs import KnobValue
+from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.job import CallLocals
 from pipelined.training.step_report import StepReport

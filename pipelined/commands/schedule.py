@@ -12,7 +12,7 @@ from pipelined.commands.pairs import pairs, single
 from pipelined.errors import writing
 from pipelined.programs.text_drawing import write_table
 from pipelined.schedules import Schedule, find
-from pipelined.schedules.own.table import TableSchedule
+from pipelined.schedules.user.table import TableSchedule
 
 TAKES_KNOBS = True
 """The settings of the schedule that is named are flags, too."""

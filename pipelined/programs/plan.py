@@ -15,9 +15,9 @@ from pipelined.errors import UsageError, require_whole
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of, require_knobs
-from pipelined.schedules.own.load import name_of
 from pipelined.schedules.parts.knobs import KnobValue, set_knobs
 from pipelined.schedules.parts.stage_map import require_possible
+from pipelined.schedules.user.load import name_of
 
 
 class PlanError(UsageError):

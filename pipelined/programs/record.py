@@ -14,8 +14,8 @@ from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.programs.proof.check import check
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker, is_ours, label
-from pipelined.schedules.own.bounded import bounded
 from pipelined.schedules.parts.worker import InstructionKey
+from pipelined.schedules.user.bounded import bounded
 
 
 def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Program:

@@ -55,7 +55,7 @@ def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
 
 
 def write_table(program: Program) -> str:
-    """A program as `schedules.own.table` reads it; reading returns the same program if every pipe has a microbatch.
+    """A program as `schedules.user.table` reads it; reading returns the same program if every pipe has a microbatch.
 
     Raises:
         ScheduleError: microbatches are cut into parts, which a table cannot express.

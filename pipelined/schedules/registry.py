@@ -10,11 +10,11 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from pipelined.errors import guess
-from pipelined.schedules.own.load import is_module, load
-from pipelined.schedules.own.table import TableSchedule, read_table
 from pipelined.schedules.parts.knobs import CHUNKS, Knob, KnobValue
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
+from pipelined.schedules.user.load import is_module, load
+from pipelined.schedules.user.table import TableSchedule, read_table
 
 SCHEDULES = {
     "async_1f1b": "pipelined.schedules.async_1f1b",

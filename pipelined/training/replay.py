@@ -16,7 +16,7 @@ from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.schedules import ScheduleError, Worker, find
-from pipelined.schedules.own.table import follow_segment
+from pipelined.schedules.user.table import follow_segment
 from pipelined.traces.file import Span, TraceError, read
 from pipelined.traces.tracer import NOWHERE
 

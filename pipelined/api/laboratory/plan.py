@@ -20,8 +20,8 @@ from pipelined.api.model.user_model import Layers, UserModel, bind
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import outside_of_a_loop
-from pipelined.schedules.own.load import SomeSchedule
 from pipelined.schedules.parts.knobs import KnobValue
+from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import tensors_of
 from pipelined.training.job import CallLocals, Numerics

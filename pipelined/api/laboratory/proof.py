@@ -15,9 +15,9 @@ from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import Shape, find, knobs_of, own_shape, require_knobs
-from pipelined.schedules.own.load import SomeSchedule, name_of
 from pipelined.schedules.parts.knobs import KnobValue, set_knobs
 from pipelined.schedules.parts.stage_map import require_possible
+from pipelined.schedules.user.load import SomeSchedule, name_of
 
 if TYPE_CHECKING:
     from pipelined.traces.drawing.picture import Picture

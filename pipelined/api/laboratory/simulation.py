@@ -7,8 +7,8 @@ from typing import Any
 from pipelined.api.laboratory.described import PerStage, machine_of, plan_of, workload_of
 from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.errors import UsageError, in_bytes, require_switch
-from pipelined.schedules.own.load import SomeSchedule
 from pipelined.schedules.parts.knobs import KnobValue
+from pipelined.schedules.user.load import SomeSchedule
 from pipelined.simulation.job import with_costs
 from pipelined.simulation.simulator import Simulated
 from pipelined.simulation.simulator import simulate as simulate_plan

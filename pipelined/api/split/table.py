@@ -10,7 +10,7 @@ from pipelined.api.split.layer import SplitLayer
 from pipelined.api.split.local import LOCAL, LocalLayer, SplitDropout, SplitFlatten
 from pipelined.api.split.multiplications import Multiplication, SplitConv, SplitEmbedding, SplitLinear
 from pipelined.api.split.norms import SplitBatchNorm, SplitLayerNorm, SplitRMSNorm
-from pipelined.api.split.own import Layouts, OwnLayer
+from pipelined.api.split.user_layer import Layouts, OwnLayer
 from pipelined.errors import UsageError
 from pipelined.sharding import factors
 from pipelined.sharding.factors import Factors

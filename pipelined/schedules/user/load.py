@@ -17,11 +17,11 @@ from types import ModuleType
 from typing import Any
 
 from pipelined.errors import user_code
-from pipelined.schedules.own.bounded import announced, bounded
 from pipelined.schedules.parts.knobs import Knob
 from pipelined.schedules.parts.placements import one_pipe
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
+from pipelined.schedules.user.bounded import announced, bounded
 
 TAKEN = ("schedule", "depth", "width", "microbatch", "microbatches", "recompute", "steps")
 """Settings that every schedule has, so that no knob may have their names."""

@@ -42,7 +42,7 @@ def test_an_import_that_takes_long_is_reported_once_with_its_line(tmp_path, monk
     path.write_text(
         "import sys\nwhile 'still' not in sys.stderr.getvalue(): pass\nfrom pipelined.schedules.gpipe import *"
     )
-    monkeypatch.setattr("pipelined.schedules.own.bounded.SLOW_S", 0.01)
+    monkeypatch.setattr("pipelined.schedules.user.bounded.SLOW_S", 0.01)
     monkeypatch.setattr(sys, "stderr", StringIO())
     find(str(path))
     (said,) = sys.stderr.getvalue().splitlines()

@@ -16,7 +16,7 @@ from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.programs.text_drawing import write_table
 from pipelined.schedules import ScheduleError, Shape, StageMap, find, known
-from pipelined.schedules.own.table import read_table
+from pipelined.schedules.user.table import read_table
 
 ONE_PIPE = {
     "gpipe": Shape(4, 8),
