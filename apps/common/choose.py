@@ -12,7 +12,7 @@ from typing import Any
 from apps.common.flags import RunFlags, flag
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find, own_shape
+from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find, table_shape
 
 CLIP = 1.0
 """Largest global gradient norm, by default, where the norm is known before the update."""
@@ -96,12 +96,12 @@ def _workers(tensor: int, world_size: int | None) -> int | None:
 
 def _as_its_table(requested: RequestedShape) -> RequestedShape:
     """The shape of a schedule's table, where the schedule is one; other flags stay, and are checked with it."""
-    own = own_shape(find(requested.schedule)) if requested.schedule else None
-    if own is None:
+    fixed = table_shape(find(requested.schedule)) if requested.schedule else None
+    if fixed is None:
         return requested
-    knobs = {CHUNKS.name: CHUNKS.of(own), **requested.knobs}
-    microbatches = requested.microbatches or own.microbatches
-    return replace(requested, depth=requested.depth or own.depth, microbatches=microbatches, knobs=knobs)
+    knobs = {CHUNKS.name: CHUNKS.of(fixed), **requested.knobs}
+    microbatches = requested.microbatches or fixed.microbatches
+    return replace(requested, depth=requested.depth or fixed.depth, microbatches=microbatches, knobs=knobs)
 
 
 def choose(wanted: RequestedShape) -> tuple[Plan, str]:

@@ -11,7 +11,7 @@ from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
-from pipelined.schedules import Schedule, find, is_ours
+from pipelined.schedules import Schedule, find, is_builtin
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Prepared:
     Args:
         schedule: the module of its coroutine.
         instructions: the worker's instructions and gradient sums, in order.
-        digest: of the instructions of all workers, without sums; "" of this project's own schedules, which are code
+        digest: of the instructions of all workers, without sums; "" of this project's schedules, which are code
             that all ranks have.
     """
 
@@ -49,5 +49,5 @@ def prepare_group(plan: Plan, sync: str = "gap") -> list[Prepared]:
     schedule = find(plan.schedule)
     program = record(schedule, plan.proof_shape)
     check(program)
-    digest = "" if is_ours(schedule) else hashlib.blake2b(repr(program.workers).encode(), digest_size=4).hexdigest()
+    digest = "" if is_builtin(schedule) else hashlib.blake2b(repr(program.workers).encode(), digest_size=4).hexdigest()
     return [Prepared(schedule, instructions, digest) for instructions in with_sums(program, sync, plan.costs).workers]

@@ -13,7 +13,7 @@ from pipelined.errors import user_code
 from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.programs.proof.check import check
-from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker, is_ours, label
+from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker, is_builtin, label
 from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.schedules.user.bounded import bounded
 
@@ -87,8 +87,8 @@ def _recorded(schedule: Schedule, stage_map: StageMap, index: int) -> _Recording
 
 
 def _bounded(schedule: Schedule, what: str, instructions: int) -> AbstractContextManager[None]:
-    """A limit on the bytecodes of a user's schedule. This project's own schedules end, and run without the overhead."""
-    return nullcontext() if is_ours(schedule) else bounded(what, instructions)
+    """A limit on the bytecodes of a user's schedule. This project's schedules end, and run without the overhead."""
+    return nullcontext() if is_builtin(schedule) else bounded(what, instructions)
 
 
 def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:

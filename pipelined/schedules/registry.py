@@ -76,23 +76,23 @@ def known() -> list[str]:
 
 
 def knobs_of(name: str | None = None) -> tuple[Knob[Any], ...]:
-    """The knobs of all schedules of the project, and those of the user's own schedule of this name, if it is one.
+    """The knobs of all schedules of the project, and those of the user's schedule of this name, if it is one.
 
     A setting has one meaning for all schedules, so that plans of two schedules can be compared and any of them
     written to a file; a schedule refuses a value that it cannot take. Code of the user is imported and run.
 
     Raises:
-        ScheduleError: the user's own schedule cannot be read, or declares a knob of this project with another meaning.
+        ScheduleError: the user's schedule cannot be read, or declares a knob of this project with another meaning.
     """
     knobs = _knobs_of_the_project()
-    if name in SCHEDULES or not (name and is_own(name)):
+    if name in SCHEDULES or not (name and is_users(name)):
         return tuple(knobs.values())
-    own = {knob.name: knob for knob in declared(load(name, known()))}
-    for taken in {*own} & {*knobs}:
-        if own[taken] != knobs[taken]:
+    users = {knob.name: knob for knob in declared(load(name, known()))}
+    for taken in {*users} & {*knobs}:
+        if users[taken] != knobs[taken]:
             fact = f"{name} declares the knob {taken}, which is one of this project's"
             raise ScheduleError(f"{fact}; import {taken.upper()} from pipelined.schedules, or give it another name")
-    return tuple({**knobs, **own}.values())
+    return tuple({**knobs, **users}.values())
 
 
 @cache
@@ -119,17 +119,17 @@ def require_knobs(name: str | None, given: Mapping[str, Any], keywords: Iterable
 
 
 def require_declared(name: str | None, knobs: Mapping[str, Any]) -> None:
-    """Refuse knobs that a schedule of the user's own does not declare; the project's own say which values they take.
+    """Refuse knobs that a user's schedule does not declare; the project's schedules say which values they take.
 
     Raises:
         ScheduleError: the message names the schedule and the knobs that it has.
     """
-    if name is None or not is_own(name):
+    if name is None or not is_users(name):
         return
-    own = [knob.name for knob in declared(find(name))]
+    names = [knob.name for knob in declared(find(name))]
     for knob in knobs_of(name):
-        if knob.name not in own and (value := knobs.get(knob.name, knob.default)) != knob.default:
-            has = f"its knobs: {', '.join(own)}" if own else "it has none"
+        if knob.name not in names and (value := knobs.get(knob.name, knob.default)) != knob.default:
+            has = f"its knobs: {', '.join(names)}" if names else "it has none"
             fact = f"{name} does not declare the knob {knob.name} ({knob.name}: {value}, {has})"
             raise ScheduleError(f"{fact}; leave `{knob.name}=` out, or add {knob.name.upper()} to its KNOBS")
 
@@ -156,7 +156,7 @@ def workers_of(name: str, depth: int, knobs: Mapping[str, KnobValue]) -> int | N
     return None
 
 
-def own_shape(schedule: Schedule) -> Shape | None:
+def table_shape(schedule: Schedule) -> Shape | None:
     """The one shape that a schedule takes, if it is a table; None: it takes several."""
     return schedule.shape if isinstance(schedule, TableSchedule) else None
 
@@ -166,18 +166,18 @@ def declared(schedule: Schedule) -> tuple[Knob[Any], ...]:
     return getattr(schedule, "KNOBS", ())
 
 
-def is_ours(schedule: Schedule) -> bool:
-    """Whether a schedule is one of this project's own, which are code that all ranks have."""
+def is_builtin(schedule: Schedule) -> bool:
+    """Whether a schedule is one of this project's, which are code that all ranks have."""
     return isinstance(schedule, ModuleType) and schedule.__name__ in SCHEDULES.values()
 
 
 def label(schedule: Schedule) -> str:
     """The name of a schedule, as `find` takes it."""
-    return schedule.__name__.rpartition(".")[2] if is_ours(schedule) else schedule.__name__
+    return schedule.__name__.rpartition(".")[2] if is_builtin(schedule) else schedule.__name__
 
 
-def is_own(name: str) -> bool:
-    """Whether a name is that of a user's own module or .py file."""
+def is_users(name: str) -> bool:
+    """Whether a name is that of a user's module or .py file."""
     if name in SCHEDULES or name.endswith(".csv"):
         return False
     return name.endswith(".py") or is_module(name)
@@ -194,12 +194,12 @@ def require_known(name: str, given: str | None = None) -> None:
         ScheduleError: another name; nothing has been imported.
     """
     if name not in SCHEDULES and name != given:
-        fact = f"the schedule {name!r} is not one of this project's own, and code that only a file names is not run"
+        fact = f"the schedule {name!r} is not one of this project's, and code that only a file names is not run"
         raise ScheduleError(f"{fact}; give --schedule {shlex.quote(name)} on the command line too, if you trust it")
 
 
 def find(name: str) -> Schedule:
-    """The schedule of this name: one of `known()`, or the user's own module, .py file or .csv table.
+    """The schedule of this name: one of `known()`, or the user's module, .py file or .csv table.
 
     Raises:
         ScheduleError: there is no such schedule, it cannot be read, or it is not a schedule.
@@ -208,7 +208,7 @@ def find(name: str) -> Schedule:
         return importlib.import_module(SCHEDULES[name])
     if name.endswith(".csv"):
         return read_table(Path(name))
-    if is_own(name):
+    if is_users(name):
         return load(name, known())
     names = {_plain(each): here for each, here in (ELSEWHERE | {ours: ours for ours in SCHEDULES}).items()}
     if meant := names.get(_plain(name)):

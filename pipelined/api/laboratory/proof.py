@@ -14,7 +14,7 @@ from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.programs.text_drawing import timeline_grid
-from pipelined.schedules import Shape, find, knobs_of, own_shape, require_knobs
+from pipelined.schedules import Shape, find, knobs_of, require_knobs, table_shape
 from pipelined.schedules.parts.knobs import KnobValue, set_knobs
 from pipelined.schedules.parts.stage_map import require_possible
 from pipelined.schedules.user.load import SomeSchedule, name_of
@@ -179,7 +179,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     Raises:
         UsageError: depth or microbatches are missing, or there is no such knob.
     """
-    fixed = own_shape(find(name))
+    fixed = table_shape(find(name))
     depth = fixed.depth if fixed and depth is None else depth
     microbatches = fixed.microbatches if fixed and microbatches is None else microbatches
     for setting, value in (("depth", depth), ("microbatches", microbatches)):

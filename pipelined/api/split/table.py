@@ -10,7 +10,7 @@ from pipelined.api.split.layer import SplitLayer
 from pipelined.api.split.local import LOCAL, LocalLayer, SplitDropout, SplitFlatten
 from pipelined.api.split.multiplications import Multiplication, SplitConv, SplitEmbedding, SplitLinear
 from pipelined.api.split.norms import SplitBatchNorm, SplitLayerNorm, SplitRMSNorm
-from pipelined.api.split.user_layer import Layouts, OwnLayer
+from pipelined.api.split.user_layer import Layouts, UserLayer
 from pipelined.errors import UsageError
 from pipelined.sharding import factors
 from pipelined.sharding.factors import Factors
@@ -104,7 +104,7 @@ def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Fa
     """One layer, by the factors of what has some in it; raises UsageError: ranks are left without heads or channels."""
     layer, kind = name.partition(".")[0], type(module)
     if isinstance(stated := getattr(module, "layouts", None), Layouts):
-        return OwnLayer(name, module, ranks, layouts=stated, how="by its own layouts", layer=layer)
+        return UserLayer(name, module, ranks, layouts=stated, how="by its own layouts", layer=layer)
     if found := multiplication(module):
         return found(name, module, split[name])
     if kind in (SelfAttention, nn.MultiheadAttention) and f"{name}.in_proj" in split:
@@ -125,7 +125,7 @@ def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Fa
         return NORMS[kind](name, module, ranks)
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         raise UsageError(f"layer {name} ({kind.__name__}) mixes rows in a way that no rank knows; use tensor 1")
-    return OwnLayer(name, module, ranks, layouts=Layouts(), how=WHOLE, layer=layer)
+    return UserLayer(name, module, ranks, layouts=Layouts(), how=WHOLE, layer=layer)
 
 
 def _encoder(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors]) -> SplitLayer:

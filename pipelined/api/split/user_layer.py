@@ -39,7 +39,7 @@ class Layouts:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-class OwnLayer(SplitLayer):
+class UserLayer(SplitLayer):
     """A layer that is called as it is, with pieces.
 
     Args:

@@ -1,4 +1,4 @@
-"""A limit on the bytecodes that a user's own schedule may run, which ends an endless loop; a notice on slow imports.
+"""A limit on the bytecodes that a user's schedule may run, which ends an endless loop; a notice on slow imports.
 
 Python offers no other way to end a loop that neither awaits nor calls anything of this project. The limit counts
 bytecodes, not lines, because a loop in one line begins no new line. It does not count the bytecodes of the standard

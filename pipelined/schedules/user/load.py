@@ -1,4 +1,4 @@
-"""A user's own schedule: a .py file, a module on the path, or a class or function in one; an error becomes one message.
+"""A user's schedule: a .py file, a module on the path, or a class or function in one; an error becomes one message.
 
 A schedule has one name on all ranks, in plans and in checkpoints: PATH.py, MODULE, or MODULE:NAME for a class or
 function, also of the program itself (`__main__:NAME`).
@@ -32,7 +32,7 @@ SomeSchedule = str | os.PathLike[str] | ModuleType | type[Any] | Callable[[Worke
 
 
 @dataclass(frozen=True)
-class OwnSchedule:
+class UserSchedule:
     """A user's schedule, with checks around its `stage_map`.
 
     Args:
@@ -138,7 +138,7 @@ def name_of(schedule: SomeSchedule) -> str:
     return name
 
 
-def load(name: str, others: Sequence[str]) -> OwnSchedule:
+def load(name: str, others: Sequence[str]) -> UserSchedule:
     """Import a schedule; a slow import is announced on stderr, with the line that it has reached.
 
     Args:
@@ -151,7 +151,7 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
     what = f"importing the schedule {name!r}"
     with announced(what), user_code(what, remedy, ScheduleError, may_exit=False):
         source = _imported(name)
-    schedule = OwnSchedule(name, source)
+    schedule = UserSchedule(name, source)
     if schedule.missing:
         need = "stage_map(shape) and async schedule(worker)"
         raise ScheduleError(f"{name} is no schedule (it lacks {', '.join(schedule.missing)}); it must define {need}")

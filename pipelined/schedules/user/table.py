@@ -121,19 +121,19 @@ class TableSchedule:
         return {place: workers.most_common(1)[0][0] for place, workers in votes.items()}
 
     def _check_shape(self, requested: Shape) -> None:
-        own = self.shape
-        microbatches = own.microbatches if self.updates.flushes else requested.microbatches
+        fixed = self.shape
+        microbatches = fixed.microbatches if self.updates.flushes else requested.microbatches
         sizes: list[tuple[str, Any, Any]] = [
-            ("depth", requested.depth, own.depth),
+            ("depth", requested.depth, fixed.depth),
             ("microbatches", requested.microbatches, microbatches),
         ]
         for knob in (PIPES, CHUNKS, SCALE, AHEAD):  # a default leaves it to the table
             value = knob.of(requested)
-            sizes += [(knob.name, value, knob.of(own))] * (value != knob.default)
+            sizes += [(knob.name, value, knob.of(fixed))] * (value != knob.default)
         for name, value, possible in sizes:
             if value != possible:
                 fact = f"{self.name} is a table of one shape ({name}: {value}, its own: {possible})"
-                raise ScheduleError(f"{fact}; use `depth={own.depth}` and `microbatches={own.microbatches}`")
+                raise ScheduleError(f"{fact}; use `depth={fixed.depth}` and `microbatches={fixed.microbatches}`")
 
 
 def read_table(path: Path) -> TableSchedule:

@@ -158,7 +158,7 @@ def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never
     job, plain = resolve(FEW, 2), json.loads(json.dumps(resolve(GPT2Flags(depth=2), 2).plain()))
     meta = checkpoint.Meta(1, job.model.identity(), {**plain, "schedule": own})
     checkpoint.commit(tmp_path, meta, [shard], 1)
-    with pytest.raises(ScheduleError, match=rf"not one of this project's own.*give --schedule '{own}' on the"):
+    with pytest.raises(ScheduleError, match=rf"not one of this project's.*give --schedule '{own}' on the"):
         decided(resolve(replace(FEW, checkpoint=tmp_path, resume="auto"), 2))
     assert recorded(meta.config) is None
     assert not (tmp_path / "ran").exists()
