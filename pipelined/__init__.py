@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pipelined import swarm
     from pipelined.api.background import JobFailed
     from pipelined.api.data.feed import Feed
+    from pipelined.api.laboratory.find_plan import Planned
     from pipelined.api.laboratory.plan import plan
-    from pipelined.api.laboratory.planning import Planned
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
     from pipelined.api.model.attention import SelfAttention
@@ -76,7 +76,7 @@ _HOMES = {
     "Layouts": "pipelined.api.split.user_layer",
     "Picture": "pipelined.traces.drawing.picture",
     "Plan": "pipelined.programs.plan",
-    "Planned": "pipelined.api.laboratory.planning",
+    "Planned": "pipelined.api.laboratory.find_plan",
     "Proof": "pipelined.api.laboratory.proof",
     "SelfAttention": "pipelined.api.model.attention",
     "Sequential": "pipelined.api.model.sequential",

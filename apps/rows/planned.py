@@ -12,9 +12,9 @@ from collectives import Links
 from pipelined.aio.progress import say_nothing
 from pipelined.api.data.batch import converted
 from pipelined.api.laboratory.described import machine_of
-from pipelined.api.laboratory.planned_splits import PlannedSplits
-from pipelined.api.laboratory.planning import PlanRequest, find_plan
+from pipelined.api.laboratory.find_plan import PlanRequest, find_plan
 from pipelined.api.model.user_model import bind
+from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.planner.plan_file import PlanFile
 from pipelined.process.launch import Launch
 

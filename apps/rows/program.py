@@ -76,7 +76,7 @@ def _table(job: RowJob) -> str:
     from apps.common.plan_table import plan_table
     from apps.rows.planned import PlannedRow, planned_row
     from apps.rows.train import describe_split, model_of
-    from pipelined.api.laboratory.planned_team import PlannedTeam
+    from pipelined.api.sizes.team import PlannedTeam
     from pipelined.api.split.model import SplitRow
     from pipelined.programs.partition import partition
 

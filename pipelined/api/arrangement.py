@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import JobFeed
-from pipelined.api.laboratory.planning import Planned
+from pipelined.api.laboratory.find_plan import Planned
 from pipelined.errors import UsageError, require_whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError

@@ -13,8 +13,8 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, gather, require_equal
 from pipelined.actors.executor import TorchExecutor
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.laboratory.planned_rank import PlannedRank
 from pipelined.api.model.user_model import UserModel
+from pipelined.api.sizes.rank_memory import PlannedRank
 from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError, writing

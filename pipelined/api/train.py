@@ -21,8 +21,8 @@ from pipelined.api.arrangement import Arrangement, first_batch, require_rows
 from pipelined.api.call_arguments import CallArguments
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
+from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.laboratory.plan import plan_to_train
-from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.rank import RankSession

@@ -24,7 +24,7 @@ from pipelined.api.background import BackgroundRanks, RankWork, check_world
 from pipelined.api.call_arguments import CallArguments
 from pipelined.api.data.batch import Batch, slice_rows
 from pipelined.api.data.batches import StepFeed
-from pipelined.api.laboratory.planning import Planned
+from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers
 from pipelined.api.rank import RankSession

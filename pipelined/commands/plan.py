@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from collectives import Links
     from pipelined.api.laboratory.described import machine_of
-    from pipelined.api.laboratory.planning import SPEED, PlanRequest, find_plan, stated_costs
+    from pipelined.api.laboratory.find_plan import SPEED, PlanRequest, find_plan, stated_costs
 
     model, costs = planned_model(arguments.program, arguments.others, arguments.global_batch, own=arguments.own), None
     if arguments.costs is not None:

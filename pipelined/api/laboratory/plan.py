@@ -13,10 +13,10 @@ from pipelined.aio.progress import Say, say_nothing
 from pipelined.api.arrangement import Arrangement
 from pipelined.api.data.batch import Batch
 from pipelined.api.laboratory.described import machine_of
-from pipelined.api.laboratory.planned_splits import PlannedSplits
-from pipelined.api.laboratory.planning import Planned, PlanRequest, find_plan, stated_costs
+from pipelined.api.laboratory.find_plan import Planned, PlanRequest, find_plan, stated_costs
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, UserModel, bind
+from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import outside_of_a_loop

@@ -22,9 +22,9 @@ from benchmarks._footprint import state_bytes as counted_state
 from benchmarks._team_replay import recorded
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.api.laboratory.planned_layers import PlannedLayers
-from pipelined.api.laboratory.planned_team import PlannedTeam
 from pipelined.api.model.sequential import LayeredModel
+from pipelined.api.sizes.layers import PlannedLayers
+from pipelined.api.sizes.team import PlannedTeam
 from pipelined.api.split.model import SplitRow
 from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom

@@ -12,8 +12,8 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.arrangement import Arrangement
-from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.model.sequential import LayeredModel
+from pipelined.api.sizes.layers import PlannedLayers
 from pipelined.planner import read_plan
 from pipelined.simulation.memory import rank_memory
 from pipelined.training.job import Numerics

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipelined.api.laboratory.planned_layers import IMPOSSIBLE, PlannedLayers
-from pipelined.api.laboratory.planned_team import PlannedTeam
 from pipelined.api.model.sequential import LayeredModel
+from pipelined.api.sizes.layers import IMPOSSIBLE, PlannedLayers
+from pipelined.api.sizes.team import PlannedTeam
 from pipelined.api.split.fronts import RowFront, row_front
 from pipelined.api.split.layer import BY_ROWS, team
 from pipelined.api.split.model import SplitRow, meta_inputs

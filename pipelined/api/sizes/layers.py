@@ -10,14 +10,14 @@ from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.batch import Batch, converted, rows_of_batch, slice_rows
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.laboratory.layer_sizes import (
+from pipelined.api.model.user_model import UserModel
+from pipelined.api.sizes.layer_sizes import (
     LayerSizes,
     Storages,
     measured_sizes,
     optimizer_bytes,
     sizes_in_autocast,
 )
-from pipelined.api.model.user_model import UserModel
 from pipelined.api.split.model import MemberRow
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.bucket_names import name_buckets

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pipelined.api.laboratory.planned_layers import PlannedLayers
+from pipelined.api.sizes.layers import PlannedLayers
 from pipelined.api.split.model import SplitRow
 from pipelined.measurement.planned_bytes import TeamRecord, team_records
 from pipelined.planner.moves import COUNTING, PHASES, PlannedMoves

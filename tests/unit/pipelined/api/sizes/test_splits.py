@@ -11,8 +11,8 @@ from torch import nn
 
 import pipelined as pp
 from collectives import Links
-from pipelined.api.laboratory.planned_splits import PlannedSplits
 from pipelined.api.model.sequential import LayeredModel
+from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.planner import SearchRequest, Stated, search
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates

@@ -7,9 +7,9 @@ from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.laboratory.planned_layers import PlannedLayers
-from pipelined.api.laboratory.planned_team import PlannedTeam
 from pipelined.api.model.user_model import UserModel
+from pipelined.api.sizes.layers import PlannedLayers
+from pipelined.api.sizes.team import PlannedTeam
 from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.programs.plan import Plan
