@@ -19,6 +19,8 @@ KEPT = 64
 ENOUGH = 5
 DEVIATIONS = 10.0
 MULTIPLE = 4.0
+MAX_DOUBLINGS = 64
+"""Times that a time-out doubles, far beyond every patience: a float cannot hold 2**1024."""
 UNKNOWN = 10.0
 """The time-out before a kind of request was measured, as a multiple of `least`: the first reply may take long."""
 
@@ -91,7 +93,7 @@ class TimeoutEstimator:
 
     def limit_after(self, late: int) -> float:
         """Seconds after which a reply is late, if `late` replies were late before; never None."""
-        return UNKNOWN * self._least * 2**late if self.limit is None else self.limit
+        return UNKNOWN * self._least * 2 ** min(late, MAX_DOUBLINGS) if self.limit is None else self.limit
 
     @property
     def limit(self) -> float | None:

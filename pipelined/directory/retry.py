@@ -5,7 +5,7 @@ from itertools import count
 from typing import TypeVar
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.latency import Backoff, RoundTrip
+from pipelined.aio.latency import MAX_DOUBLINGS, Backoff, RoundTrip
 from pipelined.aio.nursery import with_timeout
 from pipelined.directory.api import CutOff
 
@@ -50,7 +50,7 @@ class Retry:
             start, pause = self._clock.now(), backoff.next()
             if last is not None and start >= end:  # the sleep lasted longer than requested
                 raise self._cut_off(last) from last
-            timeout = (wait or 0.0) + self.round_trip.timeout * 2**tries
+            timeout = (wait or 0.0) + self.round_trip.timeout * 2 ** min(tries, MAX_DOUBLINGS)
             try:
                 reply = await with_timeout(self._clock, min(end - start, timeout), once())
             except (NoReply, TimeoutError) as error:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from transports.emulation.options import LinkProfile
 
 MIN_TIMEOUT_S = 0.2
+MAX_LOSSES = 64
+"""The losses of one message in a row, whose time-outs are longer than any run: a float cannot hold 2**1024."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class SlowLink:
     def _transit_seconds(self) -> float:
         """Seconds between leaving and arrival, with random losses and jitter."""
         profile, timeouts = self._profile, 0
-        while self._random.random() < profile.loss:
+        while timeouts < MAX_LOSSES and self._random.random() < profile.loss:
             timeouts += 1
         waited = (2**timeouts - 1) * timeout(profile)  # each time-out is twice the one before
         return waited + profile.delay + profile.jitter * self._random.uniform(-1, 1)

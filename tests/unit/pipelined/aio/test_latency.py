@@ -48,6 +48,12 @@ def test_the_old_is_forgotten():
     assert seen(0.0, *[100.0] * KEPT, *[1.0] * KEPT).limit == MULTIPLE
 
 
+def test_a_limit_stays_a_number_however_many_replies_were_late():
+    unmeasured = TimeoutEstimator(1.0)
+    assert unmeasured.limit_after(3) == 8 * unmeasured.limit_after(0)
+    assert unmeasured.limit_after(1023) <= unmeasured.limit_after(5000) < float("inf")
+
+
 def timeout_after(*seconds):
     round_trip = RoundTrip()
     for each in seconds:

@@ -57,3 +57,16 @@ def test_a_server_that_never_replies_is_a_time_out():
             await Retry("tcp://there", VirtualClock(), 5.0).run(silent)
 
     run_virtual(ask())
+
+
+def test_a_patience_of_a_whole_lease_ends_as_cut_off():
+    """After 1,024 attempts, 510 s, the doubled time-out was too large for a float."""
+
+    async def unreachable():
+        raise NoReply("connection refused")
+
+    async def ask():
+        with pytest.raises(CutOff, match="last: connection refused"):
+            await Retry("tcp://there", VirtualClock(), 3600.0).run(unreachable)
+
+    run_virtual(ask())

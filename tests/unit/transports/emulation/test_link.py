@@ -50,6 +50,12 @@ def test_each_draw_costs_exactly_the_closed_form(losses, spread, monkeypatch):
     assert passage.arrival - passage.departure == 0.25 + 0.125 * spread + (2**losses - 1) * timeout(profile)
 
 
+def test_thousands_of_losses_in_a_row_still_end():
+    slow = link(loss=0.999)
+    arrivals = [slow.passage(0.0, 1).arrival for _ in range(20)]
+    assert arrivals == sorted(arrivals) and arrivals[-1] < float("inf")
+
+
 def test_a_time_out_is_a_round_trip_and_four_variations_or_a_fifth_of_a_second():
     assert timeout(LinkProfile(delay=0.05)) == pytest.approx(0.3)
     assert timeout(LinkProfile(delay=0.1, jitter=0.1)) == pytest.approx(0.6)
