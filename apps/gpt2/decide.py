@@ -6,7 +6,6 @@ A run that names no schedule gets Chimera at even depths, and the planner choose
 
 from collections.abc import Mapping
 from dataclasses import replace
-from os import sched_getaffinity
 from typing import Any
 
 from apps.common.flags import AUTO, AUTO_PLAN, start_of
@@ -29,6 +28,7 @@ from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
 from pipelined.state.checkpoints import checkpoint
 from transports import Transport
+from transports.shm.cores import own_cores
 
 
 class Seats:
@@ -95,7 +95,7 @@ def _unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
     if job.config.plan == AUTO_PLAN:
         return None
     reason = why_not(
-        _planned_model(job), launch, job.plan, cores=len(sched_getaffinity(0)), steps=job.config.steps, effort=BRIEF
+        _planned_model(job), launch, job.plan, cores=len(own_cores()), steps=job.config.steps, effort=BRIEF
     )
     return None if reason is None else Decision(Candidate(job.plan), f"{job.reason}; {reason}").plain()
 

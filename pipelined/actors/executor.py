@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from os import sched_getaffinity
 from typing import Protocol, TypeVar
 
 from pipelined.actors.device import device_of_rank, memory_of
@@ -18,6 +17,7 @@ from pipelined.aio.clock import Clock, RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory, ran_out_of_memory
 from transports import Transport
+from transports.shm.cores import own_cores
 
 T = TypeVar("T")
 NAMES = {
@@ -178,7 +178,7 @@ class TorchExecutor(Executor):
         device = device_of_rank(transport, share=share_devices)
         if device == "cpu":
             ranks_sharing = ranks_sharing or len(transport.ranks_here)
-            torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // ranks_sharing))
+            torch.set_num_threads(threads or max(1, len(own_cores()) // ranks_sharing))
         return cls(device, RealClock(), transport.set_computing)
 
     async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:

@@ -5,7 +5,6 @@ files). The tokenizer's end token follows every document; a file of plain text i
 """
 
 import argparse
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,9 +87,10 @@ def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokeniz
     from rich.console import Console
 
     from pipelined.api.data.tokens.writer import ShardWriter, encode_chunks
+    from transports.shm.cores import own_cores
 
     total = sum(file.stat().st_size for file in files)
-    workers = arguments.workers or max(1, min(len(os.sched_getaffinity(0)), total // A_PROCESS))
+    workers = arguments.workers or max(1, min(len(own_cores()), total // A_PROCESS))
     console, row = Console(stderr=True), 0 if arguments.pack is None else arguments.pack + 1
     columns = progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()
     with (

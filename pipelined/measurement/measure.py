@@ -4,7 +4,6 @@ All ranks call these functions in the same order; rank 0 gets the result. With o
 the stated ones are used.
 """
 
-import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from pipelined.simulation.machine import Machine
 from pipelined.training.job import Numerics
 from pipelined.training.teams.model import TeamModel
 from transports import Transport
+from transports.shm.cores import own_cores
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ async def measure(
     """
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
     here = len(transport.ranks_here) if transport.world_size > 1 else ranks
-    cores, numerics = len(os.sched_getaffinity(0)), model.numerics()
+    cores, numerics = len(own_cores()), model.numerics()
     executor = TorchExecutor.of_rank(
         transport, numerics.threads, ranks_sharing=here, share_devices=launch.share_devices
     )

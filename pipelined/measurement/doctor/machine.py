@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.actors.host_memory import host_memory, number, text
+from transports.shm.cores import own_cores
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -60,7 +61,7 @@ def examine_machine(environ: Mapping[str, str], root: Path = Path("/")) -> Host:
         host=socket.gethostname(),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        cores=len(os.sched_getaffinity(0)),
+        cores=len(own_cores()),
         quota=_quota(root / "sys/fs/cgroup/cpu.max"),
         memory=total,
         available=available,

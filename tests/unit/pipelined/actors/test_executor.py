@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import os
 import threading
 import weakref
 from functools import partial
 
 import pytest
+import torch
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.executor import TorchExecutor
@@ -14,6 +16,7 @@ from pipelined.actors.work import DeviceWork
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory
+from tests.conformance.worlds import local_world
 
 
 def test_a_timed_device_takes_what_each_op_takes_one_after_another():
@@ -25,6 +28,15 @@ def test_a_timed_device_takes_what_each_op_takes_one_after_another():
     spans, busy = run_virtual(main())
     assert spans == [("forward", 0.0, 1.0), ("backward", 1.0, 3.0), ("other", 3.0, 3.0)]
     assert busy == 3.0
+
+
+def test_a_system_that_binds_no_process_to_cores_shares_all_of_them(monkeypatch):
+    threads = []
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    TorchExecutor.of_rank(local_world(1, (0,))[0], ranks_sharing=2).close()
+    assert threads == [3]
 
 
 class Steps:
