@@ -205,7 +205,9 @@ class Queue:
         self.too_big += front.too_big
         self.least = min(self.least, held.min(initial=inf))
         self._push(front.bound, front, worst)
-        if front.too_big:
+        if any(stage.update for stage in workload.stages):
+            self._lighten(candidate)  # it moves more, but divides the update
+        elif front.too_big:
             self._push(front.lightened, TooBig(candidate), worst)
 
     def _workload(self, plan: Plan) -> Workload:
