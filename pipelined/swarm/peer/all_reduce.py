@@ -95,7 +95,7 @@ class AllReduce:
         self.name, self._members, self._me, self._coding = name, members, me, coding
         self._endpoint, self._sums, self._maxima = endpoint, sums, maxima
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
-        self._step = max(1, min(chunk_bytes, MAX_GATHERED_BYTES // (IN_FLIGHT * len(members))) // sums.itemsize)
+        self._chunk_size = max(1, min(chunk_bytes, MAX_GATHERED_BYTES // (IN_FLIGHT * len(members))) // sums.itemsize)
         self._chunks: dict[int, _Chunk] = {}
         self._aborted: Rejected | None = None
         self._scope: asyncio.Timeout | None = None
@@ -162,7 +162,7 @@ class AllReduce:
 
     def _lacking(self) -> list[int]:
         """Members that the first incomplete chunk lacks: a member may wait for its total before sending later ones."""
-        for start in range(self._bounds[self._me], self._bounds[self._me + 1], self._step):
+        for start in self._starts(self._me):
             chunk = self._chunks.get(start)
             senders = chunk.senders if chunk else set[int]()
             if chunk is None or not chunk.complete.done():
@@ -187,8 +187,7 @@ class AllReduce:
 
         The sends to different owners alternate, and each member begins with the owner after itself.
         """
-        starts = range(self._bounds[owner], self._bounds[owner + 1], self._step)
-        limit, others = asyncio.Semaphore(IN_FLIGHT), len(self._members) - 1
+        starts, limit, others = self._starts(owner), asyncio.Semaphore(IN_FLIGHT), len(self._members) - 1
         turn = (owner - self._me - 1) % len(self._members)
 
         async def sum_chunk(number: int, start: int) -> None:
@@ -249,16 +248,19 @@ class AllReduce:
 
     def _chunk(self, start: int) -> _Chunk:
         """What is gathered for the chunk that begins here; it must be one of this member's."""
-        first, last = self._bounds[self._me], self._bounds[self._me + 1]
         if self._aborted:
             raise self._aborted
-        if start not in range(first, last, self._step):
+        if start not in self._starts(self._me):
             raise Rejected(Reason.UNEXPECTED_PART, start=start)
         return self._chunks.setdefault(start, _Chunk())
 
+    def _starts(self, owner: int) -> range:
+        """Where the chunks of an owner's slice begin."""
+        return range(self._bounds[owner], self._bounds[owner + 1], self._chunk_size)
+
     def _span(self, start: int) -> slice:
         owner = int(np.searchsorted(self._bounds, start, side="right")) - 1
-        return slice(start, min(start + self._step, self._bounds[owner + 1]))
+        return slice(start, min(start + self._chunk_size, self._bounds[owner + 1]))
 
     async def _decode_part(self, coded: Coded, span: slice) -> np.ndarray:
         """Another member's part, decoded. Raises Rejected: it cannot be added."""
