@@ -53,7 +53,7 @@ class Handover:
             sums, losses = await state.read_sums()
             indices, values = np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
             await client.request(successor, Inherit(*state.version, sums, indices, values), limit)
-            await state.drop()
+            await state.discard_counts()
         finally:
             state.handing_over, state.ledger.frozen = False, None
             state.changed.notify_all()

@@ -213,11 +213,11 @@ class Replica:
         """A copy of its state, made between two pieces of work."""
         return (await self._state.device.run("copy", lambda: copied(self.stage.state())))[0]
 
-    async def discard_counts(self) -> None:
+    async def stop_counting(self) -> None:
         """Discard what was counted, and stop counting: no leader relies on the counts of a former incarnation."""
         self.rounds.abort("this peer rejoined under another incarnation")
         self._state.ledger.frozen = self._state.next_ledger.frozen = RoundName(MAX_INTEGER, 0)
-        await self._state.drop(next_too=True)
+        await self._state.discard_counts(next_too=True)
 
     async def follow(self, head: Commit) -> bool:
         """Apply the committed step, if it is not applied yet. Returns whether this replica is at the head's version.

@@ -69,7 +69,7 @@ class RoundService:
         self.abort("the leader resumed counting")
         if ledger.frozen is not None and ledger.frozen <= name:
             if not request.keep:
-                await self._state.drop()
+                await self._state.discard_counts()
             self._state.ledger.frozen = None
         return Done()
 
@@ -85,7 +85,7 @@ class RoundService:
         if state.ledger.frozen != name or len(me) != 1:
             raise Rejected(Reason.NOT_PREPARED, round=str(name))
         if not request.keep:
-            await state.drop()
+            await state.discard_counts()
         sums = await self._read_sums()
         self.abort("another round began")
         coding = self._coding if request.coded else Coding(threads=self._coding.threads)

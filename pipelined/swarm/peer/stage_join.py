@@ -117,7 +117,7 @@ class StageJoin:
         """Apply what was committed while this peer was no member; its record is in the directory."""
         await self._view.wait_for(lambda: self._view.revision >= registration.revision)
         await replica.follow(self._view.committed)
-        await replica.discard_counts()
+        await replica.stop_counting()
 
     async def rejoin(self, replica: Replica) -> Replica:
         """The replica of the same stage, with what it lacks."""

@@ -171,7 +171,7 @@ class StageState:
 
         return (await self.device.run("counted", work))[0], self.ledger.losses
 
-    async def drop(self, next_too: bool = False) -> None:
+    async def discard_counts(self, next_too: bool = False) -> None:
         """Discard what was counted of the current step, and with `next_too` of the next."""
 
         def work() -> None:  # both or neither: the caller may be cancelled before the device is free

@@ -81,7 +81,7 @@ async def test_a_pass_during_the_end_of_an_incarnation_is_not_counted():
     await replica.passes.backward(microbatch(0))
     busy = asyncio.ensure_future(replica.passes.backward(microbatch(1)))
     await asyncio.sleep(0)
-    ending = asyncio.ensure_future(replica.discard_counts())
+    ending = asyncio.ensure_future(replica.stop_counting())
     await asyncio.sleep(0)
     late = asyncio.ensure_future(replica.passes.backward(microbatch(2)))
     await ending
