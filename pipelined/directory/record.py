@@ -15,7 +15,7 @@ class Record:
     """A record: packed to bytes, and unpacked with checks."""
 
     @property
-    def index(self) -> str | None:
+    def copy_key(self) -> str | None:
         """A second key under which this record is stored; None: no second key."""
         return None
 

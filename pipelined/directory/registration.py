@@ -47,7 +47,7 @@ class Registration:
 
     def __init__(self, directory: Directory, key: str, lease: Lease, clock: Clock, address: str | None = None):
         self.lease, self.revision = lease, 0
-        self._index: str | None = None
+        self._copy_key: str | None = None
         self._directory, self.key, self._clock, self._address = directory, key, clock, address
 
     @property
@@ -87,25 +87,25 @@ class Registration:
         )
 
     async def put(self, record: Record) -> None:
-        """Write the record of this process under its key, and under its index if it has one.
+        """Write the record of this process under its key, and under its second key if it has one.
 
         Raises: LeaseLost: also if another process took the key. NameTaken: as `claim`. CutOff.
         """
         while True:
-            put, index = {self.key: record.pack()}, record.index
-            if index is not None:
-                put[index] = put[self.key]
-            gone = [self._index] if self._index not in (None, index) else []
+            put, copy_key = {self.key: record.pack()}, record.copy_key
+            if copy_key is not None:
+                put[copy_key] = put[self.key]
+            gone = [self._copy_key] if self._copy_key not in (None, copy_key) else []
             try:
                 self.revision = await self._directory.transact({self.key: self.revision}, put, gone, self.lease)
-                self._index = index
+                self._copy_key = copy_key
                 return
             except Conflict as error:
                 found = error.found[self.key]
                 if self.revision or not found:
                     raise LeaseLost from error
                 self.revision = await self.claim()
-                self._index = _index_of(type(record), found)
+                self._copy_key = _copy_key_of(type(record), found)
 
 
 @asynccontextmanager
@@ -137,10 +137,10 @@ async def registered(
             await with_timeout(clock, lease.seconds, lease.revoke())
 
 
-def _index_of(kind: type[Record], found: Entry) -> str | None:
+def _copy_key_of(kind: type[Record], found: Entry) -> str | None:
     """The second key of an earlier record; None if it cannot be read: then it is deleted when its lease expires."""
     try:
-        return kind.unpack(found.value).index
+        return kind.unpack(found.value).copy_key
     except ValueError:
         return None
 

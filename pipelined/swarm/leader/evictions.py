@@ -283,7 +283,7 @@ class Evictor:
         times, seconds = self.history.next_eviction(peer.name, known, self._rules.lease_s)
         put = {EVICTED + peer.name: Eviction(times).pack()}
         lease = await view.directory.grant(seconds, lasting=True)
-        await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
+        await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.copy_key], lease)
         self.history.record_evicted(peer.name, times)  # not before: a failed transaction evicts no peer
         await view.wait_for(lambda: not view.is_here(peer))
         return seconds

@@ -71,7 +71,7 @@ class Peer(Record):
     saves_every: int = 0
 
     @property
-    def index(self) -> str:
+    def copy_key(self) -> str:
         return stage_folder(self.stage) + self.name
 
     def __post_init__(self) -> None:
