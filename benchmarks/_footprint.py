@@ -243,7 +243,7 @@ def saved(roots: Sequence[Node | None]) -> Iterator[torch.Tensor]:
 def count_activations(trainer: RankTrainer) -> Kept:
     """Count from now on what this rank's stages keep alive."""
     kept = Kept(storages(trainer.local.parameters.values()))
-    if (held := trainer._held) is not None:
+    if (held := trainer.versions) is not None:
         held.stage = CountedStage(held.stage, kept, held)  # type: ignore[assignment]
         return kept
     stages: Mapping[int, Any] = {

@@ -125,9 +125,14 @@ class Queue:
 
     def __init__(self, request: SearchRequest):
         self.waiting: list[tuple[float, int, Waiting]] = []
-        self.considered, self.too_big, self.least = 0, 0, inf
-        self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], tuple[Workload, float]]()
-        self._lightened, self._recorded = set[str](), RecordedPrograms()
+        self.considered = 0
+        self.too_big = 0
+        self.least = inf
+        self._request = request
+        self._order = count()
+        self._workloads = dict[tuple[Any, ...], tuple[Workload, float]]()
+        self._lightened = set[str]()
+        self._recorded = RecordedPrograms()
 
     def add(self, candidate: Candidate) -> None:
         """Add a candidate if it may fit."""

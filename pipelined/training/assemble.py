@@ -102,10 +102,10 @@ def _built(
     parts = range(accumulation.square_parts)
     entries = [part_entry(entry, part) for part in parts for entry in local.team.entries(local.names)]
     return RankTrainer(
-        job,
-        context,
-        local,
-        rank_optimizer,
+        job=job,
+        context=context,
+        local=local,
+        rank_optimizer=rank_optimizer,
         accumulation=accumulation,
         sums=_gradient_sums(job, local, transport, executor, tracer),
         agreement=_agreement(job, context, stages, world, rank_optimizer.optimizer, entries=entries),

@@ -7,6 +7,7 @@ steps overlap: stages are updated while the schedule runs, and the ranks agree o
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import torch
 
@@ -31,12 +32,13 @@ from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.gradient_sums import GradientSums
 
 
+@dataclass(eq=False, kw_only=True)
 class RankTrainer:
     """One rank of a training job; `pipelined.training.assemble.build_rank` puts it together.
 
     Args:
         local: the parameters of the rank, which the stages of the context compute with.
-        optimizer: of all that the rank updates.
+        rank_optimizer: of all that the rank updates.
         accumulation, sums: of the gradients.
         agreement: of all ranks, on each step.
         versions: of the weights of the stage; None: there is a flush.
@@ -44,27 +46,26 @@ class RankTrainer:
         orders: see `build_rank`.
     """
 
-    def __init__(
-        self,
-        job: JobDescription,
-        context: RankContext,
-        local: LocalParameters,
-        optimizer: RankOptimizer,
-        *,
-        accumulation: Accumulation,
-        sums: GradientSums,
-        agreement: StepAgreement,
-        versions: VersionedStage | None,
-        gathered: dict[str, torch.Tensor] | None,
-        orders: Mapping[int, Order],
-    ):
-        self.model, self.plan, self.optimizer_config = job.model, job.plan, job.optimizer_config
-        self.context, self.local, self.accumulation, self.sums = context, local, accumulation, sums
-        self.optimizer, self.rank_optimizer = optimizer.optimizer, optimizer
-        self.world, self.loss_scale, self._agreement = agreement.world, agreement.loss_scale, agreement
-        self._held, self._gathered, self._orders = versions, gathered, orders
-        self.seed, self._delayed = job.seed, job.numerics.delayed_update
-        self.prepared: Prepared | None = None
+    job: JobDescription
+    context: RankContext
+    local: LocalParameters
+    rank_optimizer: RankOptimizer
+    accumulation: Accumulation
+    sums: GradientSums
+    agreement: StepAgreement
+    versions: VersionedStage | None
+    gathered: dict[str, torch.Tensor] | None
+    orders: Mapping[int, Order]
+    prepared: Prepared | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.model = self.job.model
+        self.plan = self.job.plan
+        self.seed = self.job.seed
+        self.optimizer_config = self.job.optimizer_config
+        self.optimizer = self.rank_optimizer.optimizer
+        self.world = self.agreement.world
+        self.loss_scale = self.agreement.loss_scale
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step, and drain; see `train`."""
@@ -99,16 +100,16 @@ class RankTrainer:
         segment = self._segment(steps, prepared, listener)
         async with Nursery() as tasks:
             agreement = tasks.create_task(
-                self._agreement.follow(segment, steps, begun, stopping=stopping, on_step=on_step)
+                self.agreement.follow(segment, steps, begun, stopping=stopping, on_step=on_step)
             )
             await segment.run()
         report = agreement.result()
-        if self._gathered is not None:
-            self._gathered.clear()  # the step has changed the weights
+        if self.gathered is not None:
+            self.gathered.clear()  # the step has changed the weights
         if report.skipped or not report.is_finite:
             self.local.clear_gradients()  # else a later step of this trainer would add to them
         if not report.is_finite:
-            self._agreement.statistics.drop()
+            self.agreement.statistics.drop()
             raise diverged(report)
         return report
 
@@ -128,7 +129,7 @@ class RankTrainer:
 
         The buffers then depend on the number of updates alone. No other rank may hold the stage.
         """
-        await self._agreement.statistics.merge_until(step)
+        await self.agreement.statistics.merge_until(step)
 
     @asynccontextmanager
     async def newest(self) -> AsyncIterator[None]:
@@ -140,7 +141,7 @@ class RankTrainer:
             their values to the other holders.
         """
         await self.rank_optimizer.settled()
-        if not self._delayed:
+        if not self.job.numerics.delayed_update:
             yield
             return
         await self.prepare()
@@ -160,7 +161,7 @@ class RankTrainer:
         """The tensors that a checkpoint saves for a parameter or a buffer, older versions of it included."""
         if name in self.local.buffers:
             return {"value": self.local.buffers[name]}
-        older = {} if self._held is None else self._held.older(name)
+        older = {} if self.versions is None else self.versions.older(name)
         sums = self.accumulation.state_of(name)
         return {**self.rank_optimizer.fields(name), **older, **sums}
 
@@ -177,27 +178,27 @@ class RankTrainer:
         with torch.no_grad():
             for name, buffer in self.local.buffers.items():
                 buffer.copy_(state[name]["value"])
-        if self._held is not None:
-            self._held.restore(state)
+        if self.versions is not None:
+            self.versions.restore(state)
 
     def _segment(self, steps: range, prepared: Prepared, listener: UpdateListener) -> Segment:
-        if self._held is not None:
+        if self.versions is not None:
             return OverlappingSteps(
                 self.context,
-                self._held,
+                self.versions,
                 self.sums,
                 self.optimizer_config,
                 steps=steps,
                 prepared=prepared,
-                orders=self._orders,
+                orders=self.orders,
                 listener=listener,
             )
-        order = self._orders.get(steps[0], self._orders[max(self._orders)]) if self._orders else ()
+        order = self.orders.get(steps[0], self.orders[max(self.orders)]) if self.orders else ()
         return FlushedStep(
-            self.context,
-            self.local,
-            self.sums,
-            self.rank_optimizer,
+            context=self.context,
+            local=self.local,
+            sums=self.sums,
+            optimizer=self.rank_optimizer,
             accumulation=self.accumulation,
             step=steps[0],
             prepared=prepared,
