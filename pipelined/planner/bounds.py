@@ -46,9 +46,8 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
     )
     everything = sum(map(spent.busy, range(plan.stage_map.workers))) * plan.width * plan.tensor
     shared = everything / machine.cores if machine.shares(plan.world_size) else 0.0
-    updates = (
-        sum(workload.stages[s].update for s in plan.stage_map.stages_of(w)) for w in range(plan.stage_map.workers)
-    )
+    held = map(plan.stage_map.stages_of, range(plan.stage_map.workers))
+    updates = (sum(workload.stages[stage].update for stage in stages) for stages in held)
     sums = _sums(plan, workload, machine, all_reduce)
     summed = max(float(spent.summed(worker, sums)) for worker in range(plan.stage_map.workers))
     computed = max(longest, *map(spent.returned, range(plan.depth)), shared) + min(sums.values(), default=0.0)

@@ -125,10 +125,8 @@ def _of_file(path: Path) -> str:
         for row in document["strategy"]:
             state = row["state"]
             if row.get("anew") and state != "zero3":
-                fact = (
-                    f"{path}: the input of {row['op']} is gathered anew (state: {state}), which is trained with zero3"
-                )
-                raise UsageError(f"{fact} alone; take --space paper, or --layout zero3")
+                fact = f"{path}: the input of {row['op']} is gathered anew (state: {state}), which is trained"
+                raise UsageError(f"{fact} with zero3 alone; take --space paper, or --layout zero3")
             levels = row["factors"] if isinstance(row["factors"][0], list) else [row["factors"]]
             _require_nested(path, str(row["op"]), levels)
             factors = (prod(level[place] for level in levels) for place in range(3))

@@ -133,10 +133,8 @@ def simulate(
     """
     require_switch("recompute", recompute)
     plan = plan_of(schedule, depth, microbatches, width=width, tensor=tensor, knobs=knobs)
-    workload, machine = (
-        workload_of(costs or {}, memory or {}, plan.depth),
-        machine_of(links, far, node=node, cores=cores, interference=interference),
-    )
+    workload = workload_of(costs or {}, memory or {}, plan.depth)
+    machine = machine_of(links, far, node=node, cores=cores, interference=interference)
     plan = with_costs(plan, workload, machine, recompute)
     done = simulate_plan(plan, workload, machine, sync=sync, recompute=recompute, all_reduce=all_reduce)
     return simulation_of(done)

@@ -50,10 +50,8 @@ class Costs:
         """Raises ScheduleError: a cost is given by stage, but not for each of `depth` stages."""
         for name, value in vars(self).items():
             if isinstance(value, Sequence) and len(value) != depth:
-                fact = (
-                    f"the cost {name.replace('_', '-')} is for other stages (stages with a cost: {len(value)}, depth: "
-                )
-                raise ScheduleError(f"{fact}{depth}); give one number, or one for each stage")
+                fact = f"the cost {name.replace('_', '-')} is for other stages (stages with a cost: {len(value)}"
+                raise ScheduleError(f"{fact}, depth: {depth}); give one number, or one for each stage")
 
     def of(self, op: str, stage: int) -> float:
         """Seconds of one computation; op is F, B, I or W."""

@@ -8,7 +8,7 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Coroutine, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import coroutine
 from typing import Any
 
@@ -42,9 +42,7 @@ def steady_step(schedule: Schedule, shape: Shape, costs: PipeCosts) -> float:
     Cost: 10 to 25 µs for each instruction of 2 (K/N + 3) steps, with K microbatches alive in the first stage.
     """
     full = steps_to_fill(shape)
-    stage_maps = (
-        schedule.stage_map(Shape(shape.depth, shape.microbatches, shape.knobs, n)) for n in (full, full + FURTHER)
-    )
+    stage_maps = (schedule.stage_map(replace(shape, steps=steps)) for steps in (full, full + FURTHER))
     short, long = (makespan(schedule, stage_map, costs) for stage_map in stage_maps)
     return (long - short) / FURTHER
 

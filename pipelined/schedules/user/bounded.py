@@ -47,10 +47,8 @@ def bounded(what: str, instructions: int) -> Iterator[None]:
         nonlocal left
         left -= event == "opcode"
         if left < 0:
-            fact = (
-                f"{what} does not stop (bytecodes run: {most}, at line {frame.f_lineno} of {frame.f_code.co_filename})"
-            )
-            raise _Endless(f"{fact}; end the loop there once all microbatches are done")
+            fact = f"{what} does not stop (bytecodes run: {most}, at line {frame.f_lineno}"
+            raise _Endless(f"{fact} of {frame.f_code.co_filename}); end the loop there once all microbatches are done")
         return count
 
     def enter(frame: FrameType, event: str, argument: object) -> Any:

@@ -198,10 +198,9 @@ def check_segment(
         raise ScheduleError(f"{fact}; use one, or leave out its first row")
     microbatches = len(entering[0])
     if list(entering[0]) != list(range(microbatches)) or microbatches % updates.every:
-        fact = (
-            f"{name} is not of whole updates (microbatches: {microbatches}, the last: {entering[0][-1]}, an update's: "
-        )
-        raise ScheduleError(f"{fact}{updates.every}); number them from 0 without a gap, up to a multiple of that")
+        numbers = f"microbatches: {microbatches}, the last: {entering[0][-1]}, an update's: {updates.every}"
+        remedy = "number them from 0 without a gap, up to a multiple of that"
+        raise ScheduleError(f"{name} is not of whole updates ({numbers}); {remedy}")
     for worker, row in enumerate(rows):
         forwards = [microbatch for op, _, _, microbatch in row if op == "F"]
         if forwards != sorted(forwards):

@@ -58,12 +58,9 @@ def side_by_side(measured: Sequence[Span], expected: Sequence[Span]) -> list[Pas
     found, known = dict(_with_idle(measured)), dict(_with_idle(expected))
     for here, there, where in ((found, known, "expected"), (known, found, "measured")):
         if missing := next((which for which in here if which not in there), None):
-            fact = (
-                f"the two timelines are not of one program (first not {where}: {_words(missing)} on rank {missing[0]}"
-            )
-            raise UsageError(
-                f"{fact}; passes: {len(found)} measured, {len(known)} expected); give both one schedule and shape"
-            )
+            fact = f"the two timelines are not of one program (first not {where}: {_words(missing)}"
+            numbers = f"on rank {missing[0]}; passes: {len(found)} measured, {len(known)} expected"
+            raise UsageError(f"{fact} {numbers}); give both one schedule and shape")
     return [Pass(span, known[which][0], idle, known[which][1]) for which, (span, idle) in found.items()]
 
 
