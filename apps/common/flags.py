@@ -165,7 +165,7 @@ class RunFlags:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
 
     @property
-    def team(self) -> int:
+    def team_size(self) -> int:
         """The ranks of a worker; 1 where they are open."""
         return 1 if self.tensor == AUTO else int(self.tensor)
 

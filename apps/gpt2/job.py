@@ -129,11 +129,11 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
     check_team(config, world_size)
     if config.plan == AUTO_PLAN and config.layout == AUTO:
         config = replace(config, layout=None)  # the planner searches it with all else
-    plan, reason = choose_plan(config, world_size, tensor=config.team, layers=model.layers + 2, batch=BATCH)
-    if config.team > 1 and is_searched(config.layout):
+    plan, reason = choose_plan(config, world_size, tensor=config.team_size, layers=model.layers + 2, batch=BATCH)
+    if config.team_size > 1 and is_searched(config.layout):
         text = searched(config.layout or AUTO, model, plan, sequence, config.itemsize, recompute=config.recompute)
         config = replace(config, layout=text)
-    plan = replace(plan, layout=split_text(config.layout, config.team))
+    plan = replace(plan, layout=split_text(config.layout, config.team_size))
     split_of(model, plan)
     if planned:
         plan = replace(plan, costs=planned.plan.costs)

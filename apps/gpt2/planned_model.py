@@ -150,7 +150,7 @@ class PlannedGPT2:
         return GPT2(self.model)
 
     def build_member(self) -> Any:
-        ranks = 2 if self.config.tensor == AUTO else self.config.team
+        ranks = 2 if self.config.tensor == AUTO else self.config.team_size
         plan = Plan("gpipe", 1, 1, ranks, 1, tensor=ranks, layout=split_text(self.config.layout, ranks))
         return self.build_split(plan) if ranks > 1 and self.splits(plan) else None
 

@@ -39,9 +39,9 @@ def check_team(config: GPT2Flags, world_size: int | None) -> None:
     if names_layout(config) and config.plan is None:
         fact = f"a search alone chooses the ranks that split by a layout (--layout {config.layout}, --tensor {AUTO})"
         raise UsageError(f"{fact}; add --plan auto, or give --tensor a number")
-    if config.team > 1 and (given := alone(config)):
+    if config.team_size > 1 and (given := alone(config)):
         words = f"{flag(given[0])} {getattr(config, given[0])}"
-        raise UsageError(f"--tensor {config.team} does not go with {words} yet; leave one of them out")
+        raise UsageError(f"--tensor {config.team_size} does not go with {words} yet; leave one of them out")
 
 
 def split_text(layout: str | None, ranks: int) -> str:

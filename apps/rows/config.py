@@ -79,7 +79,7 @@ class RowFlags(RunFlags):
         super().__post_init__()
         if self.tensor == 1 and self.layout is not None:
             raise UsageError(f"one rank splits nothing (--layout {self.layout}, --tensor 1); add --tensor")
-        if self.team > 1 and self.recompute_attention:
+        if self.team_size > 1 and self.recompute_attention:
             fact = f"a worker of several ranks (--tensor {self.tensor}) recomputes its layers whole"
             raise UsageError(f"{fact}; give --recompute without attention")
 

@@ -20,7 +20,7 @@ from apps.rows.training import Training
 from pipelined.actors.agree import agree
 from pipelined.api.data.batch import converted
 from pipelined.api.data.feed import MicrobatchFeed
-from pipelined.api.model.user_model import Team, UserModel, bind
+from pipelined.api.model.user_model import TeamRequest, UserModel, bind
 from pipelined.api.rank import ArrangedJob, RankSession
 from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import UserOptimizer
@@ -39,7 +39,7 @@ def model_of(job: RowJob) -> UserModel:
     """
     plan, training = job.plan, job.task.training(job.plan)
     example = converted(training.example(plan.rows)[0], torch.float32)
-    team = Team.of(plan, job.task.layout(plan), DTYPES[job.config.dtype])
+    team = TeamRequest.of(plan, job.task.layout(plan), DTYPES[job.config.dtype])
     bound = bind(training.row(), training.loss, job.config.seed, example, team)
     if job.planned is not None and job.config.plan is not None:
         job.planned.require(job.config.plan, bound.identity(), None)

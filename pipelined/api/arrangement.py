@@ -53,7 +53,7 @@ class Arrangement:
         return AUTO in (self.schedule, self.tensor)
 
     @property
-    def team(self) -> int:
+    def team_size(self) -> int:
         """The ranks of a worker, one where they are open."""
         return 1 if self.tensor == AUTO else int(self.tensor)
 
@@ -91,7 +91,7 @@ class Arrangement:
 
     def ranks(self, launch: Launch) -> int:
         """The ranks of the job: those that were started, or without a launcher those that it needs."""
-        return launch.world_size or (self.depth or 1) * (self.width or 1) * self.team
+        return launch.world_size or (self.depth or 1) * (self.width or 1) * self.team_size
 
     def plan(self, launch: Launch, feed: JobFeed) -> Plan:
         """The plan of a job: what is open follows from the ranks and from the first batch."""
@@ -105,20 +105,20 @@ class Arrangement:
         # refuse an impossible shape before the first batch is read
         find(name).stage_map(Shape(depth, microbatches, knobs))
         rows = feed.rows_each(microbatches * width)
-        plan = Plan(name, depth, width, rows, microbatches, knobs=knobs, tensor=self.team)
+        plan = Plan(name, depth, width, rows, microbatches, knobs=knobs, tensor=self.team_size)
         return feed.with_batch_size(plan)
 
     def _workers(self, launch: Launch) -> int:
         """The workers of all pipelines together. Raises PlanError: T does not divide the ranks."""
         ranks = self.ranks(launch)
-        if ranks % self.team:
-            fact = f"tensor does not divide the ranks (tensor: {self.team}, ranks: {ranks})"
-            raise PlanError(f"{fact}; start a multiple of {self.team} ranks")
-        return ranks // self.team
+        if ranks % self.team_size:
+            fact = f"tensor does not divide the ranks (tensor: {self.team_size}, ranks: {ranks})"
+            raise PlanError(f"{fact}; start a multiple of {self.team_size} ranks")
+        return ranks // self.team_size
 
     def _open_width(self, name: str, workers: int) -> int:
         """One pipeline; of teams as many as there are workers for, each on one worker where the schedule takes that."""
-        if self.team == 1:
+        if self.team_size == 1:
             return 1
         depth, knobs = default_depth(name, 1, self.knobs) if self.depth is None else (self.depth, self.knobs)
         each = workers_of(name, depth, knobs)

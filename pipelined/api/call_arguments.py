@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, Team, UserModel, bind
+from pipelined.api.model.user_model import Layers, TeamRequest, UserModel, bind
 from pipelined.api.rank import ArrangedJob, RankFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
@@ -39,7 +39,7 @@ class CallArguments:
 
     def bind(self, example: Tree | None, plan: Plan) -> UserModel:
         """The model for the teams of a plan. Args and Raises: as `user_model.bind`."""
-        return bind(self.model, self.loss, self.seed, example, Team.of(plan, self.layout, self.numerics.dtype))
+        return bind(self.model, self.loss, self.seed, example, TeamRequest.of(plan, self.layout, self.numerics.dtype))
 
     def arranged(self, model: UserModel, feed: RankFeed, plan: Plan, recompute: bool | None) -> ArrangedJob:
         """The whole job, with a model that was bound for this plan."""

@@ -269,12 +269,12 @@ class TrainWorker(Worker):
         return self.context.feed.targets(self.step, self._number(at)) if last else None
 
     def named(self, error: Exception, at: Instruction) -> Exception:
-        """An instruction's error with rank, stage, shard and microbatch; a transport's own name their rank."""
+        """An instruction's error with rank, stage, member and microbatch; a transport's own name their rank."""
         if isinstance(error, TransportError | UsageError) and not isinstance(error, OutOfMemory):
             return error
         where = f"rank {self.context.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
-        shard = f", shard {self.context.member} of {shards}" if (shards := self.context.plan.tensor) > 1 else ""
-        what = f"{where} through stage {at.stage} (pipe {at.pipe}{shard})"
+        member = f", member {self.context.member} of {team}" if (team := self.context.plan.tensor) > 1 else ""
+        what = f"{where} through stage {at.stage} (pipe {at.pipe}{member})"
         if ran_out_of_memory(error):
             return self.context.executor.out_of_memory(what, error)
         return StageFailed(f"{what} failed: {error!r}")

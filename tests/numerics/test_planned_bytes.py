@@ -10,7 +10,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.model.user_model import Team, bind
+from pipelined.api.model.user_model import TeamRequest, bind
 from pipelined.api.rank import RankSession
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.measurement.planned_bytes import planned_bytes
@@ -105,7 +105,7 @@ def test_a_step_of_a_row_of_layers_sends_what_was_planned(layers, plan, numerics
     step = tuple(torch.cat([each, each])[: plan.batch] for each in batches(layers)[0])
     feed, example = BatchFeed([step] * 2), tuple(each[: plan.rows] for each in step)
     feed.configure(plan.rows, torch.float64, cached_steps=2)
-    model = bind(layers(), LOSSES[layers], 5, example[0], Team(plan.tensor, None, plan.rows))
+    model = bind(layers(), LOSSES[layers], 5, example[0], TeamRequest(plan.tensor, None, plan.rows))
     numerics = Numerics(dtype=torch.float64, all_reduce="ring", **numerics)
     job = JobDescription(
         model=model, plan=plan, feed=feed, optimizer_config=UserOptimizer(adam), numerics=numerics, seed=5
@@ -168,7 +168,7 @@ def bytes_of_products(steps, **numerics):
     feed, numerics = BatchFeed([rows] * steps), Numerics(dtype=torch.float32, **numerics)
     feed.configure(plan.rows, torch.float32, cached_steps=2)
     layers = pp.Sequential([lambda: nn.Linear(8, 8), lambda: nn.Linear(8, 8)])
-    model = bind(layers, nn.functional.mse_loss, 5, rows[0][:2], Team(1, None, plan.rows))
+    model = bind(layers, nn.functional.mse_loss, 5, rows[0][:2], TeamRequest(1, None, plan.rows))
     job = JobDescription(
         model=model, plan=plan, feed=feed, optimizer_config=UserOptimizer(adam), numerics=numerics, seed=5
     )

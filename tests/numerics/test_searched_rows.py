@@ -6,7 +6,7 @@ from torch import nn
 
 from collectives import Links
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.model.user_model import Team, bind
+from pipelined.api.model.user_model import TeamRequest, bind
 from pipelined.api.split.search import RowSearch
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
@@ -26,7 +26,7 @@ def test_a_team_sends_the_bytes_for_which_its_layout_was_chosen(tensor, microbat
     step = torch.ones(plan.batch, 8, dtype=torch.float64), torch.zeros(plan.batch, 4, dtype=torch.float64)
     feed = BatchFeed([step] * 2)
     feed.configure(plan.rows, torch.float64, cached_steps=2)
-    model = bind(LAYERS, nn.functional.mse_loss, 5, step[0][:ROWS], Team.of(plan, "auto", torch.float64))
+    model = bind(LAYERS, nn.functional.mse_loss, 5, step[0][:ROWS], TeamRequest.of(plan, "auto", torch.float64))
     wanted = RowSearch(
         row=model.whole.meta_layers,
         aliases={},
@@ -37,7 +37,7 @@ def test_a_team_sends_the_bytes_for_which_its_layout_was_chosen(tensor, microbat
         links=Links(0.0, 1.0, 0.0),
     )
     cheapest, _ = wanted.found()
-    model = bind(LAYERS, nn.functional.mse_loss, 5, step[0][:ROWS], Team(tensor, wanted.layout(), ROWS))
+    model = bind(LAYERS, nn.functional.mse_loss, 5, step[0][:ROWS], TeamRequest(tensor, wanted.layout(), ROWS))
     numerics = Numerics(dtype=torch.float64, all_reduce="ring")
     job = JobDescription(
         model=model, plan=plan, feed=feed, optimizer_config=UserOptimizer(adam), numerics=numerics, seed=5

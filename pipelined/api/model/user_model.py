@@ -34,7 +34,7 @@ class UserModel(Model, Protocol):
 
 
 @dataclass(frozen=True)
-class Team:
+class TeamRequest:
     """The ranks of a worker that split a model.
 
     Args:
@@ -52,7 +52,7 @@ class Team:
     dtype: torch.dtype = torch.float32
 
     @classmethod
-    def of(cls, plan: Plan, layout: str | None, dtype: torch.dtype) -> "Team":
+    def of(cls, plan: Plan, layout: str | None, dtype: torch.dtype) -> "TeamRequest":
         """The ranks of a plan's workers, with the plan's own layout where it has one.
 
         Raises:
@@ -68,7 +68,7 @@ class Team:
             raise UsageError(f"one rank splits nothing (layout: {self.layout}, tensor: 1); give tensor=, too")
 
 
-def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: Team | None = None) -> UserModel:
+def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: TeamRequest | None = None) -> UserModel:
     """A user's model with its loss.
 
     Args:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pipelined.api.data.batches import StepFeed
-from pipelined.api.model.user_model import Team, bind
+from pipelined.api.model.user_model import TeamRequest, bind
 from pipelined.api.rank import ArrangedJob
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
@@ -20,7 +20,7 @@ LAYERS = [partial(nn.Linear, 4, 4)] * 8
 
 def settings(plan, layout=None):
     sgd = UserOptimizer(partial(torch.optim.SGD, lr=0.1))
-    model = bind(LAYERS, nn.functional.mse_loss, 0, None, Team.of(plan, layout, torch.float32))
+    model = bind(LAYERS, nn.functional.mse_loss, 0, None, TeamRequest.of(plan, layout, torch.float32))
     feed = StepFeed(plan.rows, plan.total_microbatches, torch.float32)
     return ArrangedJob(model, feed, plan, lambda: sgd, Numerics(), seed=0).settings(sgd)
 

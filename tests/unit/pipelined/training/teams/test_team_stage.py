@@ -108,7 +108,7 @@ def test_an_error_in_a_pass_names_the_shard():
     async def work(trainer):
         (stage,) = trainer.context.stages.values()
         stage.forward = lambda *given: 1 / 0
-        where = rf"of microbatch 0 through stage 0 \(pipe 0, shard {trainer.context.member} of 2\) failed"
+        where = rf"of microbatch 0 through stage 0 \(pipe 0, member {trainer.context.member} of 2\) failed"
         with pytest.raises(StageFailed, match=where):
             await trainer.step(0)
 
