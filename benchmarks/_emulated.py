@@ -92,10 +92,10 @@ class EmulatedJob:
     def __init__(self, actor: Actor, plan: Plan, load: Load, recorded: bool = False):
         self.plan, self._actor, self._recorded = plan, actor, recorded
         self._prepared = {sync: prepare_group(plan, sync)[plan.position(actor.rank)[1]] for sync in SYNCS}
-        parts = plan.stage_map.parts
-        executor = TimedExecutor({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
+        pieces = plan.stage_map.pieces
+        executor = TimedExecutor({op: seconds / pieces for op, seconds in load.seconds.items()}, PunctualClock())
         random = np.random.default_rng(actor.rank)
-        activation = random.integers(0, 256, load.activation_bytes // parts, np.uint8)
+        activation = random.integers(0, 256, load.activation_bytes // pieces, np.uint8)
         stages = {stage: Hollow(activation, stage == plan.depth - 1) for stage in plan.stages_of(actor.rank)}
         self._context = RankContext(actor, plan, stages, executor, NoFeed(), NullTracer(), seed=0)
         self._buckets = [

@@ -145,7 +145,7 @@ def sizes_of_front(
     none = np.zeros(len(numbers))
     return LayoutSizes(
         np.ceil(np.stack([elements.get(stages, none) for stages in groups], axis=1)),
-        np.ceil(tape + kept @ counts * itemsize * plan.stage_map.parts),
+        np.ceil(tape + kept @ counts * itemsize * plan.stage_map.pieces),
         np.ceil(gathered @ counts) * itemsize,
     )
 
@@ -178,7 +178,7 @@ def team_workload(
     stages = []
     for stage, kinds in zip(alone.stages, every, strict=True):
         gathered = ceil(sum(costs[kind].gathered * number for kind, number in kinds.items()))
-        besides = sum(costs[kind].kept * number for kind, number in kinds.items()) * itemsize * plan.stage_map.parts
+        besides = sum(costs[kind].kept * number for kind, number in kinds.items()) * itemsize * plan.stage_map.pieces
         tape = _kept_by_tape(config, kinds, recompute_attention, product / itemsize)
         stages.append(
             replace(

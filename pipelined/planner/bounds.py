@@ -104,7 +104,7 @@ def least_bytes_of_layouts(candidate: Candidate, workload: Workload, sizes: Layo
     groups = workload.parameters
     bytes_of = [[_held_bytes(replace(group, elements=number)) for number in (0, 1)] for group in groups]
     for stages in {tuple(stage_map.stages_of(worker)) for worker in range(stage_map.workers)}:
-        total = sizes.activations[:, stages].max(axis=1) / stage_map.parts + sizes.frozen[:, stages].sum(axis=1)
+        total = sizes.activations[:, stages].max(axis=1) / stage_map.pieces + sizes.frozen[:, stages].sum(axis=1)
         for place, (group, (none, one)) in enumerate(zip(groups, bytes_of, strict=True)):
             if not set(stages).isdisjoint(group.stages):
                 total += none + (one - none) * sizes.elements[:, place]
@@ -146,7 +146,7 @@ class _Spent:
     def returned(self, stage: int) -> float:
         """The end of a microbatch's backward in a stage, weight half included, after all stages and the way back."""
         way = sum(self._forward) + sum(self._back[stage + 1 :])
-        return (way + self._backward[stage]) / self._stage_map.parts
+        return (way + self._backward[stage]) / self._stage_map.pieces
 
     def busy(self, worker: int) -> float:
         return (
@@ -154,7 +154,7 @@ class _Spent:
                 len(self._stage_map.microbatches[pipe]) * (self._forward[stage] + self._backward[stage])
                 for pipe, stage in self._stage_map.held_by(worker)
             )
-            / self._stage_map.parts
+            / self._stage_map.pieces
         )
 
     def way_there(self, worker: int) -> float:
@@ -180,7 +180,7 @@ class _Spent:
             number = sum(len(self._stage_map.microbatches[pipe]) for pipe, other in held if other == stage)
             moved = np.zeros(()) if moves is None else moves[:, stage, 0]
             each = self._forward[stage] + self._backward[stage]
-            busy = (sum(self._forward[:stage]) + number * each) / self._stage_map.parts + number * moved
+            busy = (sum(self._forward[:stage]) + number * each) / self._stage_map.pieces + number * moved
             computed[stage] = np.maximum(busy, self.returned(stage) + moved) if number else busy
         own = [stages for stages in sums if not computed.keys().isdisjoint(stages)]
         if not own:
@@ -190,7 +190,7 @@ class _Spent:
 
     def _least(self, worker: int, seconds: Sequence[float]) -> float:
         """The seconds of the stages before the worker's first stage with a microbatch."""
-        return sum(seconds[: self.first_of(worker)]) / self._stage_map.parts
+        return sum(seconds[: self.first_of(worker)]) / self._stage_map.pieces
 
 
 def _sums(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> dict[Stages, float]:
@@ -204,4 +204,4 @@ def _sums(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> 
 
 def _one_alive(candidate: Candidate, workload: Workload, stages: Sequence[int]) -> float:
     """Activation bytes of one microbatch in the largest stage; with recomputation too they are alive in a backward."""
-    return max(workload.stages[stage].activation_bytes for stage in stages) / candidate.plan.stage_map.parts
+    return max(workload.stages[stage].activation_bytes for stage in stages) / candidate.plan.stage_map.pieces

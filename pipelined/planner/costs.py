@@ -151,11 +151,11 @@ def split_model(model: object) -> SplitModel:
 
 
 def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
-    parts, rows = plan.stage_map.parts, plan.rows if plan.tensor == 1 else plan.rows / plan.tensor
+    pieces, rows = plan.stage_map.pieces, plan.rows if plan.tensor == 1 else plan.rows / plan.tensor
     computing = costs if plan.tensor == 1 else costs.of_member
 
     def seconds(op: str, moving: float = 0.0) -> float:
-        return (max(MIN_SECONDS, computing.seconds(op, layers, rows)) + moving) * parts
+        return (max(MIN_SECONDS, computing.seconds(op, layers, rows)) + moving) * pieces
 
     sent, coding = stage.message_bytes, costs.coding
     return replace(
@@ -168,5 +168,5 @@ def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, move
         update=computing.seconds("U", layers, rows),
         beside=computing.seconds("D", layers, rows),
         message_bytes=coding.bytes(sent),
-        coding=coding.seconds(sent / parts) * parts,
+        coding=coding.seconds(sent / pieces) * pieces,
     )

@@ -90,5 +90,5 @@ def _alike(every: Iterable[Candidate]) -> Iterable[Candidate]:
     plans: dict[tuple[int, ...], Candidate] = {}
     for candidate in every:
         plan = candidate.plan
-        plans.setdefault((plan.tensor, plan.depth, plan.rows, plan.stage_map.parts), candidate)
+        plans.setdefault((plan.tensor, plan.depth, plan.rows, plan.stage_map.pieces), candidate)
     return plans.values()

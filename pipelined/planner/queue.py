@@ -225,7 +225,7 @@ class Queue:
         """
         plan, stage_map = candidate.plan, candidate.plan.stage_map
         sizes = plan.depth, plan.microbatch, plan.tensor, plan.layout
-        key = sizes, stage_map.parts, plan.flushes or stage_map.updates, frozenset(stage_map.placement.items())
+        key = sizes, stage_map.pieces, plan.flushes or stage_map.updates, frozenset(stage_map.placement.items())
         if key not in self._workloads:
             workload = self._request.workload(plan)
             self._workloads[key] = workload, least_bytes(candidate, workload)

@@ -68,9 +68,9 @@ class Plan:
         self.costs.require_stages(self.depth)
         if self.tensor == 1:
             object.__setattr__(self, "layout", "")
-        if self.microbatch % self.stage_map.parts:
-            fact = f"{SCALE.of(self)} cuts each microbatch in {self.stage_map.parts} (microbatch: {self.microbatch})"
-            raise PlanError(f"{fact}; make it a multiple of {self.stage_map.parts}")
+        if self.microbatch % self.stage_map.pieces:
+            fact = f"{SCALE.of(self)} cuts each microbatch in {self.stage_map.pieces} (microbatch: {self.microbatch})"
+            raise PlanError(f"{fact}; make it a multiple of {self.stage_map.pieces}")
         every = self.stage_map.updates.every
         if self.total_microbatches // self.width % every:
             fact = f"{self.schedule} updates by {every} microbatches at a time (microbatches: "
@@ -125,7 +125,7 @@ class Plan:
     @property
     def rows(self) -> int:
         """Sequences in one microbatch of the schedule: B, or B/2 if backwards are halved."""
-        return self.microbatch // self.stage_map.parts
+        return self.microbatch // self.stage_map.pieces
 
     @cached_property
     def total_microbatches(self) -> int:

@@ -58,10 +58,10 @@ def write_table(program: Program) -> str:
     """A program as `schedules.user.table` reads it; reading returns the same program if every pipe has a microbatch.
 
     Raises:
-        ScheduleError: microbatches are cut into parts, which a table cannot express.
+        ScheduleError: microbatches are cut into pieces, which a table cannot express.
     """
-    if program.stage_map.parts != 1:
-        fact = f"a table cannot say that microbatches are cut (parts: {program.stage_map.parts})"
+    if program.stage_map.pieces != 1:
+        fact = f"a table cannot say that microbatches are cut (pieces: {program.stage_map.pieces})"
         raise ScheduleError(f"{fact}; use `scale=direct` or forward-doubling")
     several, updates = program.stage_map.pipes > 1, program.stage_map.updates
     delay = "" if updates.delay is None else f" delay {updates.delay}"

@@ -62,10 +62,10 @@ def stage_map(shape: Shape) -> ChimeraStageMap:
     check_positive(shape)
     check_chunks("chimera", shape)
     each_way = _each_way(shape)
-    parts = 2 if SCALE.of(shape) == "backward-halving" else 1
-    units = tuple(_units(shape, 2 * each_way, parts))
+    pieces = 2 if SCALE.of(shape) == "backward-halving" else 1
+    units = tuple(_units(shape, 2 * each_way, pieces))
     placement = dict(_placement(shape.depth, each_way))
-    return ChimeraStageMap(shape.depth, shape.depth, placement, _numbered(units), parts=parts, units=units)
+    return ChimeraStageMap(shape.depth, shape.depth, placement, _numbered(units), pieces=pieces, units=units)
 
 
 async def schedule(worker: Worker) -> None:
@@ -131,8 +131,8 @@ def _placement(depth: int, each_way: int) -> Iterator[tuple[tuple[int, int], int
             yield (each_way + pipe, stage), depth - 1 - worker
 
 
-def _units(shape: Shape, pipes: int, parts: int) -> Iterator[Unit]:
-    depth, left = shape.depth, shape.microbatches * parts
+def _units(shape: Shape, pipes: int, pieces: int) -> Iterator[Unit]:
+    depth, left = shape.depth, shape.microbatches * pieces
     if SCALE.of(shape) != "direct":
         _check_doubling(shape, pipes)
         for _ in range(left // (2 * depth)):

@@ -51,16 +51,16 @@ class SimulatedJob:
     def seconds(self, instruction: Instruction) -> float:
         """Seconds of an instruction on a core of its own."""
         costs = self.workload.stages[instruction.stage]
-        return costs.seconds(instruction.op, self.recompute) / self.plan.stage_map.parts
+        return costs.seconds(instruction.op, self.recompute) / self.plan.stage_map.pieces
 
     def message_bytes(self, stage: int) -> float:
         """Bytes of the activation from a stage to the next, and of the gradient back, for one of the schedule's
         microbatches."""
-        return self.workload.stages[stage].message_bytes / self.plan.stage_map.parts
+        return self.workload.stages[stage].message_bytes / self.plan.stage_map.pieces
 
     def coding(self, stage: int) -> float:
         """Seconds that such a message spends in its codec."""
-        return self.workload.stages[stage].coding / self.plan.stage_map.parts
+        return self.workload.stages[stage].coding / self.plan.stage_map.pieces
 
     def sums(self, steps: int = 1) -> dict[Hashable, tuple[tuple[int, ...], float]]:
         """The all-reduces of a segment: their ranks, and their seconds if these ranks do nothing else.

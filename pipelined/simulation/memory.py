@@ -61,7 +61,7 @@ def rank_memory(
     """
     stages, updates = set(stage_map.stages_of(worker)), stage_map.updates
     mine = [group for group in workload.parameters if stages.intersection(group.stages)]
-    peak = peak_bytes(workload.stages, instructions, recompute) / stage_map.parts
+    peak = peak_bytes(workload.stages, instructions, recompute) / stage_map.pieces
     once, versions = weight_bytes(mine), versions_held(updates, most_alive(instructions))
     accumulated = sum(group.gradient_bytes for group in mine)
     gradients = accumulated if updates.flushes else 2 * accumulated

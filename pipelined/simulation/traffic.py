@@ -40,7 +40,7 @@ def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
     stage_map, carried = plan.stage_map, Counter[Link]()
     for pipe, entering in enumerate(stage_map.microbatches):
         for stage in range(plan.depth - 1):
-            nbytes = len(entering) * workload.stages[stage].message_bytes // stage_map.parts
+            nbytes = len(entering) * workload.stages[stage].message_bytes // stage_map.pieces
             for group, member in product(range(plan.width), range(plan.tensor)):
                 here, there = (plan.holder(group, pipe, end, member) for end in (stage, stage + 1))
                 if here != there and nbytes:

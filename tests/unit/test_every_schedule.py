@@ -42,7 +42,7 @@ def test_a_shape_is_refused_with_a_remedy_or_gives_a_right_program(name, shape):
     check(program)
     stage_map = program.stage_map
     assert stage_map.depth == shape.depth
-    assert sum(map(len, stage_map.microbatches)) == shape.microbatches * stage_map.parts
+    assert sum(map(len, stage_map.microbatches)) == shape.microbatches * stage_map.pieces
 
 
 @every_schedule

@@ -64,5 +64,5 @@ class PlannedRank:
 
     def _whole(self, tree: Tree) -> Tree:
         """A microbatch before the schedule cuts it, without values."""
-        parts = self.plan.stage_map.parts
-        return tree_map_only(torch.Tensor, lambda one: torch.cat([one.to("meta")] * parts), tree)
+        pieces = self.plan.stage_map.pieces
+        return tree_map_only(torch.Tensor, lambda one: torch.cat([one.to("meta")] * pieces), tree)

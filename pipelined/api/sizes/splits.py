@@ -96,7 +96,7 @@ class PlannedSplits(PlannedLayers):
         """See `SizedLayouts`. The optimizer keeps at least as much of a number as of all numbers together."""
         _, front = self._front(plan, machine)
         whole, even = self.workload(plan), self.team(plan, machine)[0]
-        numbers, kept = front.of("numbers"), front.of("kept") * plan.stage_map.parts
+        numbers, kept = front.of("numbers"), front.of("kept") * plan.stage_map.pieces
         frozen = np.array([stage.frozen_bytes for stage in whole.stages]) + np.zeros_like(numbers)
         elements = np.zeros((len(numbers), len(groups)))
         for place, (stages, full, share) in enumerate(zip(groups, whole.parameters, even.parameters, strict=True)):

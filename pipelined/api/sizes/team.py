@@ -31,16 +31,16 @@ class PlannedTeam:
 
     def workload(self, plan: Plan) -> Workload:
         """Bytes of the member in each stage, from the record of the code that trains; seconds are not known."""
-        member, parts = self._member, plan.stage_map.parts
+        member, pieces = self._member, plan.stage_map.pieces
         parameters = list(member.parameters(self._cut(plan)))
         if self.whole.precision.shard_optimizer:
             parameters = [*map(_divided, parameters, self.whole.workload(plan).parameters)]
         buffers = [member.frozen_bytes(layers) for layers in self._cut(plan)]
         stages = [
             StageCosts(
-                message_bytes=parts * each.messages.get(stage + 1, 0),
-                activation_bytes=parts * each.kept,
-                boundary_bytes=parts * each.boundary,
+                message_bytes=pieces * each.messages.get(stage + 1, 0),
+                activation_bytes=pieces * each.kept,
+                boundary_bytes=pieces * each.boundary,
                 frozen_bytes=frozen,
             )
             for stage, (each, frozen) in enumerate(zip(self._recorded(plan), buffers, strict=True))

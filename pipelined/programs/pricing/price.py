@@ -117,7 +117,7 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
 
 def _demands(stage_map: StageMap, costs: Costs) -> Demands:
     costs.require_stages(stage_map.depth)
-    return Demands(stage_map, lambda i: costs.of(i.op, i.stage) / stage_map.parts)
+    return Demands(stage_map, lambda i: costs.of(i.op, i.stage) / stage_map.pieces)
 
 
 class _Pass:

@@ -52,8 +52,8 @@ class Timeline:
     @property
     def peak_activations(self) -> list[float]:
         """The most microbatches alive at once on each worker: forward begun, last backward (half) not ended."""
-        parts = self.stage_map.parts
-        return [most / parts if parts > 1 else most for most in map(most_alive, self.program.workers)]
+        pieces = self.stage_map.pieces
+        return [most / pieces if pieces > 1 else most for most in map(most_alive, self.program.workers)]
 
     @property
     def weight_copies(self) -> list[int]:

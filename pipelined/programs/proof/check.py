@@ -191,8 +191,8 @@ def _check_budget(program: Program, budget: float) -> None:
         alive = 0
         for position, instruction in enumerate(instructions):
             alive += {"F": 1, "B": -1, "W": -1}.get(instruction.op, 0)
-            if not alive / program.stage_map.parts <= budget:
-                count = f"{alive / program.stage_map.parts:g}"
+            if not alive / program.stage_map.pieces <= budget:
+                count = f"{alive / program.stage_map.pieces:g}"
                 fact = f"worker {worker} has more alive than the budget (microbatches: {count}, budget: {budget:g})"
                 grid = fault_grid(program, {(worker, position): f"{count} alive from here"})
                 raise ScheduleError(f"{fact}; raise `budget=`, or choose a schedule that keeps fewer\n{grid}")

@@ -101,8 +101,8 @@ class StageMap:
         workers: the number of ranks in one pipeline group.
         placement: (pipe, stage) to the worker that holds it, as its number.
         microbatches: for each pipe its microbatches in the order in which they enter; each of 0 … N-1 is in one pipe.
-        parts: the number of pieces into which each microbatch of the shape is cut; the pieces are the microbatches
-            here (2 where backwards are halved). A piece has 1/parts of the sequences and of the cost.
+        pieces: the number of pieces into which each microbatch of the shape is cut; the pieces are the microbatches
+            here (2 where backwards are halved). A piece has 1/pieces of the sequences and of the cost.
         updates: when weights are updated. Without a flush the microbatches here are those of a whole segment.
         alive: without a flush, the most microbatches that each stage may have alive; empty: D - s on stage s.
     """
@@ -111,7 +111,7 @@ class StageMap:
     workers: int
     placement: dict[tuple[int, int], int]
     microbatches: tuple[tuple[int, ...], ...]
-    parts: int = 1
+    pieces: int = 1
     updates: Updates = FLUSH
     alive: tuple[int, ...] = ()
 

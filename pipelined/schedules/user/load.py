@@ -100,7 +100,7 @@ class UserSchedule:
     def _require_shape(self, answer: StageMap, shape: Shape) -> None:
         """Refuse the stage map of another depth, or of other microbatches: a batch's other rows would be left out."""
         steps = 1 if answer.updates.flushes else shape.steps  # more steps with a flush are refused by `record`
-        every, wanted = sum(map(len, answer.microbatches)), shape.microbatches * steps * answer.parts
+        every, wanted = sum(map(len, answer.microbatches)), shape.microbatches * steps * answer.pieces
         if (answer.depth, every) != (shape.depth, wanted):
             fact = f"the stage map of {self.__name__} is of another shape (depth: {answer.depth}, requested: "
             fact += f"{shape.depth}; microbatches: {every}, requested: {wanted})"

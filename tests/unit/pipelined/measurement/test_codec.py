@@ -50,7 +50,7 @@ def test_what_a_rank_reports_itself_goes_through_the_codec_too():
 
 def test_halved_microbatches_are_coded_one_by_one():
     plan = Plan("chimera", 2, 1, 2, 2, {"scale": "backward-halving"})
-    (stage, _), parts = workload(plan, CodecCosts(0.5, fixed=3.0, per_byte=1.0)).stages, plan.stage_map.parts
+    (stage, _), parts = workload(plan, CodecCosts(0.5, fixed=3.0, per_byte=1.0)).stages, plan.stage_map.pieces
     assert stage.coding / parts == 3.0 + 2 * SENT / parts
     assert stage.message_bytes == SENT
 

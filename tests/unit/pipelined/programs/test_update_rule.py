@@ -117,7 +117,7 @@ def test_the_rule_and_the_program_s_closed_form_agree(depth, microbatches, steps
 @pytest.mark.parametrize("name, knobs", [("gpipe", {}), ("chimera", {"scale": "backward-halving"}), ("zb_v", {})])
 def test_a_flush_is_one_update_after_all(name, knobs):
     program = record(find(name), Shape(4, 4, knobs))
-    assert program.stage_map.updates.every == 4 * program.stage_map.parts
+    assert program.stage_map.updates.every == 4 * program.stage_map.pieces
     for worker, instructions in enumerate(program.workers):
         buckets = [(stage,) for stage in program.stage_map.stages_of(worker)] + [(0, 3)]
         rule = UpdateRule(program.stage_map, buckets)

@@ -86,8 +86,8 @@ def test_microbatches_are_numbered_unit_by_unit_and_pipe_by_pipe(shape, microbat
 
 
 def test_halved_microbatches_are_twice_as_many_parts():
-    assert chimera.stage_map(Shape(4, 4, {"scale": "backward-halving"})).parts == 2
-    assert chimera.stage_map(Shape(4, 8, {"scale": "forward-doubling"})).parts == 1
+    assert chimera.stage_map(Shape(4, 4, {"scale": "backward-halving"})).pieces == 2
+    assert chimera.stage_map(Shape(4, 8, {"scale": "forward-doubling"})).pieces == 1
 
 
 def test_the_schedules_named_for_odd_depths_take_them():

@@ -89,7 +89,7 @@ def test_a_pipe_stands_after_its_microbatch_where_there_are_several(table):
 
 
 def test_halved_microbatches_have_no_cell():
-    with pytest.raises(ScheduleError, match=r"microbatches are cut \(parts: 2\); use `scale=direct`"):
+    with pytest.raises(ScheduleError, match=r"microbatches are cut \(pieces: 2\); use `scale=direct`"):
         write_table(record(find("chimera"), Shape(4, 4, {"scale": "backward-halving"})))
 
 
