@@ -103,7 +103,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
         costs=costs,
         machine=machine_of(**machine(arguments), unstated=Links()),
         memory_limit=memory_limit(arguments.memory_limit),
-        stale=arguments.stale,
+        asynchronous=arguments.stale,
         tries=arguments.tries,
     )
     if costs is not None and launch.rank:

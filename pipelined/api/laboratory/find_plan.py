@@ -41,7 +41,7 @@ class PlanRequest:
         costs: costs of stages; None: they are measured.
         machine: nodes and cores, and links that are not measured.
         memory_limit: bytes that a rank may hold, infinite: any; None: its share of this machine's memory.
-        stale: look at schedules without a flush, too, unless the optimizer updates masters.
+        asynchronous: look at schedules without a flush, too, unless the optimizer updates masters.
         tries: plans to try with real steps; None: `TRIES` if that is possible.
     Raises:
         UsageError: a number is out of range.
@@ -51,13 +51,13 @@ class PlanRequest:
     costs: Stated | None
     machine: Machine
     memory_limit: float | None = None
-    stale: bool = False
+    asynchronous: bool = False
     tries: int | None = None
 
     def __post_init__(self) -> None:
         require_whole("ranks", self.ranks, 1)
         refuse_above(MAX_COUNT, "ranks", self.ranks)
-        require_switch("stale", self.stale)
+        require_switch("stale", self.asynchronous)  # the argument of `plan`
         if self.tries is not None:
             require_whole("tries", self.tries, 0)
         if self.memory_limit is not None and self.memory_limit != math.inf:
@@ -180,7 +180,8 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
     if compiles:
         numerics = model.numerics()
         require_alone(exact=numerics.exact_sums, attention=numerics.recompute_attention)
-    tries, request = request.tries_on(launch), replace(request, stale=request.stale and not model.has_masters)
+    tries = request.tries_on(launch)
+    request = replace(request, asynchronous=request.asynchronous and not model.has_masters)
     if request.costs is not None:
         wanted = SearchRequest(
             model=model,
@@ -188,7 +189,7 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
             machine=request.machine,
             ranks=request.ranks,
             memory_limit=request.limit_on(launch),
-            asynchronous=request.stale,
+            asynchronous=request.asynchronous,
         )
         answer = search(wanted, progress)
         return Planned(plan_file_of(answer, request.costs.plain()), answer)
@@ -231,11 +232,11 @@ class _Measuring:
         measured = MeasuredSearch(
             model=model,
             launch=self._launch,
-            sizes=await agreed_sizes(transport, model, request.ranks, limit, request.stale),
+            sizes=await agreed_sizes(transport, model, request.ranks, limit, request.asynchronous),
             machine=request.machine,
             ranks=request.ranks,
             memory_limit=limit,
-            asynchronous=request.stale,
+            asynchronous=request.asynchronous,
             progress=progress,
         )
         best, costs = await measured.run(transport) or (None, {})

@@ -115,7 +115,8 @@ def _request(arguments: CallLocals, layers: PlannedSplits, launch: Launch) -> Pl
         ranks=launch.world_size or 1 if ranks is None else ranks,
         costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, arguments["compress"]),
         machine=machine_of(links, far, node=arguments["node"], cores=arguments["cores"], unstated=Links()),
-        **{name: arguments[name] for name in ("memory_limit", "stale", "tries")},
+        asynchronous=arguments["stale"],
+        **{name: arguments[name] for name in ("memory_limit", "tries")},
     )
 
 
