@@ -1,4 +1,7 @@
-"""All errors that a transport can raise. Transports map the exceptions of libraries to these."""
+"""The errors of transports, to which they map the exceptions of libraries.
+
+Between endpoints a request may also raise `Rejected` and `Unreachable` (`transports.rpc.base`).
+"""
 
 
 class TransportError(Exception):

@@ -4,7 +4,7 @@ The loop learns of ended pieces by one callback for all that have ended by then.
 reported at once, unless the piece failed: while another piece is computed and a third waits, the device lacks nothing.
 
 The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.settle`,
-`TorchExecutor._settle`, `Follower._settled` and `TrainWorker._ended`.
+`TorchExecutor._settle`, `Follower._on_settled` and `TrainWorker._ended`.
 """
 
 import asyncio

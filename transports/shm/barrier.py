@@ -5,8 +5,7 @@
 
 Each byte has one writer, its owner. The exception is `completed`, the number of completed barriers, in the first rank's
 memory: the rank that observes the last arrival writes it; if several ranks do, they write the same value. A sleeping
-rank waits for it to change, so the last rank to arrive wakes all
-sleepers with one call.
+rank waits for it to change, so the last rank to arrive wakes all sleepers with one call.
 
 What a rank writes before it arrives at a barrier is visible to every rank that has seen its arrival, because x86-64
 processors keep the order of a core's writes. Processors that do not (ARM) must not use this (`TOTAL_STORE_ORDER`).

@@ -47,7 +47,7 @@ class Doorbell:
     def ring(self, peer: int) -> None:
         """Wake this peer if its doorbell can be reached; a full queue of rings needs no further ring.
 
-        A thread may ring while the loop's closes the doorbell.
+        A thread may call this while the loop's thread closes the doorbell.
         """
         bell, name = self._socket, self._names.get(peer)
         if bell is not None and name is not None:
