@@ -18,7 +18,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from apps.lm.sharded.layouts import Factors
-from pipelined.actors.executor import Device
+from pipelined.actors.device.executor import Device
 from pipelined.random.keyed_random import keyed_generator
 from pipelined.sharding import MeshGroups
 from pipelined.sharding.operators.tape import Tape, sum_gradients

@@ -10,7 +10,7 @@ from benchmarks._contest import Contest, CutGPT2, TokenRows
 from benchmarks._launch import run_ranks
 from collectives import all_reduce, barrier
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank

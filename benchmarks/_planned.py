@@ -15,7 +15,7 @@ from benchmarks._emulated import EmulatedJob, Load
 from benchmarks._footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.measurement.codec import CodecCosts
 from pipelined.measurement.costs import PLAIN
 from pipelined.planner.candidates import Candidate

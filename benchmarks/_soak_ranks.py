@@ -16,7 +16,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._levels import Levels, least, look
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.process.exit import end_process
 from pipelined.process.launch import detect

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from pipelined.actors.executor import NAMES, Executor
+from pipelined.actors.device.executor import NAMES, Executor
 from pipelined.aio.clock import Clock
 
 T = TypeVar("T")

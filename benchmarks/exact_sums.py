@@ -25,7 +25,7 @@ from benchmarks._results import ROOT, Reported, tell
 from collectives import all_reduce
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.exact_grid import Grid

@@ -20,7 +20,7 @@ from benchmarks._flags import flags
 from benchmarks._ranks import spread
 from benchmarks._results import Reported, tell
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan

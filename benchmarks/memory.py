@@ -27,7 +27,7 @@ from benchmarks._resident import resident
 from benchmarks._results import Reported, tell
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.api.data.tokens.mapped import MappedTokens
 from pipelined.planner.trial import RandomTokens

@@ -26,7 +26,7 @@ from benchmarks._timed_executor import TimedExecutor
 from collectives import Group, Links, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.links import measure_hops, measure_sums
 from pipelined.measurement.measure import measure

@@ -18,7 +18,7 @@ from apps.lm.sharded.layouts import divides, factors_of
 from benchmarks._blocks import HEAD, Contender, SplitBlocks, Whole, Work, apart
 from benchmarks._flags import flags, lacks_ranks
 from benchmarks._results import Reported, tell
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.process.launch import detect

@@ -29,7 +29,7 @@ from benchmarks._team_replay import replayed
 from benchmarks.planner import REAL, measured_request, measured_steps, shared, tried
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.collective_costs import measure_collectives
 from pipelined.planner import SearchRequest, Stated

@@ -27,7 +27,7 @@ from apps.lm.sampling import Picker
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
 from pipelined.measurement.planned_bytes import planned_bytes

@@ -22,7 +22,7 @@ from apps.lm.sampling import Picker
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from apps.lm.sharded.layouts import LAYOUT, factors_of
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.api.model.user_model import bind
 from pipelined.planner.trial import RandomTokens
 from pipelined.process.launch import Launch

@@ -10,7 +10,7 @@ from apps.ravnest.digits import DIGITS, DIGITS_MODEL
 from apps.ravnest.flags import Export, Replay, Serve, Train
 from apps.ravnest.parties import cluster_member, planned_places, read_data, resumed_run, saving_of, show_steps
 from apps.ravnest.plan import pool_request
-from pipelined.actors.host_memory import PeakMemory
+from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.directory.membership.addresses import described
 from pipelined.directory.membership.connection import connected, member_node
@@ -29,7 +29,7 @@ OUT_OF_MEMORY = (
 
 async def serve(flags: Serve, say: Say) -> None:
     """Serve as a node until a stop request; a cluster that it is in ends then."""
-    from pipelined.actors.device import check_device
+    from pipelined.actors.device.torch_devices import check_device
     from pipelined.ravnest.node.node import OtherTask
 
     await asyncio.to_thread(check_device, flags.device)
@@ -42,7 +42,7 @@ async def serve(flags: Serve, say: Say) -> None:
 
 async def _serve(flags: Serve, say: Say) -> None:
     """Serve as a node of what the directory says is trained. Raises OtherTask."""
-    from pipelined.actors.executor import TorchExecutor
+    from pipelined.actors.device.executor import TorchExecutor
 
     url = flags.address.url
     async with connected(url, flags.address.listen) as (endpoint, directory):
@@ -124,8 +124,8 @@ async def replay(flags: Replay, say: Say) -> None:
     orders = read_orders(flags.orders)
     tasks = [RavnestTask.unpack(each.task.encode()) for each in orders]
     from apps.ravnest.training import training_of
-    from pipelined.actors.device import check_device
-    from pipelined.actors.executor import TorchExecutor
+    from pipelined.actors.device.executor import TorchExecutor
+    from pipelined.actors.device.torch_devices import check_device
     from pipelined.aio.clock import RealClock
     from pipelined.ravnest import replay as again
 

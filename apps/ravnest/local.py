@@ -20,7 +20,7 @@ from apps.common.children import (
 from apps.ravnest.flag_groups import check_clusters
 from apps.ravnest.flags import MIN_VOCABULARY, Local
 from apps.ravnest.plan import pool_request
-from pipelined.actors.host_memory import free_memory
+from pipelined.actors.device.host_memory import free_memory
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.directory.membership.connection import endpoint_at

@@ -9,8 +9,8 @@ from dataclasses import replace
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Serve
 from apps.ravnest.plan import layer_sizes
-from pipelined.actors.executor import Executor
-from pipelined.actors.host_memory import free_memory
+from pipelined.actors.device.executor import Executor
+from pipelined.actors.device.host_memory import free_memory
 from pipelined.directory.membership.node import Node
 from pipelined.measurement.line import Line, measure_line
 from pipelined.measurement.speed import SpeedProbe

@@ -24,7 +24,7 @@ from pipelined.ravnest.records.progress import ClusterProgress
 from pipelined.state.versions import common_step, saved_steps
 
 if TYPE_CHECKING:
-    from pipelined.actors.executor import TorchExecutor
+    from pipelined.actors.device.executor import TorchExecutor
     from pipelined.ravnest.node.cluster_member import ClusterMember
     from pipelined.ravnest.node.training import ClusterTraining
     from pipelined.ravnest.stage.orders import OrderDirectory

@@ -1,1 +1,1 @@
-"""Actors: tasks with a mailbox, the messages they exchange, agreement among all ranks, and the device's thread."""
+"""Actors: tasks with a mailbox, the messages they exchange, and agreement among all ranks."""

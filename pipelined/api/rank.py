@@ -11,7 +11,7 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, gather, require_equal
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.api.data.feed import RankFeed
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.sizes.rank_memory import PlannedRank

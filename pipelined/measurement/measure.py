@@ -15,7 +15,7 @@ import torch
 from collectives.algorithms import may_share_memory
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import Executor, TorchExecutor
+from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import measure_coding
 from pipelined.measurement.costs import Kind, Measured, SecondsByKind

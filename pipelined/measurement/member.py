@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.aio.clock import RealClock
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.groups import MeshGroups

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare

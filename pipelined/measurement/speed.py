@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.measurement.costs import Kind, kinds_of
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.random.keyed_random import KeyedRandom

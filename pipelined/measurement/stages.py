@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, SecondsByKind, counted, kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pipelined.actors.agree import agree, broadcast, gather
-from pipelined.actors.host_memory import host_memory
+from pipelined.actors.device.host_memory import host_memory
 from pipelined.errors import UsageError, in_bytes
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates

@@ -12,7 +12,7 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import Executor, TorchExecutor
+from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.progress import Say, say_nothing
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.planner.candidates import Candidate

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.aio.nursery import Notifier, Nursery
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.actors.executor import Device
+from pipelined.actors.device.executor import Device
 from pipelined.directory.messaging.fields import Malformed
 from pipelined.directory.messaging.reasons import Reason
 from pipelined.state.manifest import Manifest, TransferError, chunk_of, describe

@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from pipelined.actors.executor import Device
+from pipelined.actors.device.executor import Device
 from pipelined.aio.events import warn
 from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery

@@ -10,7 +10,7 @@ import torch
 from collectives import Group
 from collectives.algorithms import may_share_memory
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.partition import partition
 from pipelined.programs.step_totals import StepTotals, part_entry

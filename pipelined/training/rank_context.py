@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.tracer import Tracer

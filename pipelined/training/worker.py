@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from pipelined.actors.device.work import DeviceWork
 from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address, Gradient
-from pipelined.actors.work import DeviceWork
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory
 from pipelined.directory.membership.node import Node

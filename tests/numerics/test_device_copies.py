@@ -14,7 +14,7 @@ from torch import nn
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
 from pipelined.ravnest.planning.places import Holder, StagePlace

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank

@@ -25,8 +25,8 @@ from apps.ravnest.parties import cluster_member, planned_places, show_steps
 from apps.ravnest.plan import pool_request
 from apps.ravnest.training import training_of
 from pipelined.actors.agree import AgreedError, agree, broadcast, gather
-from pipelined.actors.executor import TorchExecutor
-from pipelined.actors.host_memory import free_memory
+from pipelined.actors.device.executor import TorchExecutor
+from pipelined.actors.device.host_memory import free_memory
 from pipelined.aio.nursery import Nursery, cancel_and_wait
 from pipelined.aio.progress import say_nothing
 from pipelined.directory.membership.connection import connected, member_node

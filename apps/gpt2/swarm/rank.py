@@ -9,7 +9,7 @@ from apps.gpt2.swarm.report import ActiveTime
 from apps.lm.data.text import Text
 from apps.swarm.training import ModelSession, session_of
 from apps.swarm.weights_store import WeightsStore
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.nursery import Nursery, cancel_and_wait
 from pipelined.aio.progress import Say
 from pipelined.directory.membership.connection import connected

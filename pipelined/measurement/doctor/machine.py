@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelined.actors.host_memory import host_memory, number, text
+from pipelined.actors.device.host_memory import host_memory, number, text
 from transports.shm.cores import own_cores
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

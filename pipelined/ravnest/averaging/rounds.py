@@ -18,7 +18,7 @@ from itertools import accumulate, count
 import torch
 
 from pipelined.actors.agree import gather
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused

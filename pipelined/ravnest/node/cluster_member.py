@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.round_log import RoundLog

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from traceback import clear_frames
 
-from pipelined.actors.host_memory import PeakMemory
+from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.aio.events import printable
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.aio.progress import Say

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.programs.prepare import Prepared
 from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.state.manifest import TensorSpecs

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 
-from pipelined.actors.executor import Device
+from pipelined.actors.device.executor import Device
 from pipelined.sharding.path import Path
 from pipelined.sharding.shared_memory import StartedMove
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from pipelined.actors.executor import Device
+from pipelined.actors.device.executor import Device
 from pipelined.sharding.operators.hand_over import Carrier, carried, run_stage
 from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, is_trained
 from pipelined.sharding.path import Path, path_between

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.directory.membership.node import Node
 from pipelined.directory.messaging.client import MemberClient, Probe
 from pipelined.state.saver import Saver

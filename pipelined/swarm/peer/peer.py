@@ -7,7 +7,7 @@ state. Only the directory's head decides what the peer does to its parameters.
 import asyncio
 from contextlib import AsyncExitStack, suppress
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.aio.events import shortened, warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelined.actors.executor import ClockedDevice
+from pipelined.actors.device.executor import ClockedDevice
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Notifier
 from pipelined.directory.messaging.reasons import Reason

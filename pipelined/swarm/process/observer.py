@@ -7,7 +7,7 @@ hash. No decision of the swarm (rollback, reassignment, rebalancing) counts it.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import LeaseLost

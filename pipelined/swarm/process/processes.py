@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.aio.nursery import Nursery, beside
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.presence import run_under_leases

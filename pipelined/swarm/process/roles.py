@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
-from pipelined.actors.device import check_device
+from pipelined.actors.device.torch_devices import check_device
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.directory.membership.addresses import described
 from pipelined.directory.membership.connection import connected, member_node

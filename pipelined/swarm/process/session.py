@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pipelined.actors.executor import Executor, TorchExecutor
+from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.directory import Directory

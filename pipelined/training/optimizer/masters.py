@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.programs.masters import require_flush
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer.config import update

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import nn
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer.config import update
 from pipelined.training.optimizer.state import VALUE, OptimizerState

@@ -6,7 +6,7 @@ import collectives
 from collectives import Group, ProblemSize
 from collectives.algorithms import ALL_GATHER, AUTO, REDUCE_SCATTER, ClosedForms, algorithm_for
 from collectives.algorithms.registry import AlgorithmTable
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums

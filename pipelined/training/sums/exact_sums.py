@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from collectives import Group, all_reduce
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import Grid
 from pipelined.training.graph.split_backward import nodes_below

@@ -8,7 +8,7 @@ from typing import Any
 
 from collectives import Group, ProblemSize, all_reduce, allocate
 from collectives.algorithms import ALL_REDUCE, AUTO, ClosedForms, algorithm_for, may_share_memory, names_in
-from pipelined.actors.executor import Executor
+from pipelined.actors.device.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.sums.bucket import Bucket

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from pipelined.actors.executor import Device, Executor
+from pipelined.actors.device.executor import Device, Executor
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards

@@ -11,7 +11,7 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import planned_model_of
 from collectives import Links
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.progress import say_nothing
 from pipelined.measurement import stages

@@ -9,7 +9,7 @@ from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.models.gpt2_presets import PRESETS
 from apps.ravnest.config import RavnestConfig
 from benchmarks._timed_executor import TimedExecutor
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock
 from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.speed import SpeedProbe, speed

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from apps.common.run.program import run_program
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.process.run import run
 
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from pipelined.actors import executor
-from pipelined.actors.executor import TorchExecutor
+from pipelined.actors.device import executor
+from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.operators.tape import Tape

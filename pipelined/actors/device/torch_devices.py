@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 
-from pipelined.actors.host_memory import host_memory
+from pipelined.actors.device.host_memory import host_memory
 from pipelined.aio.events import printable
 from pipelined.errors import UsageError
 from transports import Transport

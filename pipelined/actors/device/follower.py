@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from pipelined.actors.work import DeviceWork
+from pipelined.actors.device.work import DeviceWork
 from pipelined.aio.nursery import Nursery
 
 PATIENCE_S = 3.0

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from pipelined.actors.work import DeviceWork, WorkThread
+from pipelined.actors.device.work import DeviceWork, WorkThread
 
 
 class Gate:

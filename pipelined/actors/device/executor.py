@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
-from pipelined.actors.device import device_of_rank, memory_of
-from pipelined.actors.follower import PATIENCE_S, Follower, Then
-from pipelined.actors.work import DeviceWork, WorkThread
+from pipelined.actors.device.follower import PATIENCE_S, Follower, Then
+from pipelined.actors.device.torch_devices import device_of_rank, memory_of
+from pipelined.actors.device.work import DeviceWork, WorkThread
 from pipelined.aio.clock import Clock, RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory, ran_out_of_memory

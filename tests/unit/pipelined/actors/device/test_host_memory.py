@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from pipelined.actors.device import memory_of
-from pipelined.actors.host_memory import PeakMemory, free_memory, host_memory
+from pipelined.actors.device.host_memory import PeakMemory, free_memory, host_memory
+from pipelined.actors.device.torch_devices import memory_of
 from pipelined.errors import UsageError
 from tests.launching import ROOT
 
@@ -73,9 +73,9 @@ def test_memory_that_no_file_tells_is_unknown(tmp_path):
 
 
 def test_an_errors_free_bytes_are_those_of_the_control_group(monkeypatch):
-    monkeypatch.setattr("pipelined.actors.device.host_memory", lambda: (2 << 30, 3 << 20))
+    monkeypatch.setattr("pipelined.actors.device.torch_devices.host_memory", lambda: (2 << 30, 3 << 20))
     assert memory_of("cpu") == "3.0 of 2,048.0 MiB"
-    monkeypatch.setattr("pipelined.actors.device.host_memory", lambda: (None, None))
+    monkeypatch.setattr("pipelined.actors.device.torch_devices.host_memory", lambda: (None, None))
     assert memory_of("cpu") == "? of ? MiB"
 
 
@@ -90,7 +90,7 @@ def test_the_peak_of_memory_is_counted_from_a_reset_on(tmp_path):
 
 
 PEAK = """
-from pipelined.actors.host_memory import PeakMemory
+from pipelined.actors.device.host_memory import PeakMemory
 memory = PeakMemory()
 held = bytearray(64 << 20)
 held[:: 4 << 10] = bytes(len(held) // (4 << 10))

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from benchmarks._timed_executor import TimedExecutor
-from pipelined.actors.executor import TorchExecutor
-from pipelined.actors.work import DeviceWork
+from pipelined.actors.device.executor import TorchExecutor
+from pipelined.actors.device.work import DeviceWork
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory
@@ -371,7 +371,7 @@ def test_what_is_begun_after_a_failure_is_not_done():
 
 def test_what_runs_on_when_its_nursery_has_ended_disturbs_no_other_work(monkeypatch):
     """Its error has no parent any more. Raised on the loop it would also hide the ends of work that ended with it."""
-    monkeypatch.setattr("pipelined.actors.follower.PATIENCE_S", 0.0)
+    monkeypatch.setattr("pipelined.actors.device.follower.PATIENCE_S", 0.0)
     calls, strange = [], []
 
     async def scene(begun):

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from pipelined.actors.device import check_device, device_of_rank
+from pipelined.actors.device.torch_devices import check_device, device_of_rank
 from pipelined.errors import UsageError, as_flags
 from tests.conformance.worlds import local_world
 
