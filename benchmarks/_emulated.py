@@ -14,8 +14,8 @@ import torch
 from benchmarks._punctual import PunctualClock
 from benchmarks._timed_executor import TimedExecutor
 from collectives import Group, barrier
+from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import broadcast, gather
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.overlap import SYNCS

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 
 from collectives import Links
+from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import broadcast, gather
 from pipelined.aio.clock import Clock
 from pipelined.measurement import links
 

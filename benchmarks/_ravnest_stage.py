@@ -15,8 +15,8 @@ from apps.lm.models.gpt2 import UntiedGPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._punctual import PunctualClock
 from benchmarks._timed_executor import TimedExecutor
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock
 from pipelined.directory.membership.connection import endpoint_at
 from pipelined.planner.trial import RandomTokens

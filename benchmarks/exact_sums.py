@@ -23,8 +23,8 @@ from benchmarks._launch import run_ranks
 from benchmarks._ranks import spread
 from benchmarks._results import ROOT, Reported, tell
 from collectives import all_reduce
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.planner.trial import RandomTokens

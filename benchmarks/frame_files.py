@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks._flags import flags
 from benchmarks._launch import run_ranks
 from benchmarks._results import ROOT
-from pipelined.actors.agree import gather
+from collectives.objects import gather
 from pipelined.actors.messages import Activation
 from pipelined.aio.clock import run_virtual
 from transports import Transport

@@ -25,8 +25,8 @@ from benchmarks._flags import flags
 from benchmarks._footprint import count_activations, state_bytes
 from benchmarks._resident import resident
 from benchmarks._results import Reported, tell
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.api.data.tokens.mapped import MappedTokens

@@ -24,8 +24,8 @@ from benchmarks._punctual import PunctualClock
 from benchmarks._results import Reported, tell
 from benchmarks._timed_executor import TimedExecutor
 from collectives import Group, Links, barrier
+from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.links import measure_hops, measure_sums

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks._flags import flags, lacks_ranks
 from benchmarks._results import Reported, tell
-from pipelined.actors.agree import broadcast, gather
+from collectives.objects import broadcast, gather
 from pipelined.errors import UsageError
 from pipelined.process.launch import detect
 from pipelined.process.run import run

@@ -27,8 +27,8 @@ from benchmarks._predictions import Row, as_table, row_of, spread_out, summary
 from benchmarks._results import Reported, tell
 from benchmarks._team_replay import replayed
 from benchmarks.planner import REAL, measured_request, measured_steps, shared, tried
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.collective_costs import measure_collectives

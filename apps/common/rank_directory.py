@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from pipelined.actors.agree import agree, broadcast
+from collectives.objects import broadcast
+from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory

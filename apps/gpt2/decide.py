@@ -17,7 +17,7 @@ from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.team import names_layout, split_text
 from apps.gpt2.workload import workload
 from collectives.algorithms import parse_choice
-from pipelined.actors.agree import broadcast
+from collectives.objects import broadcast
 from pipelined.measurement.effort import BRIEF
 from pipelined.measurement.sums import measured_sums
 from pipelined.planner.candidates import Candidate

@@ -25,8 +25,8 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import layer_costs
 from apps.lm.sampling import Picker
 from apps.lm.sharded.gpt2 import ShardedGPT2
+from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable

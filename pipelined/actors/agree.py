@@ -1,82 +1,17 @@
-"""Agreement among all ranks of a job: small plain objects travel along a binomial tree. msgpack only; never pickle.
-
-With n ranks an exchange takes ceil(log2 n) messages one after another, and no rank sends or receives more than that.
-All ranks must take part: each forwards the objects of the ranks below it in the tree. Every rank gets the objects as
-msgpack unpacks them, the rank that gave one too: a tuple arrives as a list.
-"""
+"""Agreement among all ranks of a job: on the outcome of work that may fail, and on equal settings."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
-import msgpack
-
-from collectives.algorithms.parts.binomial_tree import branches
-from pipelined.aio.nursery import Nursery
+from collectives.objects import broadcast, first_value
 from pipelined.errors import UsageError
-from transports import Transport, WireError
+from transports import Transport
 
 T = TypeVar("T")
 
 
 class AgreedError(UsageError):
     """A user error, raised on every rank at the same point of its program."""
-
-
-async def broadcast(transport: Transport, what: str, value: Any = None, source: int = 0) -> Any:
-    """Return the object of rank `source` on every rank (the others pass None).
-
-    Args:
-        what: a name for this exchange, the same on every rank; two exchanges at the same time need different names.
-    Raises:
-        WireError: the bytes of the rank above do not unpack; the ranks below have received the same bytes.
-    Cost: ceil(log2 n) messages one after another, n - 1 in all.
-    """
-    parent, children = _neighbours(transport, source)
-    packed = msgpack.packb(value) if parent is None else await _take(transport, parent, what)
-    async with Nursery() as tasks:
-        for child in children:
-            tasks.create_task(_send(transport, child, what, packed))
-    return _unpack(packed, what, source if parent is None else parent)
-
-
-async def gather(transport: Transport, what: str, value: Any, target: int = 0) -> list[Any]:
-    """Return the objects of all ranks on `target`, in rank order; on the other ranks an empty list.
-
-    Raises:
-        WireError: the bytes of a rank below do not unpack, or are not one object per rank of its subtree.
-    Cost: ceil(log2 n) messages one after another, n - 1 in all; each rank in between forwards all that it received.
-    """
-    parent, children = _neighbours(transport, target)
-    held = [msgpack.packb(value)]
-    for child in reversed(children):  # the smallest subtree first, so that the objects stay in rank order
-        below = _unpack(await _take(transport, child, what), what, child)
-        if type(below) is not list or len(below) != _ranks_below(transport, target, child):
-            raise _malformed(what, child, f"no list of {_ranks_below(transport, target, child)} objects")
-        held += below
-    if parent is not None:
-        await _send(transport, parent, what, msgpack.packb(held))
-        return []
-    size = transport.world_size
-    from_target_on = [_unpack(packed, what, (target + offset) % size) for offset, packed in enumerate(held)]
-    return from_target_on[size - target :] + from_target_on[: size - target]
-
-
-async def first_value(transport: Transport, what: str, value: Any) -> tuple[int, Any] | None:
-    """Return, on every rank, the lowest rank with an object other than None, and that object; else None.
-
-    Raises:
-        WireError: the bytes of a neighbour in the tree do not unpack, or are not a rank with its object.
-    Cost: 2 ceil(log2 n) messages one after another, 2(n - 1) in all, of one object each.
-    """
-    parent, children = _neighbours(transport, 0)
-    found = None if value is None else [transport.rank, value]
-    for child in reversed(children):
-        below = _rank_and_value(_unpack(await _take(transport, child, what), what, child), what, child)
-        found = below if found is None else found
-    if parent is not None:
-        await _send(transport, parent, what, msgpack.packb(found))
-    first = _rank_and_value(await broadcast(transport, what, found), what, 0)
-    return None if first is None else (first[0], first[1])
 
 
 async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:
@@ -124,54 +59,3 @@ def refuse_other(what: str, here: Mapping[str, Any], first: Mapping[str, Any], r
     if names:
         facts = "; ".join(f"{name}: {here.get(name)} here, {first.get(name)} on rank 0" for name in names)
         raise UsageError(f"other {what} than those of rank 0 ({facts}); {remedy}")
-
-
-def _address(what: str) -> tuple[str, str]:
-    """The address of the messages of an exchange."""
-    return "agree", what
-
-
-def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:
-    """The parent and the children of this rank in the tree of all ranks from `root`; the largest subtree first."""
-    size = transport.world_size
-    parent, children = branches((transport.rank - root) % size, size)
-    return None if parent is None else (parent + root) % size, [(child + root) % size for child in children]
-
-
-def _ranks_below(transport: Transport, root: int, child: int) -> int:
-    """The ranks in the subtree of a child, itself among them."""
-    node = (child - root) % transport.world_size
-    return min(node & -node, transport.world_size - node)
-
-
-async def _send(transport: Transport, peer: int, what: str, packed: bytes) -> None:
-    """Send packed objects; `Traffic.agreed` is exact, as nothing else runs between the two counts."""
-    await transport.send(peer, _address(what), packed)
-    transport.traffic.agreed += len(packed)
-
-
-async def _take(transport: Transport, source: int, what: str) -> Any:
-    blocks = (await transport.receive(source, _address(what))).blocks
-    if len(blocks) != 1:
-        raise _malformed(what, source, f"{len(blocks)} blocks instead of 1")
-    return blocks[0].data
-
-
-def _rank_and_value(found: Any, what: str, source: int) -> list[Any] | None:
-    """A rank and its object as `first_value` forwards them, or None; raises WireError for anything else."""
-    if found is not None and (type(found) is not list or len(found) != 2 or type(found[0]) is not int):
-        raise _malformed(what, source, "no rank with its object")
-    return found
-
-
-def _unpack(packed: Any, what: str, source: int) -> Any:
-    try:
-        return msgpack.unpackb(packed, strict_map_key=False)
-    except (ValueError, TypeError) as error:  # TypeError: not bytes, or a map with a list as a key
-        raise _malformed(what, source, f"{type(error).__name__}: {error}") from error
-
-
-def _malformed(what: str, source: int, fact: str) -> WireError:
-    return WireError(
-        f"what rank {source} sent for {what!r} does not unpack ({fact}); install one release on every rank"
-    )

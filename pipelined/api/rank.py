@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import agree, gather, require_equal
+from pipelined.actors.agree import agree, require_equal
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.api.data.feed import RankFeed
 from pipelined.api.model.user_model import UserModel

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Sample, fit

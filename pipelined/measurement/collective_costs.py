@@ -20,7 +20,7 @@ import collectives
 from collectives import Group, Links, ProblemSize
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from collectives.algorithms.base import ClosedForms
-from pipelined.actors.agree import gather
+from collectives.objects import gather
 from pipelined.aio.clock import Clock
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.links import time_adding

@@ -18,8 +18,8 @@ import numpy as np
 
 from collectives import Group, Links, ProblemSize, all_reduce, barrier
 from collectives.algorithms import ALL_REDUCE
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit, Sample, fit

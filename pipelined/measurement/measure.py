@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from collectives.algorithms import may_share_memory
+from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import measure_coding

@@ -11,8 +11,8 @@ import torch
 
 from collectives import barrier
 from collectives.cost_model import MemoryCosts
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Sample, fit

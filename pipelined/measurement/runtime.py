@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan

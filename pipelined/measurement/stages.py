@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.device.executor import Executor
 from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, SecondsByKind, counted, kinds_of
 from pipelined.measurement.effort import Effort

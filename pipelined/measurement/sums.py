@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from collectives import Group, measure
 from collectives.algorithms import format_choice
-from pipelined.actors.agree import broadcast, gather
+from collectives.objects import broadcast, gather
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters
 from transports import Transport

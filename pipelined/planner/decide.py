@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collectives import Links
-from pipelined.actors.agree import broadcast
+from collectives.objects import broadcast
 from pipelined.measurement.effort import BRIEF
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.explain import reason

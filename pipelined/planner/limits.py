@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pipelined.actors.agree import agree, broadcast, gather
+from collectives.objects import broadcast, gather
+from pipelined.actors.agree import agree
 from pipelined.actors.device.host_memory import host_memory
 from pipelined.errors import UsageError, in_bytes
 from pipelined.planner.bounds import least_bytes

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.progress import Say, say_nothing
 from pipelined.measurement.measured_model import MeasuredModel

@@ -3,7 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from pipelined.actors.agree import agree, gather
+from collectives.objects import gather
+from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
 from pipelined.traces.file import write
 from pipelined.traces.tracer import Events, Tracer

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from pipelined.actors.agree import agree, broadcast, gather
+from collectives.objects import broadcast, gather
+from pipelined.actors.agree import agree
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, tensors_of
 from pipelined.training.parameters import LocalParameters

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from apps.common.config_file import LEFT_OPEN
 from apps.common.flags import AUTO_PLAN, F, start_of
-from pipelined.actors.agree import broadcast, refuse_other
+from collectives.objects import broadcast
+from pipelined.actors.agree import refuse_other
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.pieces import CheckpointError

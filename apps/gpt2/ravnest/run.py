@@ -24,7 +24,8 @@ from apps.ravnest.offer import NOT_MEASURED, measure_own_line, measure_speed
 from apps.ravnest.parties import cluster_member, planned_places, show_steps
 from apps.ravnest.plan import pool_request
 from apps.ravnest.training import training_of
-from pipelined.actors.agree import AgreedError, agree, broadcast, gather
+from collectives.objects import broadcast, gather
+from pipelined.actors.agree import AgreedError, agree
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.actors.device.host_memory import free_memory
 from pipelined.aio.nursery import Nursery, cancel_and_wait

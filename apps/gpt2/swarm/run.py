@@ -14,7 +14,8 @@ from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import RankZero
 from apps.gpt2.swarm.rank import DONE, PEER, STOP, STOPPED, TRAINER, Rank, prepare
 from apps.lm.data.text import Text
-from pipelined.actors.agree import agree, gather
+from collectives.objects import gather
+from pipelined.actors.agree import agree
 from pipelined.aio.nursery import Nursery, cancel_and_wait
 from pipelined.aio.progress import say_nothing
 from pipelined.directory.membership.node import Node

@@ -18,7 +18,8 @@ from apps.lm.data import token_cache
 from apps.lm.data.batches import count_windows
 from apps.lm.data.corpus import VALIDATION_SHARE, Corpus, read_corpus
 from apps.lm.data.ngram import score_ngrams
-from pipelined.actors.agree import agree, broadcast
+from collectives.objects import broadcast
+from pipelined.actors.agree import agree
 from pipelined.api.data.tokens.index import INDEX, is_indexed, is_tokenized, open_bin, open_index
 from pipelined.api.data.tokens.mapped import MappedTokens, Tokens
 from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer

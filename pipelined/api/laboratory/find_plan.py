@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelined.actors.agree import AgreedError, broadcast
+from collectives.objects import broadcast
+from pipelined.actors.agree import AgreedError
 from pipelined.aio.progress import Say, say_nothing
 from pipelined.api.laboratory.names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of

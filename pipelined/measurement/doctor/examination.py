@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.collective_costs import CollectiveCosts, groups, measure_collectives
 from pipelined.measurement.doctor.libraries import Libraries, load

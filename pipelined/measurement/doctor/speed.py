@@ -15,8 +15,8 @@ import numpy as np
 
 from collectives import Group, Signature
 from collectives.algorithms import ALL_REDUCE
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock
 from pipelined.measurement.fit import Sample, fit
 from pipelined.measurement.links import CHANNEL, time_hops, time_sum

@@ -17,7 +17,7 @@ from itertools import accumulate, count
 
 import torch
 
-from pipelined.actors.agree import gather
+from collectives.objects import gather
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState

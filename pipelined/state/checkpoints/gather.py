@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from torch import Tensor
 
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import agree, gather
+from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
 from pipelined.state.manifest import TensorSpecs
 from pipelined.training.parameters import LocalParameters

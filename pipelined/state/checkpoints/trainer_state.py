@@ -16,7 +16,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pipelined.actors.agree import agree, broadcast, gather
+from collectives.objects import broadcast, gather
+from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from collectives.objects import gather
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import gather
 from pipelined.actors.messages import describe, labels_of
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
