@@ -20,12 +20,12 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from benchmarks._results import Reported, tell
 from collectives import Links
-from pipelined.aio.progress import say_nothing
 from pipelined.planner import SearchRequest, Stated, search
 from pipelined.planner.candidates import AUTO
 from pipelined.planner.costs import ModelCosts
 from pipelined.planner.limits import sizes_that_fit
 from pipelined.process.launch import ALONE
+from pipelined.process.reporting.progress import say_nothing
 from pipelined.simulation.machine import Machine
 from transports.local import world
 

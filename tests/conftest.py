@@ -15,8 +15,8 @@ import signal
 import pytest
 from hypothesis import settings
 
-from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
+from pipelined.process.reporting import events
 from tests.alone import runs_alone
 from tests.slices import Choice, Slice
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from apps.common.paths import check_directory, check_file
-from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
+from pipelined.process.reporting.events import Level
 
 MAX_PORT = 65_535
 

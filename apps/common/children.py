@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from pipelined.aio.progress import Say
+from pipelined.process.reporting.progress import Say
 
 Child = asyncio.subprocess.Process
 PR_SET_PDEATHSIG = 1

@@ -14,8 +14,8 @@ import tyro
 
 from apps.common.config_file import FLAGS, RESOLVED, expanded, value_of
 from apps.common.groups import parse_words
-from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
+from pipelined.process.reporting.events import Level
 from pipelined.schedules import Knob, knobs_of, require_declared
 from pipelined.schedules.parts.knobs import set_knobs
 from pipelined.state.checkpoints import checkpoint

@@ -12,7 +12,7 @@ from rich import progress
 from rich.console import Console
 
 from apps.common.trackers import Tracker, append
-from pipelined.aio.progress import Progress
+from pipelined.process.reporting.progress import Progress
 from pipelined.training.step_report import StepReport
 
 EVERY = 10

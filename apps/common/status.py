@@ -10,7 +10,7 @@ from rich.text import Text
 
 from apps.common.arguments import ShowFlags
 from apps.common.web import Rendering, S, Web, as_json
-from pipelined.aio.events import printable
+from pipelined.process.reporting.events import printable
 
 EVERY_S = 1.0
 """Seconds between two requests for the status of a system."""

@@ -16,9 +16,9 @@ from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.sampling import Picker
 from apps.rows.text import TextTask
 from apps.rows.text_training import Tensors, TextTraining
-from pipelined.aio.events import printable
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
+from pipelined.process.reporting.events import printable
 from pipelined.programs.plan import Plan
 
 Sizes = TypeVar("Sizes")

@@ -16,10 +16,10 @@ from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, read_about
 from apps.common.run.program import run_program
 from apps.lm.data.text import digest_of
 from apps.lm.models.llama_presets import KINDS
-from pipelined.aio.events import Level, printable
 from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer
 from pipelined.errors import UsageError, refuse_below
 from pipelined.process.launch import Launch
+from pipelined.process.reporting.events import Level, printable
 from pipelined.process.run import run
 from pipelined.state.checkpoints import checkpoint
 from transports import Transport

@@ -14,11 +14,11 @@ from apps.ravnest.digits import Digits
 from apps.ravnest.flag_groups import AverageFlags
 from apps.ravnest.training import training_of
 from pipelined.aio.nursery import beside
-from pipelined.aio.progress import Say
 from pipelined.directory import DirectoryRefusal
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.errors import UsageError
+from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.averaging.rounds import state_by_layer
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import ParameterExchange

@@ -22,9 +22,9 @@ from apps.ravnest.flags import MIN_VOCABULARY, Local
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import free_memory
 from pipelined.aio.nursery import Nursery
-from pipelined.aio.progress import Say
 from pipelined.directory.membership.connection import endpoint_at
 from pipelined.process.exit import USAGE
+from pipelined.process.reporting.progress import Say
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode, read_pool

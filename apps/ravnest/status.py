@@ -10,8 +10,8 @@ from apps.common.web import Rendering
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Status
 from apps.ravnest.plan import layer_sizes
-from pipelined.aio.progress import MOMENT_S
 from pipelined.directory.membership.connection import connected
+from pipelined.process.reporting.progress import MOMENT_S
 from pipelined.ravnest.status import RavnestStatus, TrainedSizes, statuses
 
 OF_CLUSTER = ("cluster", "step", "loss", "s/step")

@@ -9,7 +9,6 @@ from apps.common.numerics import DTYPES, numerics
 from apps.rows.config import RowFlags, RowTask
 from apps.rows.job import resolve
 from collectives import Links
-from pipelined.aio.progress import say_nothing
 from pipelined.api.data.batch import converted
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.find_plan import PlanRequest, find_plan
@@ -17,6 +16,7 @@ from pipelined.api.model.user_model import bind
 from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.planner.plan_file import PlanFile
 from pipelined.process.launch import Launch
+from pipelined.process.reporting.progress import say_nothing
 
 GIVEN = ("schedule", "depth", "width", "microbatches")
 """Flags that a plan must keep where they are given."""

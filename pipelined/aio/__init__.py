@@ -1,1 +1,1 @@
-"""Small tools over asyncio: nurseries, notifiers, time-outs, back-off, latency estimates, clocks, events."""
+"""Small tools over asyncio: tasks, notifiers, time-outs, back-off, latency estimates, clocks."""

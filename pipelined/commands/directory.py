@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import get_args
 
 from pipelined.aio.clock import RealClock
-from pipelined.aio.events import Level, log_to_stderr
 from pipelined.directory.disk import JournalError
 from pipelined.directory.server import serve_directory
 from pipelined.errors import UsageError
 from pipelined.process.exit import print_line
+from pipelined.process.reporting.events import Level, log_to_stderr
 from pipelined.process.stop_request import until_stop_request
 from transports.aio.event_loop import new_event_loop
 from transports.errors import TransportError

@@ -176,8 +176,8 @@ def _progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
         return
     from rich.console import Console
 
-    from pipelined.aio.progress import Progress
     from pipelined.process.exit import print_to_stderr
+    from pipelined.process.reporting.progress import Progress
 
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:

@@ -17,11 +17,11 @@ from typing import NoReturn
 
 import msgpack
 
-from pipelined.aio.events import warn
 from pipelined.aio.nursery import Notifier
 from pipelined.directory.disk import Disk, FileDisk
 from pipelined.directory.state_machine import StateMachine, Transition
 from pipelined.errors import UsageError
+from pipelined.process.reporting.events import warn
 from transports import Closed
 
 MAGIC = b"pipelined directory journal 1\n"

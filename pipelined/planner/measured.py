@@ -7,12 +7,12 @@ from typing import Any
 
 from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
-from pipelined.aio.progress import Say, say_nothing
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.request import SearchRequest
 from pipelined.planner.search import SearchResult, search
 from pipelined.process.launch import Launch
+from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.simulation.machine import Machine
 from transports import Transport
 

@@ -8,13 +8,13 @@ result is that of simulating all, where a shorter stage never makes a step longe
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pipelined.aio.progress import Say, say_nothing
 from pipelined.errors import UsageError
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
 from pipelined.planner.costs import not_split
 from pipelined.planner.limits import too_little
 from pipelined.planner.queue import Queue
 from pipelined.planner.request import Outcome, SearchRequest
+from pipelined.process.reporting.progress import Say, say_nothing
 
 BEST = 10
 """The number of plans in a result."""

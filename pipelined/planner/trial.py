@@ -13,12 +13,12 @@ import torch
 from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor, TorchExecutor
-from pipelined.aio.progress import Say, say_nothing
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import split_model
 from pipelined.planner.search import SearchResult
 from pipelined.process.launch import Launch
+from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
-from pipelined.aio.events import recent_text
 from pipelined.errors import UsageError, usage_error_of
 from pipelined.process import watchdog
 from pipelined.process.exit import (
@@ -32,6 +31,7 @@ from pipelined.process.exit import (
 from pipelined.process.launch import Launch
 from pipelined.process.memory import frozen_objects, keep_freed
 from pipelined.process.refusal import complaint, refuse
+from pipelined.process.reporting.events import recent_text
 from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_local, open_transport
 
 T = TypeVar("T")

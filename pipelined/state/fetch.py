@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from pipelined.actors.device.executor import Device
-from pipelined.aio.events import warn
 from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.view import Member, NoLongerValid
 from pipelined.directory.messaging.client import Probe
 from pipelined.directory.messaging.reasons import Reason
+from pipelined.process.reporting.events import warn
 from pipelined.state.manifest import Download, TensorSpecs, TransferError, expect, specs_of
 from pipelined.state.messages import FetchChunk, FetchManifest
 from pipelined.state.stage import StatefulStage

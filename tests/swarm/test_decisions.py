@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.aio import events
+from pipelined.process.reporting import events
 from pipelined.state.store import StoreError
 from pipelined.swarm.records.members import LEADER, PEERS
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm

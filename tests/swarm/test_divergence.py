@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
+from pipelined.process.reporting import events
 from pipelined.swarm.peer.rounds import RoundService
 from tests.swarm import exact, virtual_swarm
 from tests.swarm.exact import WIDTH, ExactStage, data

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from apps.swarm.config import read_goal
-from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
+from pipelined.process.reporting import events
 from pipelined.swarm.leader.evictions import MAX_FAILED
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService

@@ -6,8 +6,8 @@ leader's next look (1, 3, 7, 15, 31, 47 … leases after the round began), and t
 
 import pytest
 
-from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
+from pipelined.process.reporting import events
 from pipelined.swarm.leader.commit import CommitLoop
 from pipelined.swarm.peer.all_reduce import AllReduce
 from tests.swarm.virtual_swarm import VirtualSwarm

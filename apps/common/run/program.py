@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from pipelined.aio.events import Level, log_to_stderr
 from pipelined.errors import UsageError, usage_error_of
 from pipelined.process.exit import DONE, INTERRUPTED, silence_stdout
 from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.refusal import parsed, refuse
+from pipelined.process.reporting.events import Level, log_to_stderr
 
 
 class LaunchedFlags(Protocol):

@@ -29,13 +29,13 @@ from pipelined.actors.agree import AgreedError, agree
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.actors.device.host_memory import free_memory
 from pipelined.aio.nursery import Nursery, cancel_and_wait
-from pipelined.aio.progress import say_nothing
 from pipelined.directory.membership.connection import connected, member_node
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import publish_task, read_task
 from pipelined.errors import UsageError
 from pipelined.process.exit import print_line, print_to_stderr
 from pipelined.process.launch import Launch
+from pipelined.process.reporting.progress import say_nothing
 from pipelined.process.stop_request import StopRequest
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.node import Capacity, RavnestNode

@@ -16,9 +16,9 @@ from apps.gpt2.swarm.report import StepReporter
 from apps.lm.data.ngram import compared
 from apps.lm.export import FinalOutput, Say, say_digest
 from apps.lm.weights import Weights
-from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery, cancel_and_wait
 from pipelined.errors import UsageError
+from pipelined.process.reporting.events import warn
 from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.swarm.process.observer import SwarmSnapshot
 from pipelined.swarm.process.roles import JoinedTrainer

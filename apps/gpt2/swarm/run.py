@@ -17,10 +17,10 @@ from apps.lm.data.text import Text
 from collectives.objects import gather
 from pipelined.actors.agree import agree
 from pipelined.aio.nursery import Nursery, cancel_and_wait
-from pipelined.aio.progress import say_nothing
 from pipelined.directory.membership.node import Node
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
+from pipelined.process.reporting.progress import say_nothing
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.claim import claim
 from pipelined.swarm.process.roles import Stopped, joined_trainer, serve, train

@@ -12,9 +12,9 @@ from apps.common.web import Rendering
 from apps.swarm.config import read_goal
 from apps.swarm.flags import Status
 from apps.swarm.status.prometheus import metrics
-from pipelined.aio.events import line
-from pipelined.aio.progress import MOMENT_S
 from pipelined.directory.membership.connection import connected
+from pipelined.process.reporting.events import line
+from pipelined.process.reporting.progress import MOMENT_S
 from pipelined.swarm.records.members import Phase
 from pipelined.swarm.records.steps import HEAD
 from pipelined.swarm.status.reader import StatusReader

@@ -9,7 +9,6 @@ from typing import Any
 
 from collectives.objects import broadcast
 from pipelined.actors.agree import AgreedError
-from pipelined.aio.progress import Say, say_nothing
 from pipelined.api.laboratory.names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError, refuse_below, require_switch, require_whole
@@ -21,6 +20,7 @@ from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
 from pipelined.planner.measured import MeasuredSearch
 from pipelined.process.exit import USAGE
 from pipelined.process.launch import Launch
+from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.schedules.parts.stage_map import MAX_COUNT, refuse_above

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from collectives import Links
-from pipelined.aio.progress import Say, say_nothing
 from pipelined.api.arrangement import Arrangement
 from pipelined.api.data.batch import Batch
 from pipelined.api.laboratory.described import machine_of
@@ -19,6 +18,7 @@ from pipelined.api.model.user_model import Layers, UserModel, bind
 from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import Launch, detect
+from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.run import outside_of_a_loop
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule

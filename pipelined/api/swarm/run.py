@@ -13,7 +13,6 @@ import torch
 
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
-from pipelined.aio.progress import Say, say_nothing
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed
 from pipelined.api.model.sequential import Loss
@@ -28,6 +27,7 @@ from pipelined.directory.membership.connection import endpoint_at
 from pipelined.errors import Refused, UsageError
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.refusal import complaint
+from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.run import interruptible, outside_of_a_loop
 from pipelined.process.stop_request import StopRequest
 from pipelined.swarm.peer.device_watchdog import DeviceStalled

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from pipelined.aio.clock import RealClock
-from pipelined.aio.progress import MOMENT_S
 from pipelined.directory import Directory, open_directory
 from pipelined.directory.membership.addresses import listen_url
 from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
+from pipelined.process.reporting.progress import MOMENT_S
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
 

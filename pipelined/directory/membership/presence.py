@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
-from pipelined.aio.events import warn
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S
 from pipelined.directory.registration import Registration, registered
+from pipelined.process.reporting.events import warn
 
 
 async def run_under_leases(

@@ -6,10 +6,10 @@ A process refuses to take part where something else is trained.
 import secrets
 from typing import Protocol, Self
 
-from pipelined.aio.progress import Say, reported_wait
 from pipelined.directory import Conflict, Directory, Entry
 from pipelined.directory.membership.addresses import described
 from pipelined.errors import UsageError
+from pipelined.process.reporting.progress import Say, reported_wait
 
 TASK = "subject"
 """Key in the directory: what is trained, in the program's own form."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pipelined.aio.nursery import beside, with_timeout
-from pipelined.aio.progress import Say
 from pipelined.directory import Change, DirectoryRefusal
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import TASK
 from pipelined.errors import UsageError
+from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.forming.continuation import Joining, rules_of
 from pipelined.ravnest.forming.supervision import Supervision, write_waits
 from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import with_timeout
-from pipelined.aio.progress import Say
 from pipelined.directory import Change
+from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.forming.continuation import Joining, Newcomers, next_generation
 from pipelined.ravnest.planning.places import Holder
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation, GenerationEnding

@@ -12,13 +12,13 @@ from functools import partial
 from traceback import clear_frames
 
 from pipelined.actors.device.host_memory import PeakMemory
-from pipelined.aio.events import printable
 from pipelined.aio.nursery import Nursery, beside, with_timeout
-from pipelined.aio.progress import Say
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.presence import run_under_leases
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
+from pipelined.process.reporting.events import printable
+from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.cluster_log import ClusterLog
 from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
 from pipelined.ravnest.node.planned_bytes import PlannedPlaces

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelined.aio.events import warn
 from pipelined.errors import UsageError
+from pipelined.process.reporting.events import warn
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.ravnest.records.generation import Generation
 from pipelined.state.whole_file import whole_file

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from pipelined.aio.events import warn
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
 from pipelined.errors import UsageError
+from pipelined.process.reporting.events import warn
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.saving import ReadsSaved, SaveSettings, by_parameter, fitting

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import Backoff
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.messaging.client import MemberClient
+from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, PreparedRound, Totals
 from pipelined.swarm.leader.connectivity import ConnectivityCheck

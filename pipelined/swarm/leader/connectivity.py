@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import UNKNOWN, Backoff, TimeoutEstimator
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.messaging.client import MemberClient, Probe
+from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.leader.evictions import MAX_DOUBLINGS, Evictor
 from pipelined.swarm.leader.term import resign
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName

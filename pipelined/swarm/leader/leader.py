@@ -12,7 +12,6 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
-from pipelined.aio.events import emit, shortened, warn
 from pipelined.aio.nursery import Notifier, Nursery, first_of
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.node import Node
@@ -21,6 +20,7 @@ from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.messaging.fields import Malformed
 from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import Registration
+from pipelined.process.reporting.events import emit, shortened, warn
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.leader.assignments import Assignments, QueueFactory
 from pipelined.swarm.leader.commit import CommitLoop, NextHead, OpenStep, Reassigned, Repeated, RolledBack, Stepped

@@ -17,11 +17,11 @@ from enum import Enum
 from typing import NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.events import warn
 from pipelined.directory import Conflict
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.registration import Registration
+from pipelined.process.reporting.events import warn
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records.members import EVICTED, Peer, Phase

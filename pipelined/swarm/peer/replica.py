@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from math import prod
 from typing import Any, TypeVar
 
-from pipelined.aio.events import warn
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.messaging.fields import MAX_INTEGER, Malformed
 from pipelined.directory.messaging.reasons import Reason
+from pipelined.process.reporting.events import warn
 from pipelined.state.donor import Donor, copied
 from pipelined.state.fetch import by_preference
 from pipelined.state.manifest import TransferError

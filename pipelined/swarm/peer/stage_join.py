@@ -6,12 +6,12 @@ A peer that was no member for a while keeps its stage, and fetches what it lacks
 from collections.abc import Callable
 from functools import partial
 
-from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.registration import Registration
+from pipelined.process.reporting.events import warn
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import Version
 from pipelined.swarm.peer.parts import PeerParts

@@ -8,7 +8,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 
-from pipelined.aio.progress import EVERY_S, MOMENT_S, Progress, Say
+from pipelined.process.reporting.progress import EVERY_S, MOMENT_S, Progress, Say
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.steps import HEAD, Commit

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelined.actors.device.executor import Executor
-from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import LeaseLost
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S
 from pipelined.directory.messaging.client import MemberClient, Probe
 from pipelined.directory.registration import registered
+from pipelined.process.reporting.events import warn
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.peer.stage_join import Build

@@ -16,11 +16,11 @@ import torch
 
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.nursery import Nursery
-from pipelined.aio.progress import Say
 from pipelined.directory import Directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import RUN
 from pipelined.errors import refuse_below
+from pipelined.process.reporting.progress import Say
 from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.store import DiskStore
 from pipelined.state.store_checks import other_text, stages_of_model

@@ -7,9 +7,9 @@ from operator import itemgetter
 from reprlib import repr  # of limited depth and length: what is shown came off the network
 from typing import Annotated, Any, TypeVar
 
-from pipelined.aio.events import MAX_TEXT, Event, read, recent
 from pipelined.directory.messaging.fields import Malformed, Many, number, text, whole
 from pipelined.directory.messaging.messages import MemberReply, MemberRequest, MemberRole
+from pipelined.process.reporting.events import MAX_TEXT, Event, read, recent
 from pipelined.swarm.protocol.field_types import Name, Seconds
 from transports import Block
 from transports.rpc import Endpoint
@@ -22,7 +22,7 @@ MAX_PEERS = 1024
 
 
 class EventForm:
-    """An event of `pipelined.aio.events`; it is sanitised when it is read."""
+    """An event of `pipelined.process.reporting.events`; it is sanitised when it is read."""
 
     def write(self, value: Event, blocks: list[Any]) -> Any:
         return value.plain()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipelined.aio.events import Event
+from pipelined.process.reporting.events import Event
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply, TrainerReport
 from pipelined.swarm.records.members import Peer, Phase, TrainerRecord
 

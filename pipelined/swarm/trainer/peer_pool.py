@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import get_args
 
-from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import Backoff, TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.node import Node
@@ -20,6 +19,7 @@ from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.messaging.messages import Reply
 from pipelined.directory.messaging.reasons import Next, Reason
+from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, PassRequest
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView

@@ -7,9 +7,9 @@ import pytest
 
 from apps.common.children import ChildFailed
 from apps.swarm import __main__ as swarm
-from pipelined.aio.events import emit, warn
 from pipelined.directory import CutOff, JournalError
 from pipelined.errors import UsageError
+from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from tests.launching import launched
 from tests.terminal import closed_over

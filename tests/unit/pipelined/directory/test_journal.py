@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks._memory_disk import MemoryDisk
-from pipelined.aio import events
 from pipelined.directory import JournalError, journal
 from pipelined.directory.disk import FileDisk
 from pipelined.directory.journal import MAGIC, Journal
 from pipelined.directory.sessions import DirectoryRequest
 from pipelined.directory.state_machine import StateMachine
 from pipelined.errors import UsageError
+from pipelined.process.reporting import events
 from transports import Closed
 
 

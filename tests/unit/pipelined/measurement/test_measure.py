@@ -13,7 +13,6 @@ from collectives import Links
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.aio.progress import say_nothing
 from pipelined.measurement import stages
 from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.effort import BRIEF, THOROUGH
@@ -26,6 +25,7 @@ from pipelined.measurement.stages import MeasuringRank, measure_stages
 from pipelined.measurement.update import TimedUpdate
 from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
+from pipelined.process.reporting.progress import say_nothing
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.simulation.machine import Machine
 from tests.conformance.worlds import local_world

@@ -7,11 +7,11 @@ import signal
 import pytest
 
 from pipelined.actors.agree import agree
-from pipelined.aio import events
 from pipelined.errors import UsageError
 from pipelined.process import refusal
 from pipelined.process.launch import ALONE, Launch
 from pipelined.process.refusal import refuse
+from pipelined.process.reporting import events
 from pipelined.process.run import outside_of_a_loop, run
 from tests.conformance.worlds import kill
 

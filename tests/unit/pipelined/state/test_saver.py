@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.aio import events
 from pipelined.aio.nursery import Nursery
+from pipelined.process.reporting import events
 from pipelined.state.manifest import specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.stage_lock import stage_lock

@@ -11,8 +11,8 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm import lead
 from apps.gpt2.swarm.lead import joining, save_stages
 from apps.swarm.__main__ import parse
-from pipelined.aio import events
 from pipelined.errors import UsageError
+from pipelined.process.reporting import events
 from pipelined.state.stage_lock import stage_lock
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from apps.swarm.status.table import COLUMNS, table
-from pipelined.aio.events import Event
+from pipelined.process.reporting.events import Event
 from pipelined.swarm.protocol.status import EndpointTraffic, LeaderReport, StageReport
 from pipelined.swarm.records.members import TrainerRecord
 from pipelined.swarm.status.status import LeftOut, MemberEvent, TrainerStatus

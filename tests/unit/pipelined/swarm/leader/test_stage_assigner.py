@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
@@ -18,6 +17,7 @@ from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.messaging.messages import send, serve
 from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import registered
+from pipelined.process.reporting import events
 from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback

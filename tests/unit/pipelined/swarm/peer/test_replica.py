@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks._timed_executor import TimedExecutor
-from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock
+from pipelined.process.reporting import events
 from pipelined.state.versions import Version
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState

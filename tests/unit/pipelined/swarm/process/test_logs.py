@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.aio.progress import MOMENT_S, reported_wait
 from pipelined.directory import Change, Entry
+from pipelined.process.reporting.progress import MOMENT_S, reported_wait
 from pipelined.state.versions import SavedStages
 from pipelined.swarm.process.logs import WaitLog
 from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.aio.events import Event
 from pipelined.directory.messaging import fields
 from pipelined.directory.messaging.messages import VERSION, MemberRequest, OtherVersion
 from pipelined.directory.messaging.reasons import Reason
+from pipelined.process.reporting.events import Event
 from pipelined.swarm.protocol.status import EventForm
 from tests.docs.swarm_requests import REQUESTS
 from tests.launching import ROOT

@@ -12,10 +12,10 @@ from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM
 from pipelined.aio.clock import run_virtual
-from pipelined.aio.events import Event
 from pipelined.directory import CutOff, Entry, View
 from pipelined.directory.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.directory.membership.task_record import TASK
+from pipelined.process.reporting.events import Event
 from pipelined.state.versions import SAVED, SavedStages
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply
 from pipelined.swarm.records.members import (

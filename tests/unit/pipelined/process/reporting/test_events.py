@@ -7,8 +7,8 @@ import sys
 import msgpack
 import pytest
 
-from pipelined.aio import events
 from pipelined.errors import UsageError
+from pipelined.process.reporting import events
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """How far something is, is told seldom, and only where it is news."""
 
-from pipelined.aio.progress import EVERY_S, MOMENT_S, Progress
+from pipelined.process.reporting.progress import EVERY_S, MOMENT_S, Progress
 
 
 def test_a_word_comes_after_a_moment_and_then_every_few_seconds_if_there_is_news():
