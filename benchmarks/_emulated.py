@@ -16,7 +16,6 @@ from benchmarks._timed_executor import TimedExecutor
 from collectives import Group, barrier
 from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
-from pipelined.aio.nursery import Nursery
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
@@ -29,6 +28,7 @@ from pipelined.training.replay import follow_order
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import TrainWorker
+from transports import Nursery
 
 FIRST_CHANNEL = 1
 """The bare-buffer channel of the first stage's sums; the one before is the world's."""

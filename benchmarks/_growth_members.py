@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import count
 
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
+from transports import Nursery
 
 MODEL = "growth"
 

@@ -15,7 +15,6 @@ from benchmarks._levels import Levels, least, look
 from benchmarks._swarm_devices import Relay
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.membership.node import Node
@@ -23,7 +22,7 @@ from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.stages.stage import Microbatch
-from transports import new_event_loop
+from transports import Nursery, new_event_loop
 from transports.rpc import Endpoint, open_endpoint
 
 STAGES, PEERS_A_STAGE, BATCH, ELEMENTS = 2, 2, 2, 64

@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.aio.nursery import Notifier
+from pipelined.aio.notifier import Notifier
 from pipelined.directory import Change, Directory, Lease, Prefixes, View
 from pipelined.directory.api import RENEWALS
 from pipelined.directory.sessions import DirectoryRequest

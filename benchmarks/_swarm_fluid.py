@@ -13,12 +13,12 @@ from benchmarks._swarm_account import Account
 from benchmarks._swarm_directory import DirectDirectory
 from benchmarks._swarm_trace import Trace
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.swarm.leader.reassignment import RebalanceTimer, rebalance
 from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.records.members import PEERS, Peer, Phase
 from pipelined.swarm.records.view import SwarmView
+from transports import Nursery
 
 
 @dataclass(frozen=True)

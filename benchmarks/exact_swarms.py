@@ -23,11 +23,11 @@ from apps.common.children import Child, next_line, started, started_coordinator
 from apps.swarm.config import read_goal
 from benchmarks._ranks import check, program
 from benchmarks._results import ROOT, Reported, tell
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.connection import connected
 from pipelined.swarm.records.members import Phase
 from pipelined.swarm.status.reader import StatusReader
 from pipelined.swarm.status.status import PeerStatus
+from transports import Nursery
 
 PROGRAM, LISTEN = "pipelined.apps.swarm", "tcp://127.0.0.1:0"
 STAGES, LEASE_S = 3, 2.0

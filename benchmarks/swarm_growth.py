@@ -23,7 +23,7 @@ from benchmarks._growth_directory import DirectoryEnd, new_directory
 from benchmarks._growth_members import LightSwarm
 from benchmarks._results import Reported, tell
 from pipelined.aio.clock import run_virtual
-from pipelined.aio.nursery import Nursery
+from transports import Nursery
 
 LEASE_S, FOREVER_S = 3.0, 3600.0
 QUIET_S, NEWS_S = 6.0, 1.0

@@ -6,12 +6,11 @@ from contextlib import asynccontextmanager
 from collectives.objects import broadcast
 from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
 from pipelined.directory.membership.connection import endpoint_at
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
-from transports import Transport
+from transports import Nursery, Transport
 from transports.rpc import Endpoint
 
 LOOPBACK = "tcp://127.0.0.1:0"

@@ -13,7 +13,7 @@ from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import Digits
 from apps.ravnest.flag_groups import AverageFlags
 from apps.ravnest.training import training_of
-from pipelined.aio.nursery import beside
+from pipelined.aio.tasks import beside
 from pipelined.directory import DirectoryRefusal
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import NoLongerValid

@@ -21,13 +21,13 @@ from apps.ravnest.flag_groups import check_clusters
 from apps.ravnest.flags import MIN_VOCABULARY, Local
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import free_memory
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.connection import endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.reporting.progress import Say
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode, read_pool
+from transports import Nursery
 from transports.emulation.options import LinkProfile
 from transports.urls import split_profile
 

@@ -27,12 +27,12 @@ from apps.swarm.config import read_goal
 from apps.swarm.flags import Local
 from apps.swarm.metrics import STEP_LINES
 from apps.swarm.status.table import table
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.connection import connected, endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.reporting.progress import Say
 from pipelined.process.stop_request import until_stop_request
 from pipelined.swarm.status.reader import StatusReader
+from transports import Nursery
 
 PROGRAM = "pipelined.apps.swarm"
 

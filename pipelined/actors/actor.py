@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from pipelined.aio.nursery import Nursery
-from transports import Message, Transport
+from transports import Message, Nursery, Transport
 
 Key = tuple[int | str, ...]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import with_timeout
+from pipelined.aio.tasks import with_timeout
 
 Prefixes = str | tuple[str, ...]
 """One prefix of keys, or several, as `str.startswith` takes them; "" selects every key."""

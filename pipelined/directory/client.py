@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import RoundTrip
-from pipelined.aio.nursery import Notifier
+from pipelined.aio.notifier import Notifier
 from pipelined.directory import messages
 from pipelined.directory.api import (
     Change,

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import msgpack
 
-from pipelined.aio.nursery import Notifier
+from pipelined.aio.notifier import Notifier
 from pipelined.directory.disk import Disk, FileDisk
 from pipelined.directory.state_machine import StateMachine, Transition
 from pipelined.errors import UsageError

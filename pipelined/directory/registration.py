@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import Nursery, with_timeout
+from pipelined.aio.tasks import with_timeout
 from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.directory.record import Record, address_in
 from pipelined.errors import UsageError
-from transports import TransportError
+from transports import Nursery, TransportError
 
 NAME_LEASES = 2.0
 """Lease periods after which a process that still has a name must be alive: the lease of a dead process expires after

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import MAX_DOUBLINGS, Backoff, RoundTrip
-from pipelined.aio.nursery import with_timeout
+from pipelined.aio.tasks import with_timeout
 from pipelined.directory.api import CutOff
 
 T = TypeVar("T")

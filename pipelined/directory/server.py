@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import Notifier, Nursery, with_timeout
+from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import with_timeout
 from pipelined.directory import messages
 from pipelined.directory.api import Change, Conflict, Prefixes
 from pipelined.directory.disk import Disk
@@ -32,7 +33,7 @@ from pipelined.directory.messages import (
 )
 from pipelined.directory.state_machine import StateMachine
 from pipelined.directory.watchers import Watchers, size
-from transports import TransportError
+from transports import Nursery, TransportError
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 
 LATE_S = 0.1

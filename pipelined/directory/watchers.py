@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import Notifier
+from pipelined.aio.notifier import Notifier
 from pipelined.directory.api import Change, FellBehind, Prefixes
 
 CHANGE_BYTES = 100

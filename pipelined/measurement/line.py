@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import with_timeout
+from pipelined.aio.tasks import with_timeout
 from pipelined.measurement.fit import Sample, fit
 from transports import TransportError
 from transports.rpc import Endpoint, Request, Response

@@ -12,13 +12,13 @@ from typing import Any
 from collectives.objects import gather
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.worker import TrainWorker
+from transports import Nursery
 
 MICROBATCHES, ROUNDS = 16, 7
 COMPUTED_S = 5e-3

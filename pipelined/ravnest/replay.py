@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from pipelined.actors.device.executor import Executor
-from pipelined.aio.nursery import Notifier, Nursery
+from pipelined.aio.notifier import Notifier
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
@@ -26,7 +26,7 @@ from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.schedules import ScheduleError, find
 from pipelined.state.store import DiskStore
 from pipelined.training.step_report import StepReport
-from transports import Transport
+from transports import Nursery, Transport
 from transports.local import world
 
 T = TypeVar("T")

@@ -7,12 +7,12 @@ several steps later, so no rank waits for them.
 import asyncio
 from collections.abc import Iterable
 
-from pipelined.aio.nursery import Nursery
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.pricing.virtual_worker import GroupMessages, VirtualWorker
 from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.simulation.rank import GroupPlatform, Rank
+from transports import Nursery
 
 
 class OverlappingRank(Rank):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.aio.nursery import Nursery
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Token
@@ -26,6 +25,7 @@ from pipelined.simulation.job import SimulatedJob
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.workload import Parameters
+from transports import Nursery
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.programs.pricing.steady import FURTHER
@@ -34,6 +33,7 @@ from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware, Rank
 from pipelined.simulation.sums import Sum, VirtualSums
 from pipelined.simulation.traffic import Link, link_bytes
 from pipelined.simulation.workload import Workload
+from transports import Nursery
 
 T = TypeVar("T")
 

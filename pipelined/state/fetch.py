@@ -13,7 +13,6 @@ from typing import Protocol, TypeVar
 
 from pipelined.actors.device.executor import Device
 from pipelined.aio.latency import Backoff
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.view import Member, NoLongerValid
 from pipelined.directory.messaging.client import Probe
 from pipelined.directory.messaging.reasons import Reason
@@ -23,7 +22,7 @@ from pipelined.state.messages import FetchChunk, FetchManifest
 from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import Version
-from transports import Block
+from transports import Block, Nursery
 from transports.rpc import Rejected
 
 M = TypeVar("M", bound=Member)

@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, TypeVar
 
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.process.reporting.events import emit, warn
 from pipelined.state.manifest import TensorSpecs
 from pipelined.state.store import CheckpointStore, DamagedSave, StoreError
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version
-from transports import Block
+from transports import Block, Nursery
 
 T = TypeVar("T")
 

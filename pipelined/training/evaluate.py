@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from collectives import Group, all_reduce
-from pipelined.aio.nursery import Nursery
 from pipelined.training.exchange.stream import Parcel, Tree, open_tree, pack_tree, tensors_of
 from pipelined.training.model import CountedLoss, KeyValueCache, Model
 from pipelined.training.rank_context import RankContext
 from pipelined.training.stage import Stage
 from pipelined.training.teams.stage import TeamStage
+from transports import Nursery
 
 Window = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, each (B, T)."""

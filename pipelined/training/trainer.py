@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import torch
 
 from pipelined.actors.agree import agree, require_equal
-from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.training.digests import require_equal_replicas
@@ -30,6 +29,7 @@ from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.step_report import StepReport, diverged
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.gradient_sums import GradientSums
+from transports import Nursery
 
 
 @dataclass(eq=False, kw_only=True)

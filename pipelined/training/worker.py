@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from pipelined.actors.device.work import DeviceWork
 from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address, Gradient
-from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.gradient_sync import GradientSync
@@ -25,7 +24,7 @@ from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetch
 from pipelined.training.exchange.skips import key_between
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
-from transports import Message, TransportError
+from transports import Message, Nursery, TransportError
 
 T = TypeVar("T")
 QUEUED = 2

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost
-from transports import TransportError
+from transports import Nursery, TransportError
 from transports.rpc import Endpoint
 
 EVERYWHERE = {}

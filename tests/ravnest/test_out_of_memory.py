@@ -10,7 +10,7 @@ from apps.ravnest.commands import OUT_OF_MEMORY, serve, train
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.parties import planned_places
 from pipelined.aio.clock import RealClock, run_virtual
-from pipelined.aio.nursery import cancel_and_wait
+from pipelined.aio.tasks import cancel_and_wait
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.task_record import read_task
 from pipelined.errors import OutOfMemory

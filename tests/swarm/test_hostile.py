@@ -16,7 +16,6 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, run_virtual
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.messaging.messages import VERSION, send
@@ -31,7 +30,7 @@ from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm
 from tests.virtual_time import virtual_seconds
-from transports import TransportError, pack
+from transports import Nursery, TransportError, pack
 from transports.rpc import Rejected
 from transports.rpc.tcp import open_at
 

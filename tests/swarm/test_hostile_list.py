@@ -13,7 +13,6 @@ import numpy as np
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.registration import registered
@@ -24,7 +23,7 @@ from pipelined.swarm.rules import Rules
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.unit.transports.rpc.hostile import KEY, forged, intruder, request, resident, until_lost
-from transports import pack
+from transports import Nursery, pack
 from transports.rpc import Rejected, Unreachable
 from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.identity import PartyIdentity, connect

@@ -22,7 +22,7 @@ from apps.swarm.data import feed_of
 from apps.swarm.flags import Train
 from apps.swarm.training import session_of
 from pipelined.aio.clock import RealClock, run_virtual
-from pipelined.aio.nursery import cancel_and_wait
+from pipelined.aio.tasks import cancel_and_wait
 from pipelined.directory import serve_directory
 from pipelined.errors import OutOfMemory, as_flags
 from pipelined.swarm.peer import all_reduce

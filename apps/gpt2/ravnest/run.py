@@ -28,7 +28,7 @@ from collectives.objects import broadcast, gather
 from pipelined.actors.agree import AgreedError, agree
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.actors.device.host_memory import free_memory
-from pipelined.aio.nursery import Nursery, cancel_and_wait
+from pipelined.aio.tasks import cancel_and_wait
 from pipelined.directory.membership.connection import connected, member_node
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import publish_task, read_task
@@ -44,7 +44,7 @@ from pipelined.ravnest.stage.saving import ParameterStore, SaveSettings
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import Version, common_step
-from transports import Transport
+from transports import Nursery, Transport
 
 STOP, OVER = ("ravnest", "stop"), ("ravnest", "over")
 """Tags: a rank requests that training stops; rank 0 says that it is over, and has fetched the model."""

@@ -16,7 +16,7 @@ from apps.gpt2.swarm.report import StepReporter
 from apps.lm.data.ngram import compared
 from apps.lm.export import FinalOutput, Say, say_digest
 from apps.lm.weights import Weights
-from pipelined.aio.nursery import Nursery, cancel_and_wait
+from pipelined.aio.tasks import cancel_and_wait
 from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn
 from pipelined.state.store import CheckpointStore, StoreError
@@ -24,7 +24,7 @@ from pipelined.swarm.process.observer import SwarmSnapshot
 from pipelined.swarm.process.roles import JoinedTrainer
 from pipelined.swarm.process.session import run_trainer, snapshot
 from pipelined.swarm.records.members import PEERS
-from transports import Message
+from transports import Message, Nursery
 
 RETRY_S = 1.0
 """Seconds between two attempts to save a stage that a peer is saving."""

@@ -10,7 +10,7 @@ from apps.lm.data.text import Text
 from apps.swarm.training import ModelSession, session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.device.executor import TorchExecutor
-from pipelined.aio.nursery import Nursery, cancel_and_wait
+from pipelined.aio.tasks import cancel_and_wait
 from pipelined.directory.membership.connection import connected
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import publish_task
@@ -23,7 +23,7 @@ from pipelined.swarm.process.roles import TrainerJob
 from pipelined.swarm.process.session import Session, torch_peer
 from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.rules import PeerConfig, SwarmAddress
-from transports import Transport
+from transports import Nursery, Transport
 
 STOP, STOPPED, DONE = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
 """Tags: rank 0 requests that training stops; a rank confirms; rank 0 has fetched the model."""

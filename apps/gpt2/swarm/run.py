@@ -16,7 +16,7 @@ from apps.gpt2.swarm.rank import DONE, PEER, STOP, STOPPED, TRAINER, Rank, prepa
 from apps.lm.data.text import Text
 from collectives.objects import gather
 from pipelined.actors.agree import agree
-from pipelined.aio.nursery import Nursery, cancel_and_wait
+from pipelined.aio.tasks import cancel_and_wait
 from pipelined.directory.membership.node import Node
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
@@ -24,7 +24,7 @@ from pipelined.process.reporting.progress import say_nothing
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.claim import claim
 from pipelined.swarm.process.roles import Stopped, joined_trainer, serve, train
-from transports import Transport
+from transports import Nursery, Transport
 
 
 async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:

@@ -14,9 +14,8 @@ from pipelined.actors.device.follower import PATIENCE_S, Follower, Then
 from pipelined.actors.device.torch_devices import device_of_rank, memory_of
 from pipelined.actors.device.work import DeviceWork, WorkThread
 from pipelined.aio.clock import Clock, RealClock
-from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory, ran_out_of_memory
-from transports import Transport
+from transports import Nursery, Transport
 from transports.shm.cores import own_cores
 
 T = TypeVar("T")

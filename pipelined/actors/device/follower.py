@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from pipelined.actors.device.work import DeviceWork
-from pipelined.aio.nursery import Nursery
+from transports import Nursery
 
 PATIENCE_S = 3.0
 """Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""

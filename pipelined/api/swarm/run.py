@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from pipelined.aio.clock import RealClock
-from pipelined.aio.nursery import Nursery
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed
 from pipelined.api.model.sequential import Loss
@@ -36,7 +35,7 @@ from pipelined.swarm.process.session import PeerOptions
 from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
 from pipelined.training.step_report import StepReport
-from transports import new_event_loop
+from transports import Nursery, new_event_loop
 
 T = TypeVar("T")
 LOOPBACK = "tcp://127.0.0.1:0"

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import with_timeout
+from pipelined.aio.tasks import with_timeout
 from pipelined.directory.api import (
     Change,
     Conflict,

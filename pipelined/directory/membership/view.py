@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import Notifier
+from pipelined.aio.notifier import Notifier
 from pipelined.directory import Change, Conflict, CutOff, Directory, Entry, FellBehind, Prefixes, View
 from pipelined.directory.record import Record
 from pipelined.process.reporting.events import warn

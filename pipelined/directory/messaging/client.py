@@ -14,9 +14,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import Nursery, beside, with_timeout
+from pipelined.aio.tasks import beside, with_timeout
 from pipelined.directory.membership.view import RETRY_S, Member, MembershipView, NoLongerValid
 from pipelined.directory.messaging.messages import MemberRequest, Ping, Reply, send
+from transports import Nursery
 from transports.rpc import Endpoint, Rejected, Unreachable
 
 

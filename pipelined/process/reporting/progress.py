@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from pipelined.aio.nursery import Nursery
+from transports import Nursery
 
 MOMENT_S = 2.0
 """Seconds that work may take before its progress is shown."""

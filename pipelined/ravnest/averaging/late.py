@@ -19,14 +19,13 @@ from functools import partial
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.refusals import Senders, are_finite
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.stage.held_stage import HeldStage, State
 from pipelined.state.manifest import CHUNK, Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.training.optimizer.state import VALUE
-from transports import Block, Message, PeerLost, Transport, TransportError
+from transports import Block, Message, Nursery, PeerLost, Transport, TransportError
 from transports.rpc.world import RankHolder
 from transports.wire.frames import Key
 

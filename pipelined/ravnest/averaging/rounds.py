@@ -19,7 +19,6 @@ import torch
 
 from collectives.objects import gather
 from pipelined.actors.device.executor import Executor
-from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
@@ -32,7 +31,7 @@ from pipelined.ravnest.stage.orders import OrderRecorder
 from pipelined.ravnest.stage.saving import StageSaver
 from pipelined.training.check_model import persistent_buffers
 from pipelined.training.model import Model
-from transports import Transport, TransportError
+from transports import Nursery, Transport, TransportError
 from transports.state import CHANNELS
 
 CHANNEL = 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pipelined.aio.nursery import beside, with_timeout
+from pipelined.aio.tasks import beside, with_timeout
 from pipelined.directory import Change, DirectoryRefusal
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import TASK

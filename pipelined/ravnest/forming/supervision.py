@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import with_timeout
+from pipelined.aio.tasks import with_timeout
 from pipelined.directory import Change
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.forming.continuation import Joining, Newcomers, next_generation

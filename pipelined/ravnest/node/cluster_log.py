@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import first_of, with_timeout
+from pipelined.aio.tasks import first_of, with_timeout
 from pipelined.directory import Conflict
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.record import Record

@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 from collectives.objects import gather
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
@@ -32,7 +31,7 @@ from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.step_report import StepReport
-from transports import Transport
+from transports import Nursery, Transport
 from transports.rpc.world import RankHolder, RpcTransport, abort_reason
 
 T = TypeVar("T", bound=Transport | None)

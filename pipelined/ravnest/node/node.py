@@ -12,7 +12,7 @@ from functools import partial
 from traceback import clear_frames
 
 from pipelined.actors.device.host_memory import PeakMemory
-from pipelined.aio.nursery import Nursery, beside, with_timeout
+from pipelined.aio.tasks import beside, with_timeout
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.presence import run_under_leases
 from pipelined.directory.membership.view import NoLongerValid
@@ -28,7 +28,7 @@ from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
 from pipelined.ravnest.status import LATE
-from transports import TransportError
+from transports import Nursery, TransportError
 
 
 @dataclass(frozen=True)

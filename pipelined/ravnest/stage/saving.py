@@ -12,14 +12,13 @@ from typing import Any, Protocol
 
 import torch
 
-from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.ravnest.stage.held_stage import HeldStage, State
 from pipelined.state.manifest import TensorSpecs, specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import SavedStage, Version
-from transports import Block
+from transports import Block, Nursery
 
 
 class ParameterStore(CheckpointStore, Protocol):

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import TracebackType
 
 from pipelined.actors.agree import AgreedError
-from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints.trainer_state import RankState, SaveTarget, save, write
 from pipelined.training.trainer import RankTrainer
+from transports import Nursery
 
 
 class CheckpointSaver:

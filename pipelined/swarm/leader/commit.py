@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import Backoff
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.messaging.client import MemberClient
 from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.leader.assignments import Assignments
@@ -26,6 +25,7 @@ from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
+from transports import Nursery
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.messaging.reasons import Blame, Reason
@@ -23,6 +22,7 @@ from pipelined.swarm.leader.evictions import FailureLog
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName, Summed
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.steps import Members, members_of
+from transports import Nursery
 from transports.rpc import Rejected
 
 

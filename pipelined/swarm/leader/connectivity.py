@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import UNKNOWN, Backoff, TimeoutEstimator
-from pipelined.aio.nursery import Nursery, beside, with_timeout
+from pipelined.aio.tasks import beside, with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.messaging.client import MemberClient, Probe
@@ -22,6 +22,7 @@ from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
+from transports import Nursery
 from transports.rpc import Rejected
 
 T = TypeVar("T")

@@ -12,7 +12,8 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
-from pipelined.aio.nursery import Notifier, Nursery, first_of
+from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import first_of
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S
@@ -34,6 +35,7 @@ from pipelined.swarm.records.members import LEADER, LeaderRecord
 from pipelined.swarm.records.steps import HEAD, LOST, Commit, LostStages
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
+from transports import Nursery
 from transports.rpc import Party, Rejected
 
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.messaging.messages import send
 from pipelined.directory.messaging.reasons import Reason
 from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
 from pipelined.swarm.stages.stage import Coded, Coding, add_sums
-from transports import Block, WireError
+from transports import Block, Nursery, WireError
 from transports.rpc import Endpoint, Party, Rejected, Unreachable
 
 IN_FLIGHT = 4  # chunks requested at once from one owner

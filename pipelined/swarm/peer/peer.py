@@ -8,7 +8,6 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 
 from pipelined.actors.device.executor import Executor
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
@@ -25,6 +24,7 @@ from pipelined.swarm.records.members import PEERS, Phase, choose_saver
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import PeerConfig, Rules
+from transports import Nursery
 from transports.rpc import Rejected
 
 

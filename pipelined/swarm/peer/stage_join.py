@@ -6,7 +6,6 @@ A peer that was no member for a while keeps its stage, and fetches what it lacks
 from collections.abc import Callable
 from functools import partial
 
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
@@ -23,6 +22,7 @@ from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import stop_if_refused
 from pipelined.swarm.stages.delayed import with_delayed_updates
 from pipelined.swarm.stages.stage import SwarmStage
+from transports import Nursery
 from transports.rpc import Rejected, Unreachable
 
 Build = Callable[[int], SwarmStage]

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelined.actors.device.executor import Executor
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import LeaseLost
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S
@@ -23,6 +22,7 @@ from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import final_state, with_delayed_updates
 from pipelined.swarm.stages.stage import SwarmStage
+from transports import Nursery
 
 SwarmSnapshot = list[tuple[SavedStage, Mapping[str, Any]]]
 """For each stage its version and its state, with every summed gradient applied."""

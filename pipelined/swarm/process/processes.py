@@ -3,7 +3,7 @@
 import asyncio
 
 from pipelined.actors.device.executor import Executor
-from pipelined.aio.nursery import Nursery, beside
+from pipelined.aio.tasks import beside
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.presence import run_under_leases
 from pipelined.directory.messaging.messages import serve
@@ -22,6 +22,7 @@ from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.settings import TrainerSettings
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
+from transports import Nursery
 from transports.rpc import Endpoint, Party
 
 

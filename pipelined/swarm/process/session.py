@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from pipelined.actors.device.executor import Executor, TorchExecutor
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import RUN
@@ -33,6 +32,7 @@ from pipelined.swarm.settings import PeerSettings
 from pipelined.swarm.stages.planned_bytes import stage_bytes
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import StageTraining
+from transports import Nursery
 
 OUT_OF_MEMORY = (
     "let the trainers cut the model into more stages (`depth=`), or a step into more microbatches (`microbatches=`)"

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import get_args
 
 from pipelined.aio.latency import Backoff, TimeoutEstimator
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
@@ -25,6 +24,7 @@ from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer.routing import Pass, Router
+from transports import Nursery
 from transports.rpc import Party, Rejected
 
 MIN_PAUSE_S = 1e-3

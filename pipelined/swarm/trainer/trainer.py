@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pipelined.aio.nursery import Nursery
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.messaging.client import MemberClient
@@ -26,6 +25,7 @@ from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules, stop_if_refused
 from pipelined.swarm.stages.stage import Coded, Microbatch
 from pipelined.swarm.trainer.peer_pool import MicrobatchNotFinite, PeerPool, StepPassed
+from transports import Nursery
 from transports.rpc import Rejected, Unreachable
 
 MAX_NON_FINITE = 16

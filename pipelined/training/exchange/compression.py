@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 from collectives.objects import gather
 from pipelined.actors.actor import Actor
 from pipelined.actors.messages import describe, labels_of
-from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
 from transports import (
@@ -36,6 +35,7 @@ from transports import (
     Block,
     Key,
     Message,
+    Nursery,
     Packed,
     WireError,
     find_codec,

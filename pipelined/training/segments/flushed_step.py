@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from pipelined.aio.nursery import Nursery
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.update_rule import UpdateRule
@@ -23,6 +22,7 @@ from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import TrainWorker
+from transports import Nursery
 
 
 @dataclass(eq=False, kw_only=True)

@@ -21,13 +21,13 @@ from apps.ravnest.local import _nodes, _training
 from apps.ravnest.parties import resumed_run, saving_of
 from apps.swarm.__main__ import PROGRAM as SWARM
 from pipelined.aio.clock import RealClock
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.task_record import publish_task
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import SavedStage
 from tests.launching import launched
+from transports import Nursery
 from transports.rpc import open_endpoint
 
 TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")

@@ -9,12 +9,12 @@ from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.flags import Serve
 from apps.ravnest.offer import NOT_MEASURED, offer
 from benchmarks._timed_executor import TimedExecutor
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.measurement.line import serve_line
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.records.nodes import NodeRecord
+from transports import Nursery
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual

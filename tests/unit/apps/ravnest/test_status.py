@@ -14,7 +14,6 @@ from apps.lm.models.gpt2_presets import layer_shapes
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.status import RAVNEST, sizes_of
 from pipelined.aio.clock import VirtualClock
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.ravnest.planning.places import Holder, StagePlace
@@ -22,6 +21,7 @@ from pipelined.ravnest.records.generation import BackupPlace, Continuation, Gene
 from pipelined.ravnest.records.nodes import NodeRecord, WaitingNodes
 from pipelined.ravnest.records.progress import ClusterProgress, RoundRecord
 from pipelined.ravnest.status import statuses
+from transports import Nursery
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual

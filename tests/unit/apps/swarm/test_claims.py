@@ -11,13 +11,12 @@ from apps.swarm.commands import serve
 from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.flags import Serve
 from pipelined.aio.clock import RealClock
-from pipelined.aio.nursery import Nursery
 from pipelined.directory import open_directory, serve_directory
 from pipelined.directory.membership.task_record import publish_task
 from pipelined.state.checkpoints.checkpoint import CheckpointError
 from pipelined.state.checkpoints.claim import claim
 from pipelined.swarm.process.session import claim_for
-from transports import new_event_loop
+from transports import Nursery, new_event_loop
 from transports.rpc import open_endpoint
 
 SUBJECT = TrainingConfig(preset="gpt2-tiny", layers=1, d_model=8, heads=1, positions=8, seq=8, stages=1, tied=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks._memory_disk import MemoryDisk
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import with_timeout
+from pipelined.aio.tasks import with_timeout
 from pipelined.directory import (
     Conflict,
     CutOff,

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from collectives import Links
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
@@ -22,6 +21,7 @@ from pipelined.simulation.simulator import simulate
 from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.traffic import message_bytes, totals_bytes
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from transports import Nursery
 
 NEAR, FAR = Links(0.01, 1e-4, 1e-5), Links(0.05, 3e-4, 1e-5)
 

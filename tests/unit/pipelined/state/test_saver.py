@@ -5,13 +5,13 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.aio.nursery import Nursery
 from pipelined.process.reporting import events
 from pipelined.state.manifest import specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.stage_lock import stage_lock
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage, SavedStages, undamaged
+from transports import Nursery
 
 AT = SavedStage(5, 0, 1, "r-1")
 

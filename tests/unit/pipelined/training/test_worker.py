@@ -12,7 +12,6 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.actor import Actor
 from pipelined.actors.messages import Gradient
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
@@ -24,6 +23,7 @@ from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
 from pipelined.training.worker import LOCAL, QUEUED, StageFailed, TrainWorker
+from transports import Nursery
 from transports.local import world
 
 COSTS = Costs(forward=3.0, backward=7.0, backward_input=4.0, backward_weight=2.0)

@@ -14,9 +14,9 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.actors.device.work import DeviceWork
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
-from pipelined.aio.nursery import Nursery
 from pipelined.errors import OutOfMemory
 from tests.conformance.worlds import local_world
+from transports import Nursery
 
 
 def test_a_timed_device_takes_what_each_op_takes_one_after_another():

@@ -10,7 +10,6 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.aio.clock import RealClock
-from pipelined.aio.nursery import Nursery
 from pipelined.api.swarm import run
 from pipelined.api.swarm.parties import SwarmSettings, run_user_peer
 from pipelined.api.swarm.run import serve, train
@@ -24,7 +23,7 @@ from pipelined.state.versions import SavedStage
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.session import PeerOptions
 from pipelined.swarm.rules import SwarmAddress
-from transports import new_event_loop
+from transports import Nursery, new_event_loop
 from transports.rpc import open_endpoint
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.aio.nursery import Nursery, cancel_and_wait, with_timeout
+from pipelined.aio.tasks import cancel_and_wait, with_timeout
 from pipelined.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, WrongKey, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.membership.task_record import TASK
@@ -22,6 +22,7 @@ from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation,
 from pipelined.ravnest.records.nodes import LOSSES, NODES, WAITS, NodeRecord, WaitingNodes
 from pipelined.ravnest.records.progress import PROGRESS, STOPPED, ClusterProgress, ClusterStop
 from tests.ravnest.story import at_once
+from transports import Nursery
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual

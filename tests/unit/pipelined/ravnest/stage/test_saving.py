@@ -5,10 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.aio.nursery import Nursery
 from pipelined.ravnest.stage.saving import SaveSettings, StageSaver
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage
+from transports import Nursery
 
 ROUNDS = [2, 4, 6, 8, 9]
 """The steps that are completed before each round."""

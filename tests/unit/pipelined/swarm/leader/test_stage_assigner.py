@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import Notifier
+from pipelined.aio.notifier import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.membership.node import Node
 from pipelined.directory.messaging.client import MemberClient

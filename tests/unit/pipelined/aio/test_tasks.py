@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import Nursery, beside, cancel_and_wait, first_of, with_timeout
+from pipelined.aio.tasks import beside, cancel_and_wait, first_of, with_timeout
+from transports import Nursery
 
 pytestmark = pytest.mark.virtual
 

@@ -1,4 +1,4 @@
-"""Structured tasks: `Nursery`, `beside`, `first_of`, `cancel_and_wait`; time-outs; `Notifier`."""
+"""Tasks that end before their parent goes on: beside its work, the first of several, cancelled, or timed out."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -6,8 +6,6 @@ from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
 from transports import Nursery
-
-__all__ = ["Notifier", "Nursery", "beside", "cancel_and_wait", "first_of", "with_timeout"]
 
 T = TypeVar("T")
 
@@ -81,26 +79,3 @@ async def _expire(scope: asyncio.Timeout, clock: Clock, seconds: float) -> Excep
         failure = error
     scope.reschedule(asyncio.get_running_loop().time())
     return failure
-
-
-class Notifier:
-    """Wakes all waiting coroutines at once. A call of `wait` after `notify_all` waits for the next one.
-
-    Notifications are not stored: check the condition first, then call `wait`, without an await in between. Waiting
-    begins at the call of `wait`, not at the await, so a notification between the two is not missed.
-    """
-
-    def __init__(self) -> None:
-        self._next: asyncio.Future[None] | None = None
-
-    def wait(self) -> "asyncio.Future[None]":
-        """A future that completes at the next notification."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-        return asyncio.shield(self._next)
-
-    def notify_all(self) -> None:
-        """Wake all waiting coroutines."""
-        if self._next is not None:
-            self._next.set_result(None)
-            self._next = None
