@@ -17,9 +17,9 @@ from typing import Any
 from mpi4py import MPI
 
 from transports.errors import PeerAborted, TransportError, WireError
-from transports.mpi.messages import ReceivedMessages
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
+from transports.mpi.received import ReceivedMessages
 from transports.mpi.requests import SEND_TEST_S, outcome_now, translated
 from transports.mpi.shutdown import Shutdown
 from transports.wire.frames import LIMITS, PREAMBLE_BYTES, FrameKinds, parse_header, parse_preamble

@@ -14,8 +14,8 @@ from mpi4py import MPI
 from transports.errors import PeerLost, TransportError
 from transports.mailbox import Arrival
 from transports.mpi.channels import MpiChannels
-from transports.mpi.messages import ReceivedFrame, ReceivedMessages
 from transports.mpi.progress import ProgressEngine
+from transports.mpi.received import ReceivedFrame, ReceivedMessages
 from transports.mpi.requests import keep_alive
 from transports.state import TransportState
 

@@ -33,10 +33,10 @@ from transports.mpi.backoff import PollBackoff
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import MpiChannels
 from transports.mpi.frames import MESSAGE, SHARED, MpiFrameReceiver, MpiFrameSender, MpiKind
-from transports.mpi.messages import ReceivedMessages
 from transports.mpi.native import MpiNative, create_communicator
 from transports.mpi.node import NodePeers, cores_of
 from transports.mpi.progress import ProgressEngine
+from transports.mpi.received import ReceivedMessages
 from transports.mpi.requests import outcomes_now
 from transports.mpi.shared import MpiShared, map_windows
 from transports.mpi.shutdown import Shutdown

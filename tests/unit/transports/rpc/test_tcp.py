@@ -32,7 +32,7 @@ from transports.rpc.tcp_connection import Connection
 from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import connecting
 from transports.stream.sockets import KEEPALIVE, connect_to
-from transports.tcp.join.identity import RankIdentity, digest
+from transports.tcp.join.rank_hello import RankIdentity, digest
 from transports.wire.frames import encode_bare
 
 
