@@ -17,7 +17,7 @@ from collectives import BrokenGroup, Group, Mismatch, all_reduce, allocate, star
 from pipelined.sharding import Mesh, MeshGroups, Shards, path_between
 from tests.mpi.every_rank import SECONDS, on_every_rank
 from transports import PeerAborted, new_event_loop, open_transport
-from transports.shm.barrier import TOTAL_STORE_ORDER
+from transports.shm.windows import TOTAL_STORE_ORDER
 
 WORLD = MPI.COMM_WORLD
 EVERY_RANK = range(WORLD.size)

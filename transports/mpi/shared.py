@@ -15,8 +15,8 @@ from transports.base import Transport
 from transports.mpi.bootstrap import all_gather_values
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
-from transports.shm.barrier import HEADER_BYTES, WaitState, Windows
 from transports.shm.memfd import ADDRESS_BYTES, MemoryFile
+from transports.shm.windows import HEADER_BYTES, MappedWindows, WaitState
 from transports.state import TransportState
 
 YIELD_AFTER_S = 1e-3
@@ -30,7 +30,7 @@ SPIN_S = 2e-3
 """Seconds for which a rank checks at each turn of the loop, before it sleeps."""
 
 
-class MpiShared:
+class MpiSharedWindows:
     """Implements `transports.base.SharedWindows` over MPI.
 
     Args:
@@ -43,7 +43,7 @@ class MpiShared:
 
     def __init__(
         self,
-        windows: Windows,
+        windows: MappedWindows,
         others: Sequence[int],
         state: TransportState,
         progress: ProgressEngine,
@@ -131,7 +131,7 @@ class MpiShared:
             self._state.check_sendable(self._others[missing])
 
 
-async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, nbytes: int) -> Windows | None:
+async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, nbytes: int) -> MappedWindows | None:
     """Map a new window of each of these ranks, which all call this; None on all of them if one cannot map the others'.
 
     Args:
@@ -161,8 +161,8 @@ def _new_segment(nbytes: int) -> MemoryFile | None:
         return None
 
 
-def _map(segment: MemoryFile, addresses: Sequence[bytes], index: int) -> Windows | None:
+def _map(segment: MemoryFile, addresses: Sequence[bytes], index: int) -> MappedWindows | None:
     try:
-        return Windows(segment, addresses, index)
+        return MappedWindows(segment, addresses, index)
     except OSError:
         return None

@@ -38,10 +38,10 @@ from transports.mpi.node import NodePeers, cores_of
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.received import ReceivedMessages
 from transports.mpi.requests import outcomes_now
-from transports.mpi.shared import MpiShared, map_windows
+from transports.mpi.shared import MpiSharedWindows, map_windows
 from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
-from transports.shm.barrier import TOTAL_STORE_ORDER
+from transports.shm.windows import TOTAL_STORE_ORDER
 from transports.state import TransportState
 from transports.wire.arrays import Block, destinations, flat_bytes, writable_bytes
 from transports.wire.frames import LIMITS, Key, encode_head, join_head, pack_header, unpack_header
@@ -175,13 +175,13 @@ class MpiTransport(Transport):
             self._natives[group] = MpiNative(comm, self._progress)
         return self._natives[group]
 
-    async def open_shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
+    async def open_shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiSharedWindows | None:
         if not TOTAL_STORE_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
         windows, others = await map_windows(self, ranks, channel, nbytes), [rank for rank in ranks if rank != self.rank]
         if windows is None:
             return None
-        return MpiShared(windows, others, self._state, self._progress, self._node_peers)
+        return MpiSharedWindows(windows, others, self._state, self._progress, self._node_peers)
 
     def abort_job(self, code: int) -> None:
         self._comms.world.Abort(code)

@@ -12,7 +12,7 @@ Why: a copy of 1 MiB takes 21 µs. Reading it from the other process's memory ta
 page, and needs both ends awake twice; into new memory it takes 900 µs, because the kernel zeroes each page first.
 
 On processors that do not keep the order of a core's reads and writes (ARM), a receiver's cleared marks could become
-visible before its last reads of the body. There is no arena there: see `transports.shm.barrier.TOTAL_STORE_ORDER`.
+visible before its last reads of the body. There is no arena there: see `transports.shm.windows.TOTAL_STORE_ORDER`.
 """
 
 import mmap
@@ -23,8 +23,8 @@ from contextlib import suppress
 import numpy as np
 
 from transports.errors import WireError
-from transports.shm.barrier import TOTAL_STORE_ORDER
 from transports.shm.memfd import ADDRESS_BYTES, TOKEN_BYTES, MemoryFile, map_memory
+from transports.shm.windows import TOTAL_STORE_ORDER
 from transports.wire.arrays import Block
 
 PAGE = 4096

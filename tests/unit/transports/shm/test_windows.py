@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from transports.shm.barrier import HEADER_BYTES, Futex, WaitState, Windows
 from transports.shm.memfd import MemoryFile
+from transports.shm.windows import HEADER_BYTES, Futex, MappedWindows, WaitState
 
 NBYTES = 64
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the call has another number there")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the call
 
 def ranks(size):
     lents = [MemoryFile(HEADER_BYTES + NBYTES) for _ in range(size)]
-    views = [Windows(lent, [each.address for each in lents], rank) for rank, lent in enumerate(lents)]
+    views = [MappedWindows(lent, [each.address for each in lents], rank) for rank, lent in enumerate(lents)]
     for lent in lents:
         lent.close()
     return views
@@ -81,7 +81,7 @@ def test_memory_that_is_gone_cannot_be_mapped():
     gone = MemoryFile(HEADER_BYTES + NBYTES)
     gone.close()
     with pytest.raises(OSError):
-        Windows(lent, [lent.address, gone.address], 0)
+        MappedWindows(lent, [lent.address, gone.address], 0)
     lent.close()
 
 

@@ -1,4 +1,4 @@
-"""A barrier in shared memory for the ranks of a group: each rank's window and barrier count, and a futex to sleep on.
+"""The windows of a group in shared memory, and its barrier: each rank's window and barrier count, and a futex.
 
     byte 0       64           128       192         4096
     token        epoch        sleep     completed   window
@@ -81,7 +81,7 @@ class WaitState(IntEnum):
     ASLEEP = 2  # only a doorbell wakes it
 
 
-class Windows:
+class MappedWindows:
     """All windows of a group, mapped by one of its ranks.
 
     Args:
