@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from transports.rpc.base import Endpoint, Handler, Party, Response, Unreachable
-from transports.rpc.channel import RpcChannel
 from transports.rpc.server import Handlers
+from transports.rpc.session import RpcSession
 from transports.wire.arrays import Block
 
 
@@ -24,7 +24,7 @@ class ConnectionEnd(Protocol):
     """
 
     address: str
-    channel: RpcChannel
+    session: RpcSession
 
     @property
     def progress(self) -> float:
@@ -65,21 +65,21 @@ class ConnectionTable(Generic[C]):
     def identify(self, connection: C, peer: Party) -> None:
         """Record the party at the other end after the handshake; end connections of its former incarnation."""
         for former in self:
-            known = former.channel.peer
+            known = former.session.peer
             if known is not None and known.address == peer.address and known != peer:
                 former.end("the party restarted")
-        connection.channel.peer = peer
+        connection.session.peer = peer
         self._by_address.setdefault(peer.address, connection)
 
     def remove(self, connection: C) -> None:
         """Remove an ended connection; if it was the last one with its party, run the callbacks."""
         del self._connections[connection]
-        peer = connection.channel.peer
+        peer = connection.session.peer
         for address, current in list(self._by_address.items()):
             if current is connection:
                 del self._by_address[address]
                 self._replace(address)
-        if peer is not None and all(other.channel.peer != peer for other in self._connections):
+        if peer is not None and all(other.session.peer != peer for other in self._connections):
             self._report_lost(peer)
 
     def add_lost_callback(self, callback: Callable[[Party], None]) -> None:
@@ -98,7 +98,7 @@ class ConnectionTable(Generic[C]):
 
     def _replace(self, address: str) -> None:
         for other in self._connections:
-            if other.address == address or (other.channel.peer is not None and other.channel.peer.address == address):
+            if other.address == address or (other.session.peer is not None and other.session.peer.address == address):
                 self._by_address[address] = other
                 return
 
@@ -128,7 +128,7 @@ class CommonEndpoint(Endpoint, Generic[C]):
         connection = self.connections.find(address)
         if connection is None:
             connection = self.open_connection(address)
-        return await connection.channel.request(topic, blocks, note)
+        return await connection.session.request(topic, blocks, note)
 
     def progress(self, address: str) -> float:
         connection = self.connections.find(address)

@@ -26,7 +26,7 @@ def nothing() -> None:
 
 
 class FrameSink(Protocol):
-    """Sends a channel's frames: a connection over TCP or on a virtual network."""
+    """Sends a session's frames: a connection over TCP or on a virtual network."""
 
     def send(
         self,

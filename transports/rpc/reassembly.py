@@ -1,6 +1,6 @@
 """Reassembly of incoming frames, whole or in parts, many at once. No I/O.
 
-Memory is allocated for a body only after the channel has accepted its header. The bytes of a frame that the channel did
+Memory is allocated for a body only after the session has accepted its header. The bytes of a frame that the session did
 not accept are counted and dropped.
 """
 
@@ -60,8 +60,8 @@ class BodyPart:
         self._whole.fail(error)
 
 
-class Channel(Protocol):
-    """Takes the frames of a connection; see `RpcChannel`."""
+class FrameTaker(Protocol):
+    """Takes the frames of a connection; see `RpcSession`."""
 
     def accepts(self, kind: RpcKind, header: Header) -> bool: ...
     def receive(self, kind: RpcKind, header: Header, blocks: tuple[Block, ...] = ()) -> None: ...
@@ -75,15 +75,15 @@ class Reassembly(FrameReceiver[RpcKind]):
         received: called with the bytes of accepted arrays that have come: those of a long body at each read.
     """
 
-    def __init__(self, channel: Channel, received: Callable[[int], None]):
-        self._channel, self._received = channel, received
+    def __init__(self, session: FrameTaker, received: Callable[[int], None]):
+        self._session, self._received = session, received
         self._streams: dict[int, tuple[RpcKind, IncomingMessage | DiscardedBody]] = {}
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def begin(self, preamble: Preamble[RpcKind], header: Header) -> Body:
         if preamble.kind is RpcKind.PART:
             return self._next_part(preamble.number, preamble.body_bytes)
-        wanted = self._channel.accepts(preamble.kind, header)
+        wanted = self._session.accepts(preamble.kind, header)
         body = IncomingMessage(header) if wanted else DiscardedBody(header.nbytes, self._scratch)
         if not preamble.number:
             return body
@@ -122,13 +122,13 @@ class Reassembly(FrameReceiver[RpcKind]):
 
     def _deliver(self, kind: RpcKind, body: Body) -> None:
         if isinstance(body, IncomingMessage):
-            self._channel.receive(kind, body.header, body.blocks)
+            self._session.receive(kind, body.header, body.blocks)
             if kind is RpcKind.CANCEL:
                 self._discard_request(body.header.key[0])
 
     def _on_truncated(self, kind: RpcKind, body: Body) -> None:
         if isinstance(body, IncomingMessage):
-            self._channel.on_truncated(kind, body.header)
+            self._session.on_truncated(kind, body.header)
 
     def _discard_request(self, number: int | str) -> None:
         """Drop a cancelled request: free the bytes that have come, and ignore the rest."""

@@ -1,7 +1,7 @@
 """An emulated slow network before and behind a connection: what it sends and what it receives is late, in order.
 
-    channel → SlowWriter: the endpoint's line up, the link → socket → the other end
-    channel ← SlowChannel: the endpoint's line down        ← socket ← the other end
+    session → SlowWriter: the endpoint's line up, the link → socket → the other end
+    session ← SlowSession: the endpoint's line down        ← socket ← the other end
 
 All connections of an endpoint share its line, each direction apart.
 """
@@ -15,9 +15,9 @@ from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import WireError
-from transports.rpc.channel import RpcChannel
 from transports.rpc.frames import RpcKind
 from transports.rpc.scheduler import Writer
+from transports.rpc.session import RpcSession
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, Header
@@ -70,8 +70,8 @@ class SlowWriter:
         self._writer.write([frame])
 
 
-class SlowChannel:
-    """A channel that receives each complete frame when it has passed its endpoint's line.
+class SlowSession:
+    """A session that receives each complete frame when it has passed its endpoint's line.
 
     The bytes of a frame are taken to have come at the line's rate until now. So a frame alone is not delayed, and those
     of several senders at once pass one after another.
@@ -80,21 +80,21 @@ class SlowChannel:
         invalid: called with the error of a malformed frame; it ends the connection.
     """
 
-    def __init__(self, channel: RpcChannel, down: AccessLine, invalid: Callable[[WireError], None]):
-        self._channel, self._rate, self._invalid = channel, down.rate, invalid
+    def __init__(self, session: RpcSession, down: AccessLine, invalid: Callable[[WireError], None]):
+        self._session, self._rate, self._invalid = session, down.rate, invalid
         self.delay_line, self._loop = DelayLine(SlowLink(LinkProfile(), ("", "")), up=down), asyncio.get_running_loop()
 
     def accepts(self, kind: RpcKind, header: Header) -> bool:
-        """See `RpcChannel`: memory is allocated, or not, when the header comes."""
-        return self._channel.accepts(kind, header)
+        """See `RpcSession`: memory is allocated, or not, when the header comes."""
+        return self._session.accepts(kind, header)
 
     def receive(self, kind: RpcKind, header: Header, blocks: tuple[Block, ...] = ()) -> None:
-        """See `RpcChannel`."""
-        self._pass(header, partial(self._channel.receive, kind, header, blocks))
+        """See `RpcSession`."""
+        self._pass(header, partial(self._session.receive, kind, header, blocks))
 
     def on_truncated(self, kind: RpcKind, header: Header) -> None:
-        """See `RpcChannel`."""
-        self._pass(header, partial(self._channel.on_truncated, kind, header))
+        """See `RpcSession`."""
+        self._pass(header, partial(self._session.on_truncated, kind, header))
 
     def close(self) -> None:
         """Drop what has not passed."""

@@ -26,7 +26,7 @@ from transports.rpc.identity import (
 )
 from transports.rpc.server import MAX_BYTES_IN_FLIGHT
 from transports.rpc.slow_links import SharedLine
-from transports.rpc.tcp_connection import Connection
+from transports.rpc.tcp_connection import TcpEndpointConnection
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, read_key
@@ -98,7 +98,7 @@ def is_wildcard(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
 
 
-class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
+class TcpEndpoint(CommonEndpoint[TcpEndpointConnection], AcceptorOwner[PartyHello]):
     """See `open_at`."""
 
     def __init__(
@@ -131,14 +131,14 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
         await self._acceptor.__aexit__()
         await self.handlers.close()
 
-    def open_connection(self, address: str) -> Connection:
+    def open_connection(self, address: str) -> TcpEndpointConnection:
         connection = self._connection(address)
         task = asyncio.create_task(self._connect(connection))
         self._calls[task] = None
         task.add_done_callback(self._calls.pop)
         return connection
 
-    async def _connect(self, connection: Connection) -> None:
+    async def _connect(self, connection: TcpEndpointConnection) -> None:
         try:
             sock, peer = await connect(connection.address, self._me)
         except Unreachable as error:
@@ -159,12 +159,12 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
     def on_error(self, error: Exception) -> None:
         self.handlers.fail(error)
 
-    def _connection(self, address: str) -> Connection:
-        connection = Connection(self, address, self._profile, self._line)
+    def _connection(self, address: str) -> TcpEndpointConnection:
+        connection = TcpEndpointConnection(self, address, self._profile, self._line)
         self.connections.add(connection)
         return connection
 
-    def _attach(self, connection: Connection, sock: socket.socket, peer: Party) -> None:
+    def _attach(self, connection: TcpEndpointConnection, sock: socket.socket, peer: Party) -> None:
         if connection.ended:
             return sock.close()
         self.connections.identify(connection, peer)

@@ -1,7 +1,7 @@
 """One end of a connection between two endpoints over TCP, from the first request until the connection ends.
 
-    channel — send → scheduler → connection, or an emulated slow link before it → socket
-    channel ← receive — reassembly ← reader ← connection ← socket
+    session — send → scheduler → connection, or an emulated slow link before it → socket
+    session ← receive — reassembly ← reader ← connection ← socket
 
 Requests that are sent before the connection is established wait in the scheduler. The connection ends once.
 """
@@ -16,12 +16,12 @@ from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, count_reason, reason_of
-from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.frames import KINDS, RpcKind
 from transports.rpc.reassembly import Reassembly
 from transports.rpc.scheduler import SendScheduler
-from transports.rpc.slow_links import SharedLine, SlowChannel, SlowWriter
+from transports.rpc.session import RpcSession
+from transports.rpc.slow_links import SharedLine, SlowSession, SlowWriter
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.reader import FrameReader
 from transports.wire.arrays import Block
@@ -31,7 +31,7 @@ UNSENT_BYTES = 256 << 10  # limit of unsent bytes in the socket's buffer: later 
 MAX_QUEUED_REJECTIONS = 1 << 12  # short frames that may be queued for a party that does not read
 
 
-class Connection(ConnectionOwner):
+class TcpEndpointConnection(ConnectionOwner):
     """One end of a connection.
 
     Args:
@@ -46,16 +46,16 @@ class Connection(ConnectionOwner):
 
     def __init__(
         self,
-        endpoint: "CommonEndpoint[Connection]",
+        endpoint: "CommonEndpoint[TcpEndpointConnection]",
         address: str,
         profile: LinkProfile | None,
         line: SharedLine | None = None,
     ):
         self.address, self._endpoint, self._profile, self._line = address, endpoint, profile, line
-        self.channel = RpcChannel(endpoint.handlers, self)
-        self._slow_channel = SlowChannel(self.channel, line.down, self._end_invalid) if line else None
+        self.session = RpcSession(endpoint.handlers, self)
+        self._slow_session = SlowSession(self.session, line.down, self._end_invalid) if line else None
         self._scheduler = SendScheduler()
-        self._reassembly = Reassembly(self._slow_channel or self.channel, self._count_received)
+        self._reassembly = Reassembly(self._slow_session or self.session, self._count_received)
         self._reader = FrameReader(KINDS, self._reassembly)
         self._connection: FrameConnection | None = None
         self._slow: SlowWriter | None = None
@@ -74,7 +74,7 @@ class Connection(ConnectionOwner):
 
     @property
     def progress(self) -> float:
-        if any(slow.delay_line.moves for slow in (self._slow, self._slow_channel) if slow):
+        if any(slow.delay_line.moves for slow in (self._slow, self._slow_session) if slow):
             return asyncio.get_running_loop().time()
         return self._connection.moved if self._connection else 0.0
 
@@ -119,12 +119,12 @@ class Connection(ConnectionOwner):
             return
         self.ended = True
         self._scheduler.end()
-        for slow in (self._slow, self._slow_channel):
+        for slow in (self._slow, self._slow_session):
             if slow is not None:
                 slow.close()
         if self._connection is not None:
             self._connection.end(Ending.DROP, error)
-        self.channel.end(error)
+        self.session.end(error)
         self._reassembly.end(error)
         self._endpoint.connections.remove(self)
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 from transports.emulation.delay_line import DelayLine
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, count_reason, reason_of
-from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.frames import KINDS, RpcKind, nothing
+from transports.rpc.session import RpcSession
 from transports.rpc.virtual.process import Process
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, Header, Key, encode_head, parse_header, parse_preamble
@@ -70,7 +70,7 @@ class VirtualConnection:
 
     def __init__(self, endpoint: "VirtualEndpoint", address: str):
         self.endpoint, self.address = endpoint, address
-        self.channel = RpcChannel(endpoint.handlers, self)
+        self.session = RpcSession(endpoint.handlers, self)
         self.other: VirtualConnection | None = None
         self.ended = self._was_reset = False
         self._delay_line = endpoint.network.delay_line(endpoint.address, address)
@@ -122,11 +122,11 @@ class VirtualConnection:
         if self.ended or self._was_reset:
             return
         try:
-            if self.channel.accepts(kind, header):
+            if self.session.accepts(kind, header):
                 self.endpoint.bytes_received += header.nbytes
                 parts = zip(header.layouts, bodies, strict=True)
                 blocks = tuple([Block(dtype, shape, memoryview(body)) for (dtype, shape), body in parts])
-                self.channel.receive(kind, header, blocks)
+                self.session.receive(kind, header, blocks)
         except WireError as error:
             self._reject_input(error)
 
@@ -166,7 +166,7 @@ class VirtualConnection:
         """End this side of the connection."""
         if not self.ended:
             self.ended = True
-            self.channel.end(Unreachable(self.address, reason, sent))
+            self.session.end(Unreachable(self.address, reason, sent))
             self.endpoint.connections.remove(self)
 
     def _on_connect(self) -> None:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.unit.transports.wire.wire_streams import spoilt
 from transports import WireError
 from transports.rpc import Party, Response
-from transports.rpc.channel import RpcChannel
 from transports.rpc.frames import KINDS
 from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.reassembly import Reassembly
 from transports.rpc.server import Handlers
+from transports.rpc.session import RpcSession
 from transports.stream.reader import FrameReader
 from transports.wire.arrays import Block
 from transports.wire.frames import encode, encode_bare, encode_head
@@ -40,9 +40,9 @@ class Hearing:
         self.heard, self.received = [], []
         self.handlers = Handlers(ROOM)
         self.handlers.handle("echo", self.echo, ROOM, 1024)
-        self.channel = RpcChannel(self.handlers, Silence())
-        self.channel.peer = Party("tcp://127.0.0.1:9", 1)
-        self.stream = FrameReader(KINDS, Reassembly(self.channel, self.received.append))
+        self.session = RpcSession(self.handlers, Silence())
+        self.session.peer = Party("tcp://127.0.0.1:9", 1)
+        self.stream = FrameReader(KINDS, Reassembly(self.session, self.received.append))
 
     async def echo(self, request):
         self.heard.append((request.note, b"".join(bytes(block.data) for block in request.blocks)))

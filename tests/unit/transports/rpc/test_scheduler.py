@@ -65,7 +65,7 @@ class Pen:
 
 
 class Reader:
-    """A channel that accepts all; `frames` has what it receives: whole, or cut short."""
+    """A session that accepts all; `frames` has what it receives: whole, or cut short."""
 
     def __init__(self, stream):
         self.frames = []

@@ -8,7 +8,7 @@ from tests.virtual_time import virtual_seconds
 from transports import WireError
 from transports.emulation.options import LinkProfile
 from transports.rpc.frames import RpcKind
-from transports.rpc.slow_links import SharedLine, SlowChannel
+from transports.rpc.slow_links import SharedLine, SlowSession
 from transports.wire.frames import PREAMBLE_BYTES, Header
 
 pytestmark = pytest.mark.virtual
@@ -39,31 +39,31 @@ def line():
 async def test_frames_of_several_connections_pass_one_line_one_after_another(line):
     """Three of a second each that are complete at 5 s pass at 5, 6 and 7 s; one that comes alone is not late."""
     inner, errors = Inner(), []
-    channels = [SlowChannel(inner, line.down, errors.append) for _ in range(3)]
+    sessions = [SlowSession(inner, line.down, errors.append) for _ in range(3)]
     await virtual_seconds(5)
-    for number, channel in enumerate(channels):
-        channel.receive(*frame(number, 1000))
+    for number, session in enumerate(sessions):
+        session.receive(*frame(number, 1000))
     await virtual_seconds(15)
-    channels[0].receive(*frame(3, 1000))
+    sessions[0].receive(*frame(3, 1000))
     await virtual_seconds(1)
     assert inner.came == [(number, pytest.approx(at)) for number, at in enumerate([5, 6, 7, 20])]
 
 
 async def test_frames_of_one_connection_keep_their_order_and_none_comes_after_its_end(line):
     inner = Inner()
-    channel = SlowChannel(inner, line.down, print)
+    session = SlowSession(inner, line.down, print)
     for number, nbytes in enumerate([5000, 1000, 2000]):
-        channel.receive(*frame(number, nbytes))
+        session.receive(*frame(number, nbytes))
     await virtual_seconds(1.5)
-    channel.close()
+    session.close()
     await virtual_seconds(5)
     assert [number for number, _ in inner.came] == [0, 1]
 
 
 async def test_a_malformed_frame_is_reported_when_it_has_passed(line):
     errors = []
-    channel = SlowChannel(Inner(), line.down, errors.append)
-    channel.receive(*frame(9, 1000))
+    session = SlowSession(Inner(), line.down, errors.append)
+    session.receive(*frame(9, 1000))
     await virtual_seconds(1)
     assert [str(error) for error in errors] == ["malformed"]
 

@@ -28,7 +28,7 @@ from transports.rpc import Response, Unreachable, open_endpoint
 from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.identity import parse_address
 from transports.rpc.tcp import open_at
-from transports.rpc.tcp_connection import Connection
+from transports.rpc.tcp_connection import TcpEndpointConnection
 from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import connecting
 from transports.stream.sockets import KEEPALIVE, connect_to
@@ -104,13 +104,13 @@ async def test_a_request_progresses_while_it_is_on_an_emulated_slow_link(slow):
 
 
 async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(monkeypatch):
-    seen, attach = [], Connection.attach
+    seen, attach = [], TcpEndpointConnection.attach
 
     def look(self, sock, peer):
         seen.append(limits_when_idle(sock))
         attach(self, sock, peer)
 
-    monkeypatch.setattr(Connection, "attach", look)
+    monkeypatch.setattr(TcpEndpointConnection, "attach", look)
     async with opened() as here, opened() as other:
         await other.request(here.address, "echo")
     assert seen == 2 * [(1, *KEEPALIVE)]

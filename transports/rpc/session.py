@@ -114,12 +114,12 @@ def _parse_rejection(reason: str, facts: object) -> Rejected:
     raise WireError("facts of a rejection with invalid names")
 
 
-class RpcChannel:
+class RpcSession:
     """One end of a connection.
 
     Args:
         handlers: this endpoint's handlers, for received requests.
-        sink: sends this channel's frames.
+        sink: sends this session's frames.
 
     Attributes:
         peer: the other party, set after the handshake; no frame is received before.
@@ -139,7 +139,7 @@ class RpcChannel:
         """Whether to allocate memory for the body of the frame with this header; a rejection is sent at once.
 
         Raises:
-            WireError: not a frame of a channel.
+            WireError: not a frame of a session.
         """
         match kind, header.key:
             case RpcKind.REQUEST, (int(number), str(topic)):
