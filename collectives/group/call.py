@@ -4,31 +4,16 @@ The first bytes to and from each peer carry the sender's signature; unequal sign
 """
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine
 from typing import Any
 
 from collectives.errors import Mismatch
 from collectives.group.signature import FINGERPRINT_BYTES, Signature, refined, signature_text
 
 
-class CallOwner(ABC):
-    """The calls of a group, of which one runs at a time."""
-
-    @abstractmethod
-    async def enter(self, call: "Call") -> "Call":
-        """Wait for the turn of this call, and begin it. Raises BrokenGroup: an earlier call ended half done."""
-
-    @abstractmethod
-    async def leave(self, error: BaseException | None) -> None:
-        """End the running call, with the error that ended it, if any. Raises Mismatch: a rank called it differently."""
-
-
 class Call:
-    """An async context in which a collective runs on a group; entered once.
+    """One call on this rank.
 
     Args:
-        owner: the calls of the group.
         rank: this rank in the transport, for errors.
         signature: the collective and its arguments; must be equal on all ranks.
     Attributes:
@@ -36,14 +21,9 @@ class Call:
         signature, fingerprint: the present signature, and its bytes.
         number: the number of this call in the group, from 1.
         task: the task in which the call runs.
-    Raises:
-        BrokenGroup: an earlier call ended before it was done; nothing was sent.
-        Mismatch: ranks called it differently (both are named). PeerLost: a rank of the group that this one waits for
-            was lost. PeerAborted: the owner of another rank's transport aborted it.
     """
 
     __slots__ = (
-        "_owner",
         "_rank",
         "_received_from",
         "_sent_to",
@@ -57,17 +37,11 @@ class Call:
     number: int
     task: asyncio.Task[Any]
 
-    def __init__(self, owner: CallOwner, rank: int, signature: Signature):
-        self._owner, self._rank, self.requested = owner, rank, signature
+    def __init__(self, rank: int, signature: Signature):
+        self._rank, self.requested = rank, signature
         self.signature, self.fingerprint = signature, signature.fingerprint
         self._sent_to: set[int] = set()
         self._received_from: set[int] = set()
-
-    def __aenter__(self) -> "Coroutine[Any, Any, Call]":
-        return self._owner.enter(self)
-
-    def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> Coroutine[Any, Any, None]:
-        return self._owner.leave(error)
 
     def refine(self, **changes: Any) -> None:
         """Replace fields of the signature by more exact ones, as the algorithm that `auto` has chosen.

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from collectives.cost_model import Links, MeasuredTimes
-from collectives.group.call import Call
 from collectives.group.communicator import Communicator
 from collectives.group.ranks import GroupRanks
-from collectives.group.sequence import PATIENCE_S, CallSequence
+from collectives.group.sequence import PATIENCE_S, CallContext, CallSequence
 from collectives.group.shared_memory import SharedMemory
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
 from collectives.group.workspace import Workspace
@@ -64,7 +63,7 @@ class Group(Communicator):
             window = WINDOW_BYTES + 2 * (FINGERPRINT_BYTES + members.size * SLOT_HEADER_BYTES)
         self.shared = SharedMemory(members, window)
 
-    def call(self, signature: Signature) -> Call:
+    def call(self, signature: Signature) -> CallContext:
         """The context in which a collective runs; its signature must be equal on all ranks."""
         return self.calls.call(signature)
 

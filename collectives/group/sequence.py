@@ -8,9 +8,11 @@ Unless a call waits long, it sends only the collective's own bytes and creates n
 """
 
 import zlib
+from collections.abc import Coroutine
+from typing import Any
 
 from collectives.errors import Unsupported
-from collectives.group.call import Call, CallOwner
+from collectives.group.call import Call
 from collectives.group.fifo_lock import FifoLock
 from collectives.group.ranks import GroupRanks
 from collectives.group.signature import Signature
@@ -21,7 +23,7 @@ PATIENCE_S = 10.0
 """Seconds that a rank waits in a call before it reports its call to the first rank."""
 
 
-class CallSequence(CallOwner):
+class CallSequence:
     """The calls of one group on one rank, one at a time.
 
     Args:
@@ -51,11 +53,12 @@ class CallSequence(CallOwner):
             raise RuntimeError("no collective is running on this group; use its messages inside `group.call`")
         return self._current
 
-    def call(self, signature: Signature) -> Call:
+    def call(self, signature: Signature) -> "CallContext":
         """A call with this signature, to be entered."""
-        return Call(self, self._rank, signature)
+        return CallContext(self, Call(self._rank, signature))
 
     async def enter(self, call: Call) -> Call:
+        """Wait for the turn of this call, and begin it. Raises BrokenGroup: an earlier call ended half done."""
         if call is not self._current:  # else it was begun in a thread
             if not self._lock.acquire_nowait():
                 await self._lock.acquire()
@@ -72,7 +75,7 @@ class CallSequence(CallOwner):
         """
         if not self._lock.acquire_nowait():
             return None
-        call = self.call(signature)
+        call = Call(self._rank, signature)
         self._begin(call)
         return call
 
@@ -86,6 +89,7 @@ class CallSequence(CallOwner):
         self._lock.release(error)
 
     async def leave(self, error: BaseException | None) -> None:
+        """End the running call, with the error that ended it, if any. Raises Mismatch: a rank called it differently."""
         if isinstance(error, Unsupported):
             error = None
         try:
@@ -96,3 +100,24 @@ class CallSequence(CallOwner):
         finally:
             self._current = None
             self._lock.release(error)
+
+
+class CallContext:
+    """An async context in which a collective runs on a group; entered once.
+
+    Raises:
+        BrokenGroup: an earlier call ended before it was done; nothing was sent.
+        Mismatch: ranks called it differently (both are named). PeerLost: a rank of the group that this one waits for
+            was lost. PeerAborted: the owner of another rank's transport aborted it.
+    """
+
+    __slots__ = ("_call", "_calls")
+
+    def __init__(self, calls: CallSequence, call: Call):
+        self._calls, self._call = calls, call
+
+    def __aenter__(self) -> Coroutine[Any, Any, Call]:
+        return self._calls.enter(self._call)
+
+    def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> Coroutine[Any, Any, None]:
+        return self._calls.leave(error)

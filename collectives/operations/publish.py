@@ -12,6 +12,7 @@ from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.algorithms.parts.windows import BYTES, open_buffer, opened_buffer
 from collectives.group import Group
 from collectives.group.call import Call
+from collectives.group.sequence import CallContext
 from collectives.group.signature import Signature
 from transports import wire_name
 
@@ -92,7 +93,7 @@ class Publication:
 
     async def finish(self) -> Sequence[Any]:
         """Wait for the others. Returns: as `publish`. Raises: as `publish`."""
-        async with self._call:
+        async with CallContext(self._calls, self._call):
             await self._buffer.wait_for_missing()
         return self._places.views(1)
 
