@@ -16,8 +16,7 @@ that aborts while the other one is there, or has closed, is lost alone.
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -45,26 +44,21 @@ _logger = logging.getLogger("pipelined.transports")
 _logger.addHandler(logging.NullHandler())  # else Python prints the warnings of a logger without handlers
 
 
-class WorldOwner(ABC):
-    """The table of the worlds of one endpoint."""
-
-    @abstractmethod
-    def forget(self, name: str) -> None:
-        """This endpoint has left a world: reject its requests from now on."""
-
-
 class WorldPeers:
     """The members of one world as one of them uses them: the holders of its ranks.
 
     Args:
         max_bytes: the largest message, equal on all ranks.
+        on_left: called when this endpoint has left the world; its requests are rejected from then on.
     Attributes:
         inboxes: what the other ranks sent.
         from_twin: what the other holder of this rank sent, under this rank.
     """
 
-    def __init__(self, owner: WorldOwner, endpoint: Endpoint, name: str, holders: Holders, max_bytes: int):
-        self._owner, self.endpoint, self.name, self.holders = owner, endpoint, name, holders
+    def __init__(
+        self, endpoint: Endpoint, name: str, holders: Holders, max_bytes: int, on_left: Callable[[str], object]
+    ):
+        self.endpoint, self.name, self.holders, self._on_left = endpoint, name, holders, on_left
         self._addresses, self._max_bytes = holders.addresses, max_bytes
         self.rank, self.world_size = holders.ranks[holders.own], holders.world_size
         self.inboxes = Inboxes[tuple[Header, Blocks], Block](self.world_size)
@@ -189,7 +183,7 @@ class WorldPeers:
         if self._has_left:
             return
         self._has_left = True
-        self._owner.forget(self.name)
+        self._on_left(self.name)
         end = self._state.end
         note = EndNote.of(self.name, end if isinstance(end, PeerAborted) else error)
         with suppress(TimeoutError):

@@ -15,14 +15,14 @@ from transports.aio.nursery import resolve
 from transports.rpc.base import Endpoint, Party, Rejected, Request, Response
 from transports.rpc.world.holders import Holders
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote
-from transports.rpc.world.peers import MAX_SENDS_AT_ONCE, WorldOwner, WorldPeers
+from transports.rpc.world.peers import MAX_SENDS_AT_ONCE, WorldPeers
 from transports.rpc.world.transport import RpcTransport
 
 MAX_WORLDS = 64
 """Worlds of two parties for which a receiver has room for all messages in flight; with more, it may reply "busy"."""
 
 
-class Worlds(WorldOwner):
+class Worlds:
     """The worlds of one endpoint, by name. The messages that wait for their receives have no limit of memory.
 
     Args:
@@ -61,7 +61,7 @@ class Worlds(WorldOwner):
             fact = f"no world (name: {name}, addresses: {', '.join(every)}, here: {self.endpoint.address})"
             raise ValueError(f"{fact}; give each party once, this one too, and a new name")
         holders = Holders(addresses, backups, self.endpoint.address)
-        world = self._worlds[name] = WorldPeers(self, self.endpoint, name, holders, self._max_bytes)
+        world = self._worlds[name] = WorldPeers(self.endpoint, name, holders, self._max_bytes, self._worlds.pop)
         world.on_gone(self._gone)
         for waiting in self._waiting.pop(name, ()):
             resolve(waiting)
@@ -80,9 +80,6 @@ class Worlds(WorldOwner):
         self._gone = {*addresses}
         for world in list(self._worlds.values()):
             world.on_gone(self._gone)
-
-    def forget(self, name: str) -> None:
-        del self._worlds[name]
 
     async def _on_open(self, request: Request) -> Response:
         note = OpenNote.parse(request)
