@@ -21,6 +21,7 @@ from pipelined.directory.messaging.reasons import Reason
 from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
 from pipelined.swarm.stages.stage import Coded, Coding, add_sums
 from transports import Block, Nursery, WireError
+from transports.aio.nursery import resolve
 from transports.rpc import Endpoint, Party, Rejected, Unreachable
 
 IN_FLIGHT = 4  # chunks requested at once from one owner
@@ -177,9 +178,7 @@ class AllReduce:
         if self._scope and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
         for chunk in self._chunks.values():
-            if not chunk.total.done():
-                chunk.total.set_exception(self._aborted)
-                chunk.total.exception()  # mark it as retrieved: no request may be waiting
+            resolve(chunk.total, self._aborted)
 
     async def _gather(self, owner: int, total: np.ndarray, spread: Spread) -> None:
         """Send one owner this member's part of its slice, chunk by chunk, and store the totals.
@@ -209,7 +208,7 @@ class AllReduce:
         await chunk.complete
         coded = await self._encode(self._add_all(chunk, span), Reason.NOT_FINITE)
         chunk.parts = {}
-        chunk.total.set_result(coded)
+        resolve(chunk.total, coded)
         return await self._decode(coded, span)
 
     async def _send_part(self, owner: int, start: int, span: slice) -> np.ndarray:
@@ -236,7 +235,7 @@ class AllReduce:
         chunk.parts[position] = part
         self._last_part_at[position] = asyncio.get_running_loop().time()
         if len(chunk.parts) == len(self._members):
-            chunk.complete.set_result(None)
+            resolve(chunk.complete)  # it is cancelled if the round ended while this part was decoded
 
     def _add_all(self, chunk: _Chunk, span: slice) -> np.ndarray:
         """Add the parts in the members' order: the same bits in any order of arrival."""

@@ -190,6 +190,30 @@ async def test_a_round_aborted_before_it_began_does_not_begin():
         await stage.rounds[0].run(at_once())
 
 
+class SlowCoding(Coding):
+    """Decodes a second later, as in a thread that is busy."""
+
+    async def unpack(self, *coded):
+        return await virtual_seconds(1.0, await super().unpack(*coded))
+
+
+@pytest.mark.parametrize(
+    "end", [lambda part, _: part.abort("enough"), lambda _, run: run.cancel()], ids=["abort", "cancel"]
+)
+async def test_a_part_that_is_decoded_after_its_round_ended_is_refused_and_ends_no_process(end):
+    """The last part of a chunk comes while another failure ends the round."""
+    stage = Members(2, 8)
+    stage.rounds[0]._coding = SlowCoding(threads=False)
+    start, size = chunk_of(stage, 0)
+    owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
+    bringing = asyncio.ensure_future(bring(stage, 1, 0, start, np.zeros(size, np.float32)))
+    await virtual_seconds(0.5)
+    end(stage.rounds[0], owner)
+    assert await bringing == "round aborted"
+    await asyncio.wait([owner])
+    assert not stage.ends[0].failed.done()
+
+
 async def bring(stage, bringer, owner, start, part, position=None):
     """A member asks an owner to add a part that is not of its round; what it is refused with, "" if it is not."""
     request = SendPart(NAME, bringer if position is None else position, start, ((part,), None))
