@@ -5,6 +5,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.state.store import StoreError
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
+from transports.rpc import Rejected
 
 
 class FailingStore(MemoryStore):
@@ -98,5 +99,74 @@ def test_saving_resumes_when_the_only_directory_works_again():
         store.failing = set()
         await stands(swarm, 10)
         assert steps(store)
+
+    play(scene)
+
+
+def guard(endpoint, topics, admit):
+    """Have an endpoint await `admit()` before it serves a request of these topics."""
+    plain = endpoint.handle
+
+    def guarded(handler):
+        async def respond(request):
+            await admit()
+            return await handler(request)
+
+        return respond
+
+    endpoint.handle = lambda topic, handler, *limits: plain(
+        topic, guarded(handler) if topic in topics else handler, *limits
+    )
+
+
+def leave_out(swarm, name, alone):
+    """Leave a peer out of the steps after these: it computes nothing, and is not prepared for their sums."""
+
+    async def refuse():
+        if swarm.heads[-1].step in alone:
+            raise Rejected("in a round")
+
+    guard(swarm.endpoints[name], ("forward", "backward", "prepare"), refuse)
+
+
+def test_a_saver_that_catches_up_by_several_steps_saves_each_that_is_due():
+    """Its donor gives it the totals of two steps at once, of which the first is due."""
+
+    async def scene(swarm):
+        store = MemoryStore()
+
+        async def wait_for_both():
+            if swarm.heads[-1].step == 4:
+                await stands(swarm, 5)
+
+        swarm.peer("p", 0, store=store)
+        leave_out(swarm, "p", [3, 4])
+        swarm.peer("q", 0)
+        guard(swarm.endpoints["q"], ("totals",), wait_for_both)
+        swarm.trainer("t0", steps=4000)
+        await stands(swarm, 10)
+        assert steps(store)[:4] == [2, 4, 6, 8]
+
+    play(scene)
+
+
+def test_another_peer_saves_a_step_without_the_saver():
+    """The saver fetches a later state, as its donor does not keep the total of the step."""
+
+    async def scene(swarm):
+        first, second = MemoryStore(), MemoryStore()
+
+        async def refuse():
+            raise Rejected("not kept")
+
+        swarm.peer("p", 0, store=first)
+        leave_out(swarm, "p", [11, 12])
+        swarm.trainer("t0", steps=4000)
+        await stands(swarm, 2)
+        swarm.peer("q", 0, store=second)
+        guard(swarm.endpoints["q"], ("totals",), refuse)
+        await stands(swarm, 20)
+        assert 12 not in steps(first)
+        assert sorted({*steps(first), *steps(second)})[:9] == [*range(2, 20, 2)]
 
     play(scene)

@@ -139,13 +139,11 @@ class StagePeer:
         await self._saver.publish(registration)
         replica = await self._join_stage(registration)
         while replica is not None and not self._drain.may_go(replica.index):
-            head, before = self._view.committed, replica.version
+            head = self._view.committed
             if not await self._advance(replica, head):
                 self._on(PeerEvent.OUTDATED)
                 replica = await self._join_stage(registration)
                 continue
-            if replica.step != before.step:
-                await self._save(replica)
             await self._saver.list_if_lost(self._view.lost)
             await self._saver.publish(registration)
             if await self._give_up_if_moved(replica, head):
@@ -185,11 +183,19 @@ class StagePeer:
         return replica
 
     async def _advance(self, replica: Replica, head: Commit) -> bool:
-        """Apply the committed steps up to this head; fetch missed steps from another peer of the stage. Returns whether
-        the replica is at the head.
+        """Apply the committed steps up to this head, and save each that is due; missed ones come from another peer of
+        the stage. Returns whether the replica is at the head.
         """
-        reached = await replica.follow(head)
-        return reached or await catch_up(replica, head, self._view, self._client, self._rules.lease_s)
+        before = replica.step
+        if not (reached := await replica.follow(head)):
+            async for step in catch_up(replica, head, self._view, self._client, self._rules.lease_s):
+                await self._save(replica, head)
+                before = step
+            head = self._view.committed
+            reached = await replica.follow(head)
+        if reached and replica.step != before:
+            await self._save(replica, head)
+        return reached
 
     async def _give_up_if_moved(self, replica: Replica, head: Commit) -> bool:
         """Give up this replica if the head moves this peer to another stage and it can go. Returns whether it did."""
@@ -215,12 +221,15 @@ class StagePeer:
                     return True
         return False
 
-    async def _save(self, replica: Replica) -> None:
-        """Save the state, if it is due at this step and this peer is the one of its stage that saves.
+    async def _save(self, replica: Replica, head: Commit) -> None:
+        """Save the state, if it is due at this step and this peer is the one of its stage that saves: of the peers with
+        a part in this head, if any of them saves. A peer left out of the step may never have its state.
 
         After a failed save a peer tries again at each step at which a save is due; the chosen peer saves as well.
         """
-        chosen = choose_saver(self._view.serving(replica.index), replica.step)
+        serving = self._view.serving(replica.index)
+        members = [peer for peer in serving if head.had_member(peer.name, replica.index)]
+        chosen = choose_saver(members, replica.step) or choose_saver(serving, replica.step)
         is_chosen = chosen is not None and chosen.name == self.name
         if self._saver.is_due(replica.step) and (is_chosen or self._saver.failed):
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)

@@ -4,7 +4,7 @@ A step is applied only after the directory's head commits it, with the total tha
 gradient is counted once for each microbatch and step, and counts are final once they were reported to a leader.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from math import prod
 from typing import Any, TypeVar
 
@@ -235,11 +235,10 @@ class Replica:
         await self._apply(AppliedStep(self.version, head.version, total, head.scale), head.parameter_version)
         return True
 
-    async def apply_missed(self, steps: Sequence[AppliedStep]) -> None:
-        """Apply steps that were committed without this peer, which continues to serve; discard its counts of them."""
+    async def apply_missed(self, step: AppliedStep) -> None:
+        """Apply a step that was committed without this peer, which continues to serve; discard its counts of it."""
         self.rounds.abort("the step was committed without this peer")
-        for step in steps:
-            await self._apply(step, self.version.lineage if self._rules.delayed else step.after.lineage)
+        await self._apply(step, self.version.lineage if self._rules.delayed else step.after.lineage)
 
     async def _apply(self, step: AppliedStep, parameter_version: str) -> None:
         before = self.version
@@ -265,8 +264,11 @@ class Replica:
         self._state.changed.notify_all()
 
 
-async def catch_up(replica: Replica, head: Commit, view: SwarmView, client: MemberClient, limit: float) -> bool:
-    """Fetch the steps up to this head from another peer of the stage, and apply them. Returns whether it caught up.
+async def catch_up(
+    replica: Replica, head: Commit, view: SwarmView, client: MemberClient, limit: float
+) -> AsyncIterator[int]:
+    """Fetch the steps up to this head from another peer of the stage, and apply them; yields the number of each new
+    one. Ends early if that fails.
 
     The peer does not leave and join again for them: with a slow link it would be late again after each return.
 
@@ -277,10 +279,12 @@ async def catch_up(replica: Replica, head: Commit, view: SwarmView, client: Memb
     others = by_preference(replica.name, had_part)
     try:
         while replica.version != head.version and replica.step <= head.step and others:
-            await replica.apply_missed(await fetch_steps(client, others[0], replica.version, replica.stage.sums, limit))
+            for step in await fetch_steps(client, others[0], replica.version, replica.stage.sums, limit):
+                await replica.apply_missed(step)
+                if step.scale:
+                    yield replica.step
     except (NoLongerValid, Rejected, TransferError):
-        return False
-    return await replica.follow(view.committed)
+        return
 
 
 def split_by_last_step(replica: Replica, head: Commit, view: SwarmView) -> tuple[set[str], set[str]]:
