@@ -37,13 +37,9 @@ class StageView(Protocol):
 
     Attributes:
         revision: of the directory when it was last read.
-        record_revisions: by name, the revision of a peer's last record.
     """
 
     revision: int
-
-    @property
-    def record_revisions(self) -> Mapping[str, int]: ...
 
     @property
     def version(self) -> Version:
@@ -51,6 +47,9 @@ class StageView(Protocol):
 
     def holding(self, stage: int) -> Sequence[Member]:
         """The peers that have the state of a stage."""
+
+    def record_revision(self, name: str) -> int:
+        """The revision of a peer's last record; 0: it has none."""
 
     async def next_change(self, seconds: float = math.inf) -> None:
         """Wait for the next change, at most `seconds`."""
@@ -106,7 +105,7 @@ class StateFetch:
             try:
                 await self._probe.while_reachable(donor, self._fetch_from(donor))
             except (NoLongerValid, Rejected, TransferError) as error:
-                self._failed_records.add(self._view.record_revisions[donor.name])
+                self._failed_records.add(self._view.record_revision(donor.name))
                 why = str(error) or "gone, or silent for too long"
                 self.last_error = f"{donor.name}: {why}"
                 warn("donor failed", peer=self._name, stage=self._index, donor=donor.name, why=why)
@@ -142,7 +141,7 @@ class StateFetch:
         A failed donor is tried again when all have failed, or when it writes a new record.
         """
         serving = by_preference(self._name, self._view.holding(self._index))
-        fresh = [peer for peer in serving if self._view.record_revisions[peer.name] not in self._failed_records]
+        fresh = [peer for peer in serving if self._view.record_revision(peer.name) not in self._failed_records]
         if serving and not fresh:
             self._failed_records.clear()
             return None

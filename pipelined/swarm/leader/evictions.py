@@ -278,7 +278,7 @@ class Evictor:
             CutOff: the directory does not reply.
         """
         view = self._view
-        expect = {PEERS + each.name: view.record_revisions[each.name] for each in (peer, stays)}
+        expect = {PEERS + each.name: view.record_revision(each.name) for each in (peer, stays)}
         known = view.evictions.get(peer.name, 0)
         times, seconds = self.history.next_eviction(peer.name, known, self._rules.lease_s)
         put = {EVICTED + peer.name: Eviction(times).pack()}

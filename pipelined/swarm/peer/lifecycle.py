@@ -198,8 +198,8 @@ class Drain:
         return None
 
     def _stays(self, other: Peer) -> bool:
-        announced = self._view.record_revisions
-        return other.phase == Phase.SERVING or announced[other.name] > announced[self._name]
+        announced = self._view.record_revision
+        return other.phase == Phase.SERVING or announced(other.name) > announced(self._name)
 
 
 class PeerEvicted(Exception):

@@ -60,7 +60,6 @@ class SwarmView(MembershipView):
     Attributes:
         census: the peers by stage.
         peers, trainers, observers: by name; only the peers that this process follows.
-        record_revisions: by name, the revision of a peer's last record; 0 for a peer that is gone.
         newcomers: by name, the new peers that wait for an assignment to a stage.
         stages: the stages of which the peers are followed; None: all, and all other keys.
         evictions: by name; filled only if `stages` is None.
@@ -73,7 +72,6 @@ class SwarmView(MembershipView):
     def __init__(self, directory: Directory, clock: Clock, stages: frozenset[int] | None = None):
         self.stages, self.census = stages, Census()
         self.peers, self.newcomers = self.census.peers, self.census.newcomers
-        self.record_revisions = self.census.record_revisions
         self.trainers, self.observers = Table(TrainerRecord), Table(Observer)
         self.evictions, self.saved = Evictions(), Table(SavedStages)
         self.step_members = Table(StepMembers, keeps_last_valid=False)
@@ -142,6 +140,10 @@ class SwarmView(MembershipView):
     def holding(self, stage: int) -> list[Peer]:
         """The peers of a stage that have its state: the serving and the leaving ones."""
         return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
+
+    def record_revision(self, name: str) -> int:
+        """The revision of a peer's last record; 0: it has none."""
+        return self.census.record_revisions[name]
 
     @property
     def head(self) -> Commit | None:

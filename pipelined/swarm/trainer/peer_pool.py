@@ -97,7 +97,7 @@ class PeerPool:
 
     def _party(self, peer: Peer) -> Party:
         """A peer as the router identifies it: by address and announcement, so that it differs after another one."""
-        return Party(peer.address, self._view.record_revisions[peer.name])
+        return Party(peer.address, self._view.record_revision(peer.name))
 
     async def request(self, stage: int, request: PassRequest[Reply]) -> tuple[Peer, Reply]:
         """Send a request to one peer of a stage after another until one replies.

@@ -100,12 +100,15 @@ class View:
         self.directory, self._error, self._leases = self, error, leases
         pair = [Peer(name, f"tcp://{name}:1", 1, 0, Phase.SERVING, "m") for name in "ab"]
         self.peers = {peer.name: peer for peer in pair}
-        self.record_revisions, self.evictions = {peer.name: 1 for peer in pair}, {}
+        self.evictions = {}
 
     def holding(self, stage):
         return list(self.peers.values())
 
     serving = holding
+
+    def record_revision(self, name):
+        return 1
 
     async def grant(self, seconds, lasting=False):
         self._leases.append(seconds)

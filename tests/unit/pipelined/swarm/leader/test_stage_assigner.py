@@ -130,7 +130,7 @@ def test_a_census_kept_up_is_that_of_the_records():
     placing = StageAssigner(view, 3)
 
     def is_on_its_way(name):
-        return name in view.newcomers and view.record_revisions[name] < view.newcomers[name].revision
+        return name in view.newcomers and view.record_revision(name) < view.newcomers[name].revision
 
     for revision in range(1, 2000):
         name = f"p{draw.randrange(20)}"

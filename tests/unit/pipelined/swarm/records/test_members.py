@@ -20,11 +20,11 @@ def test_nothing_is_kept_of_departed_peers():
             lease = await directory.grant(60.0)
             revision = await directory.transact({}, {f"{PEERS}p{number}": record(f"p{number}")}, lease=lease)
             await view.wait_for(lambda revision=revision: view.revision >= revision)
-            assert view.record_revisions[f"p{number}"] == revision
+            assert view.record_revision(f"p{number}") == revision
             await lease.revoke()
         await view.wait_for(lambda: "p99" not in view.peers)
-        assert view.peers.keys() == view.record_revisions.keys() == {"stays"}
-        assert view.record_revisions["p0"] == 0 and "p0" not in view.record_revisions
+        assert view.peers.keys() == view.census.record_revisions.keys() == {"stays"}
+        assert view.record_revision("p0") == 0 and "p0" not in view.census.record_revisions
 
     run_virtual(followed(story))
 
@@ -36,7 +36,7 @@ def test_an_unreadable_record_is_named_until_it_is_gone():
         assert "not a Peer" in view.unreadable[f"{PEERS}odd"] and not view.peers
         await directory.transact({}, {}, delete=[f"{PEERS}odd"])
         await view.wait_for(lambda: not view.unreadable)
-        assert not view.record_revisions
+        assert not view.census.record_revisions
 
     run_virtual(followed(story))
 
@@ -67,7 +67,7 @@ def test_a_peer_that_moves_is_at_one_stage_for_all_that_follow_either():
         await view.wait_for(lambda: view.revision >= place.revision)
         assert [len(view.serving(stage)) for stage in (0, 1)] == [0, 1]
         await view.follow_stages({0})
-        assert not view.peers and not view.record_revisions
+        assert not view.peers and not view.census.record_revisions
         await view.follow_stages({1})
         assert set(view.peers) == {"p0"}
         await lease.revoke()

@@ -27,7 +27,7 @@ def test_a_view_of_one_stage_has_its_peers_and_the_records_for_all_and_no_others
         revision = (await put(directory, lease, "p7", 1)).revision
         await view.wait_for(lambda: view.revision > before)
         assert view.revision == revision and "elsewhere" not in view.peers, "a record of another stage was sent"
-        assert view.record_revisions["p7"] == revision
+        assert view.record_revision("p7") == revision
 
     run_virtual(followed(story, frozenset()))
 
