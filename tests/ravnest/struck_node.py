@@ -31,7 +31,7 @@ from pipelined.training.worker import TrainWorker
 from tests.swarm.cut import cuttable_loop
 from transports.rpc import open_endpoint
 from transports.rpc.world import RankHolder, RpcTransport, Worlds
-from transports.rpc.world.peers import WorldPeers
+from transports.rpc.world.world import World
 
 
 def always(*args):
@@ -59,7 +59,7 @@ PHASES = {
     "opening": (Worlds, "open", always),
     "forward": (TrainWorker, "_computed", partial(does, "F")),
     "backward": (TrainWorker, "_computed", partial(does, "B")),
-    "one copy": (WorldPeers, "_send_copy", always),
+    "one copy": (World, "_send_copy", always),
     "snapshot": (Rounds, "snapshot", always),
     "ring": (RpcTransport, "send_buffer", always),
     "commit": (ClusterLog, "write", always),
@@ -105,16 +105,16 @@ def one_copy(original, left, claim, act):
     over = asyncio.Event()
     over.set()
 
-    async def send_copy(peers, member, *args):
-        is_second, strikes = member >= peers.world_size, False
-        if not is_second and len(peers.holders.remaining(peers.holders.ranks[member])) > 1:
+    async def send_copy(world, holder, *args):
+        is_second, strikes = holder >= world.world_size, False
+        if not is_second and len(world.holders.remaining(world.holders.ranks[holder])) > 1:
             left[0] -= 1
             if strikes := left[0] == 0 and claim():
                 over.clear()
         if is_second:
             await over.wait()
         try:
-            await original(peers, member, *args)
+            await original(world, holder, *args)
         finally:
             if strikes:
                 act()

@@ -64,7 +64,7 @@ class FirstWorld:
     def __contains__(self, world):
         if not isinstance(world, RpcTransport):
             return False  # of a replay
-        name = world._peers.name
+        name = world._world.name
         self._name = self._name or name * ("," not in name)
         return name == self._name
 

@@ -12,20 +12,20 @@ from transports.wire.frames import Key
 
 
 class Holders:
-    """The members of one world: the holder of each rank, then the backups.
+    """The holders of one world, by number: that of each rank, then the backups.
 
     Args:
         addresses: of the holder of each rank.
         backups: of the second holder of each rank, "" where there is none; empty: no rank has one.
-        own: this member's.
+        own: of this holder.
 
     Attributes:
-        addresses: by member.
-        ranks: by member, the rank that it holds.
-        own: this member.
-        lost: by member, why it is lost.
-        closed: members that have left after their program's end: they need no message any more.
-        parties: by member, the identity with which it sent its first request.
+        addresses: by holder.
+        ranks: by holder, the rank that it holds.
+        own: this holder.
+        lost: by holder, why it is lost.
+        closed: holders that have left after their program's end: they need no message any more.
+        parties: by holder, the identity with which it sent its first request.
     """
 
     def __init__(self, addresses: Sequence[str], backups: Sequence[str], own: str):
@@ -37,18 +37,18 @@ class Holders:
         self.lost, self.closed, self.parties = dict[int, PeerLost](), set[int](), dict[int, Party]()
         self._ahead = dict[tuple[str, int, Key], int]()
 
-    def member_of(self, party: Party) -> int:
-        """The member that a party is; the handshake has proved the party's identity.
+    def holder_of(self, party: Party) -> int:
+        """The number of a party; the handshake has proved the party's identity.
 
         Raises:
-            Rejected: the party is not a member of the world, or has restarted since its first request.
+            Rejected: the party holds no rank of the world, or has restarted since its first request.
         """
         if party.address not in self.addresses:
             raise Rejected("not a member", address=party.address)
-        member = self.addresses.index(party.address)
-        if self.parties.setdefault(member, party) != party:
+        holder = self.addresses.index(party.address)
+        if self.parties.setdefault(holder, party) != party:
             raise Rejected("restarted", address=party.address)
-        return member
+        return holder
 
     @property
     def have_backups(self) -> bool:
@@ -57,17 +57,17 @@ class Holders:
 
     @property
     def others(self) -> list[int]:
-        """All members but this one."""
-        return [member for member in range(len(self.addresses)) if member != self.own]
+        """All holders but this one."""
+        return [holder for holder in range(len(self.addresses)) if holder != self.own]
 
     @property
     def twin(self) -> int | None:
-        """The other holder of this member's rank; None: there is none, or it is lost."""
+        """The other holder of this rank; None: there is none, or it is lost."""
         return next((each for each in self.remaining(self.ranks[self.own]) if each != self.own), None)
 
     @property
     def is_last(self) -> bool:
-        """Whether this member's rank fails with it: no other holder is there, and none has ended the program."""
+        """Whether the rank fails with this holder: its twin is not there, and none of them has ended the program."""
         return self.twin is None and not self.has_closed(self.ranks[self.own])
 
     def remaining(self, rank: int) -> list[int]:
@@ -76,17 +76,17 @@ class Holders:
 
     def has_closed(self, rank: int) -> bool:
         """Whether a holder of this rank has ended its program, so that both need nothing more."""
-        return any(self.ranks[member] == rank for member in self.closed)
+        return any(self.ranks[holder] == rank for holder in self.closed)
 
-    def is_first(self, member: int, kind: str, key: Key) -> bool:
+    def is_first(self, holder: int, kind: str, key: Key) -> bool:
         """Whether a message is the first copy; called once for each that arrives, in the order of its sender.
 
         Cost: an entry for each key of which one holder has sent more than the other.
         """
-        rank = self.ranks[member]
+        rank = self.ranks[holder]
         if self.ranks.count(rank) == 1:
             return True
-        sign, at = (1 if member < self.world_size else -1), (kind, rank, key)
+        sign, at = (1 if holder < self.world_size else -1), (kind, rank, key)
         ahead = sign * self._ahead.pop(at, 0)  # messages that this holder has sent beyond the other
         if ahead < 0 or len(self.remaining(rank)) == 2:
             self._ahead[at] = sign * (ahead + 1)

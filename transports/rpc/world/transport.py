@@ -8,7 +8,7 @@ from transports.errors import SizeMismatch
 from transports.inboxes import fit_or_put_back
 from transports.mailbox import Arrival
 from transports.rpc.world.notes import BufferNote, MessageNote
-from transports.rpc.world.peers import Blocks, WorldPeers
+from transports.rpc.world.world import Blocks, World
 from transports.wire.arrays import Block, copied, destinations, fill, writable_bytes
 from transports.wire.frames import Header, Key, pack_header, unpack_header
 
@@ -16,13 +16,13 @@ from transports.wire.frames import Header, Key, pack_header, unpack_header
 class RpcTransport(Transport):
     """One rank of a world that `Worlds.open` opened. `close` leaves the endpoint open."""
 
-    def __init__(self, peers: WorldPeers):
-        super().__init__(peers.rank, peers.world_size)
-        self._peers, inboxes = peers, peers.inboxes
+    def __init__(self, world: World):
+        super().__init__(world.rank, world.world_size)
+        self._world, inboxes = world, world.inboxes
         self._state, self._messages, self._buffers = inboxes.state, inboxes.messages, inboxes.buffers
 
     def __repr__(self) -> str:
-        return f"<RpcTransport {self._peers.name}, rank {self.rank} of {self.world_size}>"
+        return f"<RpcTransport {self._world.name}, rank {self.rank} of {self.world_size}>"
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ class RpcTransport(Transport):
         if peer == self.rank:
             self._messages.put(peer, key, (unpack_header(packed), copied(blocks)))
         else:
-            await self._peers.send(peer, MessageNote(self._peers.name, packed), blocks)
+            await self._world.send(peer, MessageNote(self._world.name, packed), blocks)
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
@@ -63,7 +63,7 @@ class RpcTransport(Transport):
         if peer == self.rank:
             self._buffers.put(peer, (channel,), copied([block])[0])
         else:
-            await self._peers.send(peer, BufferNote(self._peers.name, channel), (block,))
+            await self._world.send(peer, BufferNote(self._world.name, channel), (block,))
         self.traffic.count_sent(peer, block.nbytes, uncounted)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
@@ -77,16 +77,16 @@ class RpcTransport(Transport):
 
     @property
     def progress(self) -> int:
-        return self._peers.endpoint.bytes_received
+        return self._world.endpoint.bytes_received
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
 
     async def abort(self, reason: str) -> None:
-        await self._peers.abort(reason)
+        await self._world.abort(reason)
 
     async def close(self) -> None:
-        await self._peers.close()
+        await self._world.close()
 
 
 class RankHolder:
@@ -96,22 +96,22 @@ class RankHolder:
     """
 
     def __init__(self, end: RpcTransport):
-        self._end, self._peers = end, end._peers
+        self._end, self._world = end, end._world
 
     @property
     def has_twin(self) -> bool:
         """Whether another endpoint holds this rank, too, and is not lost."""
-        return self._peers.holders.twin is not None
+        return self._world.holders.twin is not None
 
     @property
     def is_backup(self) -> bool:
         """Whether this endpoint is the second holder of its rank."""
-        return self._peers.holders.own >= self._end.world_size
+        return self._world.holders.own >= self._end.world_size
 
     async def send(self, key: Key, *arrays: Any, note: Any = None) -> None:
         """Send a message to the other holder; nothing if it is lost. Raises: as `Transport.send`."""
         blocks = tuple(Block.of(array) for array in arrays)
-        await self._peers.send_twin(MessageNote(self._peers.name, pack_header(key, blocks, note)), blocks)
+        await self._world.send_twin(MessageNote(self._world.name, pack_header(key, blocks, note)), blocks)
 
     async def receive(self, key: Key) -> Message:
         """Receive a message of the other holder.
@@ -119,7 +119,7 @@ class RankHolder:
         Raises:
             ValueError: this rank has no other holder, and never had one. Else as `Transport.receive`.
         """
-        if self._peers.holders.ranks.count(rank := self._end.rank) == 1:
+        if self._world.holders.ranks.count(rank := self._end.rank) == 1:
             raise ValueError(f"rank {rank} has one holder, so no other one sends to it; name a backup for it")
-        arrival = await self._peers.from_twin.take(rank, key)
+        arrival = await self._world.from_twin.take(rank, key)
         return self._end._received(arrival, arrival.item[1])

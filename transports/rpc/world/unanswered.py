@@ -1,4 +1,4 @@
-"""The requests of one rank to which no reply has come yet, by the member that each is for."""
+"""The requests of one rank to which no reply has come yet, by the holder that each is for."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -13,16 +13,16 @@ class Unanswered:
     def __init__(self) -> None:
         self._to = dict[asyncio.Future[Any], int]()
 
-    def start(self, member: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
-        """Start a request to a member."""
+    def start(self, holder: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+        """Start a request to a holder."""
         task = asyncio.ensure_future(request)
-        self._to[task] = member
+        self._to[task] = holder
         task.add_done_callback(self._on_ended)
         return task
 
-    async def run(self, member: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
-        """Run a request to a member; returns its task at its end, also by `cancel`. Cancelled: so is the request."""
-        task = self.start(member, request)
+    async def run(self, holder: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+        """Run a request to a holder; returns its task at its end, also by `cancel`. Cancelled: so is the request."""
+        task = self.start(holder, request)
         try:
             await asyncio.wait([task])
         finally:
@@ -33,11 +33,11 @@ class Unanswered:
         """Wait until all of them have ended, or for `CLOSE_S` none of them ends and no byte passes.
 
         Args:
-            progress: of a member; see `Endpoint.progress`.
+            progress: of a holder; see `Endpoint.progress`.
         """
         waiting, before = {*self._to}, dict[int, float]()
         while waiting:
-            passed = {member: progress(member) for member in {self._to[task] for task in waiting}}
+            passed = {holder: progress(holder) for holder in {self._to[task] for task in waiting}}
             if passed == before:
                 return
             before = passed
@@ -45,9 +45,9 @@ class Unanswered:
             if done:
                 before.clear()
 
-    def cancel(self, member: int | None = None) -> None:
-        """Cancel those to a member; None: to all."""
-        for task in [task for task, to in self._to.items() if member in (None, to)]:
+    def cancel(self, holder: int | None = None) -> None:
+        """Cancel those to a holder; None: to all."""
+        for task in [task for task, to in self._to.items() if holder in (None, to)]:
             task.cancel()
 
     def _on_ended(self, task: "asyncio.Future[None]") -> None:

@@ -15,8 +15,8 @@ from transports.aio.nursery import resolve
 from transports.rpc.base import Endpoint, Party, Rejected, Request, Response
 from transports.rpc.world.holders import Holders
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote
-from transports.rpc.world.peers import MAX_SENDS_AT_ONCE, WorldPeers
 from transports.rpc.world.transport import RpcTransport
+from transports.rpc.world.world import MAX_SENDS_AT_ONCE, World
 
 MAX_WORLDS = 64
 """Worlds of two parties for which a receiver has room for all messages in flight; with more, it may reply "busy"."""
@@ -31,7 +31,7 @@ class Worlds:
 
     def __init__(self, endpoint: Endpoint, max_bytes: int):
         self.endpoint, self._max_bytes = endpoint, max_bytes
-        self._worlds: dict[str, WorldPeers] = {}
+        self._worlds: dict[str, World] = {}
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._gone = set[str]()
         endpoint.handle(OpenNote.topic, self._on_open)
@@ -61,7 +61,7 @@ class Worlds:
             fact = f"no world (name: {name}, addresses: {', '.join(every)}, here: {self.endpoint.address})"
             raise ValueError(f"{fact}; give each party once, this one too, and a new name")
         holders = Holders(addresses, backups, self.endpoint.address)
-        world = self._worlds[name] = WorldPeers(self.endpoint, name, holders, self._max_bytes, self._worlds.pop)
+        world = self._worlds[name] = World(self.endpoint, name, holders, self._max_bytes, self._worlds.pop)
         world.on_gone(self._gone)
         for waiting in self._waiting.pop(name, ()):
             resolve(waiting)
@@ -116,7 +116,7 @@ class Worlds:
             if not others:
                 self._waiting.pop(name, None)
 
-    def _world_of(self, note: WorldNote) -> WorldPeers:
+    def _world_of(self, note: WorldNote) -> World:
         if note.world not in self._worlds:
             raise Rejected("closed", world=note.world[:64])
         return self._worlds[note.world]

@@ -10,7 +10,7 @@ A rank leaves the world by `close` or `abort`; until then it also answers for a 
     a peer is lost      PeerLost, where      to that peer fail  nothing                        are taken
                         that peer is needed
 
-A rank with a backup has two members: see `transports.rpc.world.holders`. It is lost with its last holder, and a holder
+A rank with a backup has two holders: see `transports.rpc.world.holders`. It is lost with its last holder, and a holder
 that aborts while the other one is there, or has closed, is lost alone.
 """
 
@@ -44,15 +44,15 @@ _logger = logging.getLogger("pipelined.transports")
 _logger.addHandler(logging.NullHandler())  # else Python prints the warnings of a logger without handlers
 
 
-class WorldPeers:
-    """The members of one world as one of them uses them: the holders of its ranks.
+class World:
+    """A world as one of its holders uses it: requests to the others, and what they sent.
 
     Args:
         max_bytes: the largest message, equal on all ranks.
         on_left: called when this endpoint has left the world; its requests are rejected from then on.
     Attributes:
         inboxes: what the other ranks sent.
-        from_twin: what the other holder of this rank sent, under this rank.
+        from_twin: what the twin sent, under this rank.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class WorldPeers:
             PeerLost: a rank cannot be reached, or has left. PeerAborted: some rank failed, or its opening did.
         """
         async with Nursery() as tasks:
-            for member in self.holders.others:
-                if member not in self.holders.lost:
-                    tasks.create_task(self._wait_opened_by(member))
+            for holder in self.holders.others:
+                if holder not in self.holders.lost:
+                    tasks.create_task(self._wait_opened_by(holder))
         for rank in range(self.world_size):
             if rank != self.rank:
                 self._state.check_sendable(rank)
@@ -99,7 +99,7 @@ class WorldPeers:
             await self._wait_answered(rank, self._send_in_turn(rank, note, blocks))
 
     async def send_twin(self, note: WorldNote, blocks: Blocks) -> None:
-        """Send a message to the other holder of this rank; nothing if there is none. Raises: as `send`."""
+        """Send a message to the twin; nothing if there is none. Raises: as `send`."""
         if (twin := self.holders.twin) is not None:
             await self._wait_answered(twin, self._send_in_turn(twin, note, blocks))
 
@@ -110,7 +110,7 @@ class WorldPeers:
 
     async def close(self) -> None:
         """See `Transport.close`. Messages to a stopped rank fail after `CLOSE_S` in which no byte passes."""
-        await self._unanswered.wait(lambda member: self.endpoint.progress(self._addresses[member]))
+        await self._unanswered.wait(lambda holder: self.endpoint.progress(self._addresses[holder]))
         self.end(Closed(f"rank {self.rank} is closed"))
         await self._leave(PeerLost(self.rank, CLOSED))
 
@@ -120,60 +120,60 @@ class WorldPeers:
         self._unanswered.cancel()
 
     def on_open(self, party: Party) -> None:
-        """A party has opened the world. Raises Rejected: it is not a member, or the world has ended."""
-        self.holders.member_of(party)
+        """A party has opened the world. Raises Rejected: it is no holder, or the world has ended."""
+        self.holders.holder_of(party)
         self._check_open()
 
     def on_message(self, party: Party, note: MessageNote, blocks: Blocks) -> None:
         """A message has arrived. Raises Rejected: as `on_open`, or it is malformed, or its sender is lost."""
-        member, header = self.holders.member_of(party), note.header(blocks)
-        self._check_taken(member)
-        rank = self.holders.ranks[member]
+        holder, header = self.holders.holder_of(party), note.header(blocks)
+        self._check_taken(holder)
+        rank = self.holders.ranks[holder]
         if rank == self.rank:
             self.from_twin.put(rank, header.key, (header, blocks))
-        elif self.holders.is_first(member, "message", header.key):
+        elif self.holders.is_first(holder, "message", header.key):
             self.inboxes.messages.put(rank, header.key, (header, blocks))
 
     def on_buffer(self, party: Party, note: BufferNote, blocks: Blocks) -> None:
         """A buffer has arrived. Raises Rejected: as `on_message`."""
-        member = self.holders.member_of(party)
-        self._check_taken(member)
-        if self.holders.is_first(member, "buffer", (note.channel,)):
-            self.inboxes.buffers.put(self.holders.ranks[member], (note.channel,), blocks[0])
+        holder = self.holders.holder_of(party)
+        self._check_taken(holder)
+        if self.holders.is_first(holder, "buffer", (note.channel,)):
+            self.inboxes.buffers.put(self.holders.ranks[holder], (note.channel,), blocks[0])
 
     def on_end(self, party: Party, note: EndNote) -> None:
-        """A party leaves the world. Raises Rejected: it is not a member, or names no rank."""
-        member = self.holders.member_of(party)
+        """A party leaves the world. Raises Rejected: it is no holder, or names no rank."""
+        holder = self.holders.holder_of(party)
         if not 0 <= note.rank < self.world_size:
             raise Rejected("malformed", why="no such rank", rank=note.rank, size=self.world_size)
         if note.failed:
             return self.end(PeerAborted(note.rank, note.reason))
         if note.reason == CLOSED:
-            self.holders.closed.add(member)
-        self._lose(member, note.reason)
+            self.holders.closed.add(holder)
+        self._lose(holder, note.reason)
 
     def on_lost(self, party: Party) -> None:
         """The last connection with a party broke."""
-        for member in [member for member, known in self.holders.parties.items() if known == party]:
-            self._lose(member, "its connection broke")
+        for holder in [holder for holder, known in self.holders.parties.items() if known == party]:
+            self._lose(holder, "its connection broke")
 
     def on_gone(self, addresses: Collection[str]) -> None:
         """The parties at these addresses take part no more, whether their connections break or not."""
         if self.holders.have_backups:
-            for member in self.holders.others:
-                if self._addresses[member] in addresses:
-                    self._lose(member, "it takes part no more")
+            for holder in self.holders.others:
+                if self._addresses[holder] in addresses:
+                    self._lose(holder, "it takes part no more")
 
-    def _lose(self, member: int, reason: str) -> None:
-        """Lose a member, and with its last holder a rank."""
-        rank = self.holders.ranks[member]
-        error = self.holders.lost.setdefault(member, PeerLost(rank, reason))
+    def _lose(self, holder: int, reason: str) -> None:
+        """Lose a holder, and with its last holder a rank."""
+        rank = self.holders.ranks[holder]
+        error = self.holders.lost.setdefault(holder, PeerLost(rank, reason))
         if rank == self.rank:
             self.from_twin.fail_peer(rank, error)
         elif not self.holders.remaining(rank):
             self.inboxes.lose(error)
-        if self.holders.have_backups:  # a silent member never answers
-            self._unanswered.cancel(member)
+        if self.holders.have_backups:  # a silent holder never answers
+            self._unanswered.cancel(holder)
 
     async def _leave(self, error: PeerAborted | PeerLost) -> None:
         """Forget the world. Give the ranks that are not lost the error to raise, or the abort that ended this rank.
@@ -188,35 +188,35 @@ class WorldPeers:
         note = EndNote.of(self.name, end if isinstance(end, PeerAborted) else error)
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S), Nursery() as tasks:
-                for member in self.holders.others:
-                    if member not in self.holders.lost:
-                        tasks.create_task(self._send_goodbye(member, note))
+                for holder in self.holders.others:
+                    if holder not in self.holders.lost:
+                        tasks.create_task(self._send_goodbye(holder, note))
 
-    async def _send_goodbye(self, member: int, note: EndNote) -> None:
+    async def _send_goodbye(self, holder: int, note: EndNote) -> None:
         with suppress(TransportError):
-            await self._request(member, note)
+            await self._request(holder, note)
 
-    async def _wait_opened_by(self, member: int) -> None:
-        """Wait until a member has opened the world. Raises: as `open`, if its rank has no other holder."""
+    async def _wait_opened_by(self, holder: int) -> None:
+        """Wait until a holder has opened the world. Raises: as `open`, if its rank has no other holder."""
         try:
-            await self._wait_answered(member, self._request(member, OpenNote(self.name)))
+            await self._wait_answered(holder, self._request(holder, OpenNote(self.name)))
         except PeerLost:
-            if not self.holders.remaining(self.holders.ranks[member]):
+            if not self.holders.remaining(self.holders.ranks[holder]):
                 raise
 
-    async def _send_in_turn(self, member: int, note: WorldNote, blocks: Blocks) -> None:
-        async with self._turns[member]:
-            if member in self.holders.lost:
-                raise self.holders.lost[member].with_traceback(None)
-            await self._request(member, note, blocks)
+    async def _send_in_turn(self, holder: int, note: WorldNote, blocks: Blocks) -> None:
+        async with self._turns[holder]:
+            if holder in self.holders.lost:
+                raise self.holders.lost[holder].with_traceback(None)
+            await self._request(holder, note, blocks)
 
-    async def _wait_answered(self, member: int, request: Coroutine[Any, Any, None]) -> None:
+    async def _wait_answered(self, holder: int, request: Coroutine[Any, Any, None]) -> None:
         """Await a request; it fails when this rank ends."""
-        task = await self._unanswered.run(member, request)
+        task = await self._unanswered.run(holder, request)
         if task.cancelled():
             self._state.check(None)
-            if member in self.holders.lost:
-                raise self.holders.lost[member].with_traceback(None)
+            if holder in self.holders.lost:
+                raise self.holders.lost[holder].with_traceback(None)
         task.result()
 
     async def _wait_any_answered(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
@@ -225,7 +225,7 @@ class WorldPeers:
         Raises: as `send`.
         """
         remaining, start = self.holders.remaining(rank), self._unanswered.start
-        sends = {start(member, self._send_copy(member, note, blocks)) for member in remaining}
+        sends = {start(holder, self._send_copy(holder, note, blocks)) for holder in remaining}
         while sends:
             done, sends = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
             if any(not task.cancelled() and task.exception() is None for task in done):
@@ -234,58 +234,58 @@ class WorldPeers:
         if not self.holders.has_closed(rank):
             self._state.check_sendable(rank)
 
-    async def _send_copy(self, member: int, note: WorldNote, blocks: Blocks) -> None:
-        """Send one copy of a message; a member that does not take it is lost."""
+    async def _send_copy(self, holder: int, note: WorldNote, blocks: Blocks) -> None:
+        """Send one copy of a message; a holder that does not take it is lost."""
         try:
-            await self._send_in_turn(member, note, blocks)
+            await self._send_in_turn(holder, note, blocks)
         except (Rejected, WireError) as error:
-            raise self._lose_unless_ended(member, error) from error
+            raise self._lose_unless_ended(holder, error) from error
 
-    async def _request(self, member: int, note: WorldNote, blocks: Blocks = ()) -> None:
-        """Send a request to a member and await its reply.
+    async def _request(self, holder: int, note: WorldNote, blocks: Blocks = ()) -> None:
+        """Send a request to a holder and await its reply.
 
         Raises:
             PeerLost: the rank cannot be reached, or has left the world. PeerAborted: some rank failed.
             WireError: the rank takes only smaller messages. Rejected: the rank has no memory for it ("busy").
         """
         try:
-            await self._deliver(member, note, blocks)
+            await self._deliver(holder, note, blocks)
         except Unreachable as error:
-            raise self._lose_unless_ended(member, error) from error
+            raise self._lose_unless_ended(holder, error) from error
         except Rejected as error:
             if error.reason == "busy":
                 raise
             if error.reason == "too large":
-                raise WireError(f"rank {self.holders.ranks[member]} did not take the message: {error}") from error
+                raise WireError(f"rank {self.holders.ranks[holder]} did not take the message: {error}") from error
             if error.reason == "aborted":
-                self.end(PeerAborted(*culprit(error, self.holders.ranks[member])))
-            raise self._lose_unless_ended(member, error) from error
+                self.end(PeerAborted(*culprit(error, self.holders.ranks[holder])))
+            raise self._lose_unless_ended(holder, error) from error
 
-    async def _deliver(self, member: int, note: WorldNote, blocks: Blocks) -> None:
+    async def _deliver(self, holder: int, note: WorldNote, blocks: Blocks) -> None:
         """Send a request; connect again while the process there listens and does not reply, as one without a core."""
         while True:
             try:
-                await self.endpoint.request(self._addresses[member], note.topic, *blocks, note=note.pack())
-                self._silent.discard(member)
+                await self.endpoint.request(self._addresses[holder], note.topic, *blocks, note=note.pack())
+                self._silent.discard(holder)
                 return
             except Unreachable as error:
                 if not error.silent:
                     raise
-                if member not in self._silent:
-                    self._silent.add(member)
-                    rank = self.holders.ranks[member]
+                if holder not in self._silent:
+                    self._silent.add(holder)
+                    rank = self.holders.ranks[holder]
                     _logger.warning("waits for rank %d: %s (world: %s)", rank, error, self.name)
 
-    def _lose_unless_ended(self, member: int, error: TransportError) -> TransportError:
-        """Lose a member, unless this rank has ended. Returns the error for its operations."""
+    def _lose_unless_ended(self, holder: int, error: TransportError) -> TransportError:
+        """Lose a holder, unless this rank has ended. Returns the error for its operations."""
         if self._state.end is None:
-            self._lose(member, str(error))
-        return (self._state.end or self.holders.lost[member]).with_traceback(None)
+            self._lose(holder, str(error))
+        return (self._state.end or self.holders.lost[holder]).with_traceback(None)
 
-    def _check_taken(self, member: int) -> None:
+    def _check_taken(self, holder: int) -> None:
         """Raises Rejected: the world has ended, or the sender is lost: its messages might leave a gap."""
         self._check_open()
-        if self.holders.have_backups and member in self.holders.lost:
+        if self.holders.have_backups and holder in self.holders.lost:
             raise Rejected("closed", world=self.name[:64])
 
     def _check_open(self) -> None:
