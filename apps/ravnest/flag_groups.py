@@ -44,7 +44,7 @@ class NewcomerFlags:
     """What becomes of nodes that come while clusters train."""
 
     newcomers: Literal["backup", "cluster"] | None = None
-    """What nodes that come later become: backups first, or clusters alone. Default: backup with --backups."""
+    """backup: nodes that come later become backups first; cluster: clusters alone. Default: backup with --backups."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Plan(ModelFlags, FileFlags):
         if self.png is not None and self.bytes is not None:
             raise UsageError("--png draws cuts, and --bytes has none; give --preset instead of --bytes")
         if self.bytes is None:
-            _ = self.model  # an unknown preset, or sizes that do not fit, are refused here
+            self.find_model()  # it refuses an unknown preset, and sizes that do not fit
         elif self.need < 1:
             raise UsageError(f"--bytes must be at least 1 (it is {self.bytes})")
 
@@ -87,8 +87,7 @@ class Plan(ModelFlags, FileFlags):
         """The bytes of --bytes; 0 where a model is given instead."""
         return 0 if self.bytes is None else int(quantity("--bytes", self.bytes, BYTES))
 
-    @property
-    def model(self) -> ModelConfig | DigitsConfig:
+    def find_model(self) -> ModelConfig | DigitsConfig:
         """The model's sizes; its embedding and head are two matrices, as stages on two nodes need them.
 
         Raises:
@@ -138,7 +137,7 @@ class Serve(ProcessFlags):
             raise UsageError(f"--reliability must be from 0 to 1 (it is {self.reliability!r})")
         if (self.delay_s or 0.0) > MAX_DELAY_S:
             raise UsageError(f"--delay must be at most {MAX_DELAY_S:g}s (it is {self.delay})")
-        _ = self.speed
+        self.find_speed()  # it refuses what is no speed
 
     @property
     def ram_bytes(self) -> int | None:
@@ -155,9 +154,8 @@ class Serve(ProcessFlags):
         """Seconds; None: as measured."""
         return None if self.delay is None else quantity("--delay", self.delay, SECONDS)
 
-    @property
-    def speed(self) -> float | None:
-        """Floating-point operations a second; 0: not known; None: to be measured."""
+    def find_speed(self) -> float | None:
+        """Floating-point operations a second; 0: not known; None: to be measured. Raises UsageError: no speed."""
         return None if self.flops is None else quantity("--flops", self.flops, SPEEDS)
 
 

@@ -30,7 +30,7 @@ async def offer(
     flags: Serve, task: RavnestTask, training: ClusterTraining, node: Node, executor: Executor
 ) -> tuple[Capacity, str]:
     """What a node offers, and the same in words."""
-    ram, flops = flags.ram_bytes or free_memory(), flags.speed
+    ram, flops = flags.ram_bytes or free_memory(), flags.find_speed()
     line, how = await _choose_line(flags, node)
     speed = "speed not known"
     if flops is None:

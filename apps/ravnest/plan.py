@@ -34,7 +34,7 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
     Raises:
         UsageError: as `read_pool` and `plan_with_backups`, or the picture cannot be drawn.
     """
-    request = pool_request(flags, None if flags.need else flags.model, flags.forming, saves=flags.saves)
+    request = pool_request(flags, None if flags.need else flags.find_model(), flags.forming, saves=flags.saves)
     request = replace(request, pool=read_pool(flags.pool), need=flags.need, method=flags.method)
     found = plan_with_backups(request)
     if flags.png is not None:

@@ -168,16 +168,12 @@ def parse_node(words):
 
 def test_what_a_node_is_not_told_it_measures():
     flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1"])
-    assert (flags.ram_bytes, flags.rate, flags.delay_s, flags.speed, flags.reliability) == (None, None, None, None, 1.0)
+    line = flags.rate, flags.delay_s
+    assert (flags.ram_bytes, *line, flags.find_speed(), flags.reliability) == (None, None, None, None, 1.0)
     words = "--ram 4G --bandwidth 200mbit --delay 30ms --flops 40G --reliability 0.8"
     flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", *words.split()])
-    assert (flags.ram_bytes, flags.rate, flags.delay_s, flags.speed, flags.reliability) == (
-        4 << 30,
-        25e6,
-        0.03,
-        4e10,
-        0.8,
-    )
+    line = flags.rate, flags.delay_s
+    assert (flags.ram_bytes, *line, flags.find_speed(), flags.reliability) == (4 << 30, 25e6, 0.03, 4e10, 0.8)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +200,7 @@ def test_local_starts_the_nodes_of_a_pool_with_their_ram_and_lines():
     assert attic[attic.index("--reliability") + 1] == "0.8" and "--reliability" not in shed
     assert attic[attic.index("--delay") + 1] == "0.005s"
     assert shed[shed.index("--ram") + 1] == str(1 << 21) and shed[-2:] == ["--flops", "0"]
-    assert all(None not in (told.rate, told.delay_s, told.speed) for told in map(parse_node, (attic, shed)))
+    assert all(None not in (told.rate, told.delay_s, told.find_speed()) for told in map(parse_node, (attic, shed)))
     words = _training(flags, 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).subject == flags.subject
     assert words[words.index("--nodes") + 1] == "2"
@@ -242,7 +238,9 @@ def test_a_pool_that_cannot_hold_the_model_is_refused_before_anything_is_started
 def test_the_nodes_of_local_share_the_free_memory_and_have_the_lines_of_the_links(monkeypatch, links, rate, delay):
     monkeypatch.setattr("apps.ravnest.local.free_memory", lambda: 1000)
     nodes = [parse_node(words) for words in _nodes(parse(["local", "--nodes", "3", "--links", links]), ())]
-    assert [(node.ram_bytes, node.rate, node.delay_s, node.speed) for node in nodes] == [(333, rate, delay, 0.0)] * 3
+    assert [(node.ram_bytes, node.rate, node.delay_s, node.find_speed()) for node in nodes] == [
+        (333, rate, delay, 0.0)
+    ] * 3
 
 
 def test_a_node_saves_beside_stages_of_its_own_run_alone(tmp_path):

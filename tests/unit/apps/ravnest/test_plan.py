@@ -92,7 +92,7 @@ def test_neither_torch_nor_matplotlib_nor_a_transport_is_imported(pool):
 
 
 def test_the_layers_have_the_parameters_of_the_model():
-    model = parse(["plan", "--pool", "pool.csv", "--preset", "gpt2", "--seq", "8"]).model
+    model = parse(["plan", "--pool", "pool.csv", "--preset", "gpt2", "--seq", "8"]).find_model()
     sizes = list(layer_sizes(model, 2, 8))
     assert len(sizes) == 14 and sum(size.parameters for size in sizes) == parameters(PRESETS["gpt2"]) + 768 * 50257
     assert sizes[1].input_bytes == 4 * 2 * 8 * 768
