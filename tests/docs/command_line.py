@@ -9,6 +9,8 @@ import importlib
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from apps.bert.__main__ import BertFlags
 from apps.common.address import DirectoryAddress
@@ -109,8 +111,18 @@ def flags_of_class(kind: type) -> dict[str, Row]:
         if is_dataclass(field.type):
             rows |= flags_of_class(field.type)
         else:
-            rows["--" + NAMED.get(field.name, field.name).replace("_", "-")] = shown(field.default), helps[field.name]
+            flag = "--" + NAMED.get(field.name, field.name).replace("_", "-")
+            rows[flag] = shown(field.default), with_choices(helps[field.name], field.type)
     return rows
+
+
+def with_choices(what: str, kind: Any) -> str:
+    """A help text, with the choices of a flag after the first sentence unless the text names them."""
+    parts = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else (kind,)
+    choices = [str(choice) for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+    if all(re.search(rf"\b{re.escape(choice)}\b", what) for choice in choices):
+        return what
+    return re.sub(r"\.(?= |$)", f": {', '.join(choices[:-1])} or {choices[-1]}.", what, count=1)
 
 
 def flags_of_command(name: str) -> dict[str, Row]:
