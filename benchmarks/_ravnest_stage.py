@@ -18,7 +18,7 @@ from benchmarks._timed_executor import TimedExecutor
 from collectives.objects import gather
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
-from pipelined.directory.membership.connection import endpoint_at
+from pipelined.membership.connection import endpoint_at
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import most_alive

@@ -17,7 +17,7 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.directory.membership.node import Node
+from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import PeerConfig, Rules

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.membership.node import Node
+from pipelined.membership.node import Node
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.rounds import PartTotal, SendPart

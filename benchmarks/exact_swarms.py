@@ -23,7 +23,7 @@ from apps.common.children import Child, next_line, started, started_coordinator
 from apps.swarm.config import read_goal
 from benchmarks._ranks import check, program
 from benchmarks._results import ROOT, Reported, tell
-from pipelined.directory.membership.connection import connected
+from pipelined.membership.connection import connected
 from pipelined.swarm.records.members import Phase
 from pipelined.swarm.status.reader import StatusReader
 from pipelined.swarm.status.status import PeerStatus

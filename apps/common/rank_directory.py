@@ -7,9 +7,9 @@ from collectives.objects import broadcast
 from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
 from pipelined.directory import serve_directory
-from pipelined.directory.membership.connection import endpoint_at
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
+from pipelined.membership.connection import endpoint_at
 from transports import Nursery, Transport
 from transports.rpc import Endpoint
 

@@ -11,9 +11,9 @@ from apps.ravnest.flags import Export, Replay, Serve, Train
 from apps.ravnest.parties import cluster_member, planned_places, read_data, resumed_run, saving_of, show_steps
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import PeakMemory
-from pipelined.directory.membership.addresses import described
-from pipelined.directory.membership.connection import connected, member_node
-from pipelined.directory.membership.task_record import RUN, publish_task, read_task
+from pipelined.membership.addresses import described
+from pipelined.membership.connection import connected, member_node
+from pipelined.membership.task_record import RUN, publish_task, read_task
 from pipelined.process.reporting.progress import Say, reported_wait
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.records.generation import GENERATION

@@ -15,9 +15,9 @@ from apps.ravnest.flag_groups import AverageFlags
 from apps.ravnest.training import training_of
 from pipelined.aio.tasks import beside
 from pipelined.directory import DirectoryRefusal
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import NoLongerValid
 from pipelined.errors import UsageError
+from pipelined.membership.node import Node
+from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.averaging.rounds import state_by_layer
 from pipelined.ravnest.records.view import RavnestView

@@ -21,7 +21,7 @@ from apps.ravnest.flag_groups import check_clusters
 from apps.ravnest.flags import MIN_VOCABULARY, Local
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import free_memory
-from pipelined.directory.membership.connection import endpoint_at
+from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.reporting.progress import Say
 from pipelined.process.stop_request import until_stop_request

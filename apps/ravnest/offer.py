@@ -11,9 +11,9 @@ from apps.ravnest.flags import Serve
 from apps.ravnest.plan import layer_sizes
 from pipelined.actors.device.executor import Executor
 from pipelined.actors.device.host_memory import free_memory
-from pipelined.directory.membership.node import Node
 from pipelined.measurement.line import Line, measure_line
 from pipelined.measurement.speed import SpeedProbe
+from pipelined.membership.node import Node
 from pipelined.ravnest.node.node import Capacity
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.stage import StageRules, StageSizes

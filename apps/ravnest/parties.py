@@ -14,9 +14,9 @@ from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, Digits, refuse_data
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.plan import pool_request
-from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
+from pipelined.membership.node import Node
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.planned_bytes import PlannedPlaces
 from pipelined.ravnest.records.nodes import UPDATES

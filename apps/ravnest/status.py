@@ -10,7 +10,7 @@ from apps.common.web import Rendering
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Status
 from apps.ravnest.plan import layer_sizes
-from pipelined.directory.membership.connection import connected
+from pipelined.membership.connection import connected
 from pipelined.process.reporting.progress import MOMENT_S
 from pipelined.ravnest.status import RavnestStatus, TrainedSizes, statuses
 

@@ -14,7 +14,7 @@ from apps.swarm.data import task_and_feed
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
-from pipelined.directory.membership.node import Node
+from pipelined.membership.node import Node
 from pipelined.process.stop_request import stop_event
 from pipelined.swarm.rules import SwarmAddress
 

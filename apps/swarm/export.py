@@ -14,10 +14,10 @@ from apps.swarm.flags import Export
 from apps.swarm.training import ModelSession, session_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff
-from pipelined.directory.membership.connection import connected
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.task_record import read_task
 from pipelined.errors import UsageError
+from pipelined.membership.connection import connected
+from pipelined.membership.node import Node
+from pipelined.membership.task_record import read_task
 from pipelined.process.reporting.progress import reported_wait
 from pipelined.swarm.process.session import snapshot
 

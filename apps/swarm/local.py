@@ -27,7 +27,7 @@ from apps.swarm.config import read_goal
 from apps.swarm.flags import Local
 from apps.swarm.metrics import STEP_LINES
 from apps.swarm.status.table import table
-from pipelined.directory.membership.connection import connected, endpoint_at
+from pipelined.membership.connection import connected, endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.reporting.progress import Say
 from pipelined.process.stop_request import until_stop_request

@@ -7,9 +7,9 @@ from typing import Any
 
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, View
-from pipelined.directory.membership.polls import poll_status
-from pipelined.directory.membership.task_record import TASK
 from pipelined.errors import UsageError
+from pipelined.membership.polls import poll_status
+from pipelined.membership.task_record import TASK
 from pipelined.ravnest.planning.rings import rings_between, round_bytes
 from pipelined.ravnest.planning.stage import LayerSize
 from pipelined.ravnest.records.generation import Generation

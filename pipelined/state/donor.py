@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from pipelined.actors.device.executor import Device
-from pipelined.directory.messaging.fields import Malformed
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.fields import Malformed
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.manifest import Manifest, TransferError, chunk_of, describe
 from pipelined.state.messages import FetchChunk, FetchTotals, MissedTotals, StateChunk, StateManifest
 from pipelined.state.stage import StatefulStage

@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 from pipelined.actors.device.executor import Device
 from pipelined.aio.latency import Backoff
-from pipelined.directory.membership.view import Member, NoLongerValid
-from pipelined.directory.messaging.client import Probe
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.client import Probe
+from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.view import Member, NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.state.manifest import Download, TensorSpecs, TransferError, expect, specs_of
 from pipelined.state.messages import FetchChunk, FetchManifest

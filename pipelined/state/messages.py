@@ -5,9 +5,9 @@ from typing import Annotated
 
 import numpy as np
 
-from pipelined.directory.messaging.fields import Arrays, Many, OneArray, number, raw, text, whole
-from pipelined.directory.messaging.messages import MemberReply, MemberRequest, MemberRole
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.fields import Arrays, Many, OneArray, number, raw, text, whole
+from pipelined.membership.messaging.messages import MemberReply, MemberRequest, MemberRole
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.manifest import DIGEST, MAX_PARTS
 from pipelined.state.versions import Version
 from transports import Block

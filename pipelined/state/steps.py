@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelined.directory.membership.view import Member
-from pipelined.directory.messaging.client import MemberClient
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.view import Member
 from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchTotals, MissedTotals
 from pipelined.state.versions import Version

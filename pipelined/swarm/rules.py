@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 
 import msgpack
 
-from pipelined.directory.messaging.reasons import Next, Reason
 from pipelined.errors import UsageError
+from pipelined.membership.messaging.reasons import Next, Reason
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.settings import PeerSettings, SharedSettings
 from transports.rpc import Rejected

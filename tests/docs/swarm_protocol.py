@@ -4,9 +4,9 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from pipelined.directory.messaging.fields import MAX_ITEMS, MAX_NAME, form_of
-from pipelined.directory.messaging.messages import VERSION, MemberRequest
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.fields import MAX_ITEMS, MAX_NAME, form_of
+from pipelined.membership.messaging.messages import VERSION, MemberRequest
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.peer.lifecycle import NEXT, PeerEvent, PeerState
 from tests.docs.swarm_requests import REQUESTS
 from tests.launching import ROOT

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipelined.directory.messaging.messages import MemberRequest, Ping
+from pipelined.membership.messaging.messages import MemberRequest, Ping
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, ReportReach, Resume, SendPart
 from pipelined.swarm.protocol.status import Status

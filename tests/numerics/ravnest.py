@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory
-from pipelined.directory.membership.node import Node
 from pipelined.directory.server import serve_directory
+from pipelined.membership.node import Node
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.node import Capacity, RavnestNode

@@ -12,8 +12,8 @@ from apps.ravnest.parties import planned_places
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.tasks import cancel_and_wait
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.membership.task_record import read_task
 from pipelined.errors import OutOfMemory
+from pipelined.membership.task_record import read_task
 from pipelined.ravnest.node import cluster_member as cluster
 from pipelined.ravnest.node.planned_bytes import PlannedPlaces
 from pipelined.ravnest.planning.stage import StageRules

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks._timed_executor import TimedExecutor
-from pipelined.directory.membership.node import Node
+from pipelined.membership.node import Node
 from pipelined.swarm.process.session import torch_peer
 from pipelined.swarm.rules import PeerConfig
 from tests.ravnest.counted import Seen

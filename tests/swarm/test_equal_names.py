@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from benchmarks._timed_executor import TimedExecutor
-from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
+from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import PeerConfig
 from tests.swarm.exact import ExactStage, data

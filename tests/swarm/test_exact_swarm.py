@@ -17,8 +17,8 @@ from pipelined.aio.clock import run_virtual
 from pipelined.api.swarm.parties import StepResults, SwarmSettings
 from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
+from pipelined.membership.node import Node
 from pipelined.swarm.process.observer import SwarmObserver
 from pipelined.swarm.records.committed_steps import StepsBegan
 from pipelined.swarm.stages.torch_stage import TorchStage

@@ -17,10 +17,10 @@ import pytest
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.membership.node import Node
-from pipelined.directory.messaging.messages import VERSION, send
-from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import registered
+from pipelined.membership.messaging.messages import VERSION, send
+from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord

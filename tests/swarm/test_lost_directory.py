@@ -3,7 +3,7 @@
 import pytest
 
 from apps.swarm.config import read_goal
-from pipelined.directory.messaging.messages import send
+from pipelined.membership.messaging.messages import send
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.steps import members_of
 from pipelined.swarm.status.reader import StatusReader

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
-from pipelined.directory.membership.node import Node
+from pipelined.membership.node import Node
 from pipelined.swarm.process.observer import SwarmObserver
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm

@@ -20,7 +20,7 @@ from pipelined.aio.clock import run_virtual
 from pipelined.api.swarm.parties import StepData, StepResults, SwarmSettings
 from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.directory.membership.node import Node
+from pipelined.membership.node import Node
 from pipelined.swarm.process.observer import SwarmObserver
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage

@@ -11,7 +11,7 @@ from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.membership.node import Node
+from pipelined.membership.node import Node
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.leader.reassignment import Rebalance
 from pipelined.swarm.peer.stage_join import Build

@@ -29,10 +29,10 @@ from pipelined.actors.agree import AgreedError, agree
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.actors.device.host_memory import free_memory
 from pipelined.aio.tasks import cancel_and_wait
-from pipelined.directory.membership.connection import connected, member_node
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.task_record import publish_task, read_task
 from pipelined.errors import UsageError
+from pipelined.membership.connection import connected, member_node
+from pipelined.membership.node import Node
+from pipelined.membership.task_record import publish_task, read_task
 from pipelined.process.exit import print_line, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import say_nothing

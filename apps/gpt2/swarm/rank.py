@@ -11,9 +11,9 @@ from apps.swarm.training import ModelSession, session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.tasks import cancel_and_wait
-from pipelined.directory.membership.connection import connected
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.task_record import publish_task
+from pipelined.membership.connection import connected
+from pipelined.membership.node import Node
+from pipelined.membership.task_record import publish_task
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say
 from pipelined.state.store import CheckpointStore, DiskStore

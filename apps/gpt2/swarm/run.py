@@ -17,7 +17,7 @@ from apps.lm.data.text import Text
 from collectives.objects import gather
 from pipelined.actors.agree import agree
 from pipelined.aio.tasks import cancel_and_wait
-from pipelined.directory.membership.node import Node
+from pipelined.membership.node import Node
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import say_nothing

@@ -12,7 +12,7 @@ from apps.common.web import Rendering
 from apps.swarm.config import read_goal
 from apps.swarm.flags import Status
 from apps.swarm.status.prometheus import metrics
-from pipelined.directory.membership.connection import connected
+from pipelined.membership.connection import connected
 from pipelined.process.reporting.events import line
 from pipelined.process.reporting.progress import MOMENT_S
 from pipelined.swarm.records.members import Phase

@@ -11,8 +11,8 @@ from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, spec_of
 from pipelined.api.whole_run import Trained
-from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError, require_whole
+from pipelined.membership.node import Node
 from pipelined.process.reporting.progress import Say
 from pipelined.swarm.process.roles import TrainerJob, serve, train
 from pipelined.swarm.process.session import PeerOptions, Session, snapshot

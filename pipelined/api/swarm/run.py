@@ -21,9 +21,9 @@ from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained
 from pipelined.directory import CutOff, DirectoryRefusal, serve_directory
-from pipelined.directory.membership.addresses import check_coordinator
-from pipelined.directory.membership.connection import endpoint_at
 from pipelined.errors import Refused, UsageError
+from pipelined.membership.addresses import check_coordinator
+from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.refusal import complaint
 from pipelined.process.reporting.progress import Say, say_nothing

@@ -19,7 +19,7 @@ from functools import partial
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.directory.membership.view import NoLongerValid
+from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.refusals import Senders, are_finite
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.stage.held_stage import HeldStage, State

@@ -13,9 +13,9 @@ from functools import partial
 
 from pipelined.aio.tasks import beside, with_timeout
 from pipelined.directory import Change, DirectoryRefusal
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.task_record import TASK
 from pipelined.errors import UsageError
+from pipelined.membership.node import Node
+from pipelined.membership.task_record import TASK
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.forming.continuation import Joining, rules_of
 from pipelined.ravnest.forming.supervision import Supervision, write_waits

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from pipelined.aio.clock import Clock
 from pipelined.aio.tasks import first_of, with_timeout
 from pipelined.directory import Conflict
-from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
+from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundEnd

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from pipelined.directory.membership.view import NoLongerValid
+from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import share_state
 from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds, RoundsBeside
 from pipelined.ravnest.averaging.round_log import RoundLog

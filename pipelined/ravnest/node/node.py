@@ -13,10 +13,10 @@ from traceback import clear_frames
 
 from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.aio.tasks import beside, with_timeout
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.presence import run_under_leases
-from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
+from pipelined.membership.node import Node
+from pipelined.membership.presence import run_under_leases
+from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import printable
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.cluster_log import ClusterLog

@@ -6,9 +6,9 @@ from typing import Any
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory, Entry
-from pipelined.directory.membership.task_record import TASK
-from pipelined.directory.membership.view import MembershipView, Single, Table
 from pipelined.directory.record import Record
+from pipelined.membership.task_record import TASK
+from pipelined.membership.view import MembershipView, Single, Table
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.places import Holder
 from pipelined.ravnest.planning.pool import PoolNode

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from pipelined.directory import CutOff, LeaseLost
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import Registration
 from pipelined.errors import UsageError
+from pipelined.membership.node import Node
+from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.view import RavnestView

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import Backoff
-from pipelined.directory.messaging.client import MemberClient
+from pipelined.membership.messaging.client import MemberClient
 from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, PreparedRound, Totals

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from pipelined.directory.membership.view import NoLongerValid
-from pipelined.directory.messaging.client import MemberClient
-from pipelined.directory.messaging.reasons import Blame, Reason
 from pipelined.errors import UsageError
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.messaging.reasons import Blame, Reason
+from pipelined.membership.view import NoLongerValid
 from pipelined.state.versions import Version
 from pipelined.swarm.leader.evictions import FailureLog
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName, Summed

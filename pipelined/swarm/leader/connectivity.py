@@ -13,8 +13,8 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.latency import UNKNOWN, Backoff, TimeoutEstimator
 from pipelined.aio.tasks import beside, with_timeout
 from pipelined.directory import Conflict, CutOff
-from pipelined.directory.membership.view import NoLongerValid
-from pipelined.directory.messaging.client import MemberClient, Probe
+from pipelined.membership.messaging.client import MemberClient, Probe
+from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.leader.evictions import MAX_DOUBLINGS, Evictor
 from pipelined.swarm.leader.term import resign

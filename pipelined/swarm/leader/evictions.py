@@ -17,8 +17,8 @@ from functools import partial
 from typing import NamedTuple
 
 from pipelined.directory import Conflict, CutOff
-from pipelined.directory.membership.bans import MAX_S
-from pipelined.directory.membership.view import NoLongerValid
+from pipelined.membership.bans import MAX_S
+from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.swarm.protocol.rounds import parties_of
 from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, WORKING, Eviction, Peer

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pipelined.aio.notifier import Notifier
 from pipelined.aio.tasks import first_of
 from pipelined.directory import Conflict, CutOff
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import RETRY_S
-from pipelined.directory.messaging.client import MemberClient
-from pipelined.directory.messaging.fields import Malformed
-from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import Registration
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.messaging.fields import Malformed
+from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.node import Node
+from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import emit, shortened, warn
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.leader.assignments import Assignments, QueueFactory

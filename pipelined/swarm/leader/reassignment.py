@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
-from pipelined.directory.membership.view import NoLongerValid
+from pipelined.membership.view import NoLongerValid
 from pipelined.state.versions import SavedStage, common_step, of_run
 from pipelined.swarm.records.members import STAY, Phase
 from pipelined.swarm.records.view import SwarmView

@@ -7,8 +7,8 @@ because the leader counts each of them from its reply on.
 import asyncio
 from collections.abc import Sequence
 
-from pipelined.directory.membership.view import RETRY_S
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.view import RETRY_S
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Party, Rejected

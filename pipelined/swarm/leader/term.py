@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pipelined.directory import Conflict, CutOff
-from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.record import Record
+from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.members import LEADER
 from pipelined.swarm.records.view import SwarmView

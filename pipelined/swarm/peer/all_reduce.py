@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipelined.aio.clock import Clock
-from pipelined.directory.messaging.messages import send
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.messages import send
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
 from pipelined.swarm.stages.stage import Coded, Coding, add_sums
 from transports import Block, Nursery, WireError

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import numpy as np
 
-from pipelined.directory.membership.view import NoLongerValid
-from pipelined.directory.messaging.client import MemberClient
-from pipelined.directory.messaging.fields import MAX_INTEGER, Malformed
-from pipelined.directory.messaging.messages import Done
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.messaging.fields import MAX_INTEGER, Malformed
+from pipelined.membership.messaging.messages import Done
+from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, RoundName
 from pipelined.swarm.records.members import Peer

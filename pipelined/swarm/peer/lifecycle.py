@@ -18,9 +18,9 @@ from typing import NoReturn
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Conflict
-from pipelined.directory.membership.view import RETRY_S, NoLongerValid
-from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.registration import Registration
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.replica import Replica

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from pipelined.actors.device.executor import Executor
-from pipelined.directory.membership.node import Node
-from pipelined.directory.messaging.client import MemberClient, Probe
+from pipelined.membership.messaging.client import MemberClient, Probe
+from pipelined.membership.node import Node
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Presence

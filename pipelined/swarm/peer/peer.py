@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack, suppress
 
 from pipelined.actors.device.executor import Executor
 from pipelined.directory import CutOff, LeaseLost
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import RETRY_S, NoLongerValid
 from pipelined.directory.registration import Registration, registered
+from pipelined.membership.node import Node
+from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import shortened, warn
 from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Readmission, state_after

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from math import prod
 from typing import Any, TypeVar
 
-from pipelined.directory.membership.view import NoLongerValid
-from pipelined.directory.messaging.client import MemberClient
-from pipelined.directory.messaging.fields import MAX_INTEGER, Malformed
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.messaging.fields import MAX_INTEGER, Malformed
+from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.state.donor import Donor, copied
 from pipelined.state.fetch import by_preference

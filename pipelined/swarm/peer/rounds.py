@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from pipelined.directory.messaging.messages import Done
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.messages import Done
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import (

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from pipelined.directory.membership.view import RETRY_S
-from pipelined.directory.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
+from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.view import RETRY_S
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.swarm.peer.all_reduce import IN_FLIGHT
 from pipelined.swarm.peer.device_watchdog import DeviceLate

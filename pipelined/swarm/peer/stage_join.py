@@ -6,10 +6,10 @@ A peer that was no member for a while keeps its stage, and fetches what it lacks
 from collections.abc import Callable
 from functools import partial
 
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import RETRY_S, NoLongerValid
-from pipelined.directory.messaging.client import MemberClient
 from pipelined.directory.registration import Registration
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.node import Node
+from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import Version

@@ -12,7 +12,7 @@ import numpy as np
 from pipelined.actors.device.executor import ClockedDevice
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.versions import Version
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.rules import Rules

@@ -9,10 +9,10 @@ from typing import Any
 
 from pipelined.actors.device.executor import Executor
 from pipelined.directory import LeaseLost
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import RETRY_S
-from pipelined.directory.messaging.client import MemberClient, Probe
 from pipelined.directory.registration import registered
+from pipelined.membership.messaging.client import MemberClient, Probe
+from pipelined.membership.node import Node
+from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import warn
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version

@@ -4,10 +4,10 @@ import asyncio
 
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.tasks import beside
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.presence import run_under_leases
-from pipelined.directory.messaging.messages import serve
 from pipelined.directory.registration import Registration
+from pipelined.membership.messaging.messages import serve
+from pipelined.membership.node import Node
+from pipelined.membership.presence import run_under_leases
 from pipelined.swarm.leader.assignments import evaluation_due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance

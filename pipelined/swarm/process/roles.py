@@ -11,10 +11,10 @@ from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
 from pipelined.actors.device.torch_devices import check_device
-from pipelined.directory.membership.addresses import described
-from pipelined.directory.membership.connection import connected, member_node
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.task_record import TaskRecord, publish_task, read_task
+from pipelined.membership.addresses import described
+from pipelined.membership.connection import connected, member_node
+from pipelined.membership.node import Node
+from pipelined.membership.task_record import TaskRecord, publish_task, read_task
 from pipelined.process.reporting.progress import Say, reported_wait
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.process.session import Session, run_peer, run_trainer

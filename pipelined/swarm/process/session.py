@@ -16,9 +16,9 @@ import torch
 
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.directory import Directory
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.task_record import RUN
 from pipelined.errors import refuse_below
+from pipelined.membership.node import Node
+from pipelined.membership.task_record import RUN
 from pipelined.process.reporting.progress import Say
 from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.store import DiskStore

@@ -1,9 +1,9 @@
-"""The types of fields that several messages have, with their limits; see `pipelined.directory.messaging.fields`."""
+"""The types of fields that several messages have, with their limits; see `pipelined.membership.messaging.fields`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pipelined.directory.messaging.fields import ANY, Arrays, Many, Plain, number, text, whole
+from pipelined.membership.messaging.fields import ANY, Arrays, Many, Plain, number, text, whole
 from pipelined.state.versions import MAX_STAGES
 
 Name = Annotated[str, text()]

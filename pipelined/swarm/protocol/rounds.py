@@ -5,9 +5,9 @@ from typing import Annotated, Generic, NamedTuple
 
 import numpy as np
 
-from pipelined.directory.messaging.fields import MAX_NUMBER, Malformed, Many, OneArray, number, raw, whole
-from pipelined.directory.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.fields import MAX_NUMBER, Malformed, Many, OneArray, number, raw, whole
+from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.messages import Lineage, Step
 from pipelined.state.versions import Version
 from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Name, Seconds, Waits

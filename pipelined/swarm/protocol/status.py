@@ -7,8 +7,8 @@ from operator import itemgetter
 from reprlib import repr  # of limited depth and length: what is shown came off the network
 from typing import Annotated, Any, TypeVar
 
-from pipelined.directory.messaging.fields import Malformed, Many, number, text, whole
-from pipelined.directory.messaging.messages import MemberReply, MemberRequest, MemberRole
+from pipelined.membership.messaging.fields import Malformed, Many, number, text, whole
+from pipelined.membership.messaging.messages import MemberReply, MemberRequest, MemberRole
 from pipelined.process.reporting.events import MAX_TEXT, Event, read, recent
 from pipelined.swarm.protocol.field_types import Name, Seconds
 from transports import Block

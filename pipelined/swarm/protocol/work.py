@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Generic, NamedTuple
 
-from pipelined.directory.messaging.fields import Many, number, whole
-from pipelined.directory.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.fields import Many, number, whole
+from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.messages import Lineage, Step
 from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Index, Name, Revision, StageNumber
 

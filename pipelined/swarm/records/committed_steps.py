@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Change
-from pipelined.directory.membership.view import Table
 from pipelined.directory.record import Record
+from pipelined.membership.view import Table
 from pipelined.swarm.records.steps import EVALUATED, HEAD, STEP_MEMBERS, Commit, Evaluation, StepMembers
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules

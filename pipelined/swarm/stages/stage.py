@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from pipelined.directory.messaging.fields import Malformed
+from pipelined.membership.messaging.fields import Malformed
 from pipelined.state.stage import StatefulStage
 from transports import Block, WireError, pack, unpack
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, View
-from pipelined.directory.membership.polls import poll_status
-from pipelined.directory.membership.task_record import TASK
-from pipelined.directory.messaging.messages import send
 from pipelined.errors import UsageError
+from pipelined.membership.messaging.messages import send
+from pipelined.membership.polls import poll_status
+from pipelined.membership.task_record import TASK
 from pipelined.state.versions import common_step, of_run, saved_steps
 from pipelined.swarm.protocol.status import Status, StatusReply
 from pipelined.swarm.records.members import WORKING, Peer, Phase, TrainerRecord, choose_saver

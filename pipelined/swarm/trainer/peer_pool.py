@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import get_args
 
 from pipelined.aio.latency import Backoff, TimeoutEstimator
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import RETRY_S, NoLongerValid
-from pipelined.directory.messaging.client import MemberClient
-from pipelined.directory.messaging.messages import Reply
-from pipelined.directory.messaging.reasons import Next, Reason
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.messaging.messages import Reply
+from pipelined.membership.messaging.reasons import Next, Reason
+from pipelined.membership.node import Node
+from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, PassRequest
 from pipelined.swarm.records.members import Peer

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, get_args
 
 from pipelined.aio.latency import Average
-from pipelined.directory.membership.bans import Bans
+from pipelined.membership.bans import Bans
 from transports.rpc import Party
 
 Pass = Literal["forward", "backward"]

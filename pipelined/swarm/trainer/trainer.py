@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import RETRY_S, NoLongerValid
-from pipelined.directory.messaging.client import MemberClient
-from pipelined.directory.messaging.reasons import Reason
 from pipelined.errors import UsageError
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.node import Node
+from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
 from pipelined.swarm.protocol.work import Backward, Evaluate, Forward, GetWork, Score, WorkItem, WorkReport
 from pipelined.swarm.records.view import SwarmView

@@ -22,8 +22,8 @@ from apps.ravnest.parties import resumed_run, saving_of
 from apps.swarm.__main__ import PROGRAM as SWARM
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.membership.task_record import publish_task
 from pipelined.errors import UsageError
+from pipelined.membership.task_record import publish_task
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import SavedStage
 from tests.launching import launched

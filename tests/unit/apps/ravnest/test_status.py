@@ -15,7 +15,7 @@ from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.status import RAVNEST, sizes_of
 from pipelined.aio.clock import VirtualClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.membership.polls import DIRECTORY_TIMEOUT_S
+from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation
 from pipelined.ravnest.records.nodes import NodeRecord, WaitingNodes

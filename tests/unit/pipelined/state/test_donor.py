@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
-from pipelined.directory.messaging.fields import Malformed
+from pipelined.membership.messaging.fields import Malformed
 from pipelined.state.donor import MAX_TOTALS, Donor
 from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchChunk, FetchTotals

@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from pipelined.directory.messaging.reasons import Next, Reason
 from pipelined.errors import UsageError
+from pipelined.membership.messaging.reasons import Next, Reason
 from pipelined.swarm.rules import Rules, stop_if_refused
 from transports.rpc import Rejected
 

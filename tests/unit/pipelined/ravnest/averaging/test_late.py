@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.directory.membership.view import NoLongerValid
+from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import LateState, share_state
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.planning.places import Holder, StagePlace

@@ -9,10 +9,10 @@ import pytest
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.tasks import cancel_and_wait, with_timeout
 from pipelined.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, WrongKey, serve_directory
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.task_record import TASK
 from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
+from pipelined.membership.node import Node
+from pipelined.membership.task_record import TASK
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.planning.losses import LossCounts
 from pipelined.ravnest.planning.places import Holder, StagePlace

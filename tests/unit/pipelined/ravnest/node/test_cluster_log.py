@@ -8,8 +8,8 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
+from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.node.cluster_log import LEASES, ClusterLog
 from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding

@@ -10,10 +10,10 @@ import torch
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import NoLongerValid
 from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
+from pipelined.membership.node import Node
+from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NODES, NodeRecord

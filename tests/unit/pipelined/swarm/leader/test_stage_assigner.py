@@ -12,11 +12,11 @@ import pytest
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
-from pipelined.directory.membership.node import Node
-from pipelined.directory.messaging.client import MemberClient
-from pipelined.directory.messaging.messages import send, serve
-from pipelined.directory.messaging.reasons import Reason
 from pipelined.directory.registration import registered
+from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.messaging.messages import send, serve
+from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.node import Node
 from pipelined.process.reporting import events
 from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.leader.assignments import Assignments

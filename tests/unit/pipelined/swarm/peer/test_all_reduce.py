@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.directory.messaging.messages import send
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.messages import send
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.peer import all_reduce
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
 from pipelined.swarm.protocol.rounds import Reach, RoundMember, RoundName, SendPart

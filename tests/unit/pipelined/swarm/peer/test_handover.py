@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
-from pipelined.directory.messaging.messages import Done
+from pipelined.membership.messaging.messages import Done
 from pipelined.state.versions import Version
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState

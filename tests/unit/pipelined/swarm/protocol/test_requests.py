@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.directory.messaging import fields
-from pipelined.directory.messaging.messages import VERSION, MemberRequest, OtherVersion
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging import fields
+from pipelined.membership.messaging.messages import VERSION, MemberRequest, OtherVersion
+from pipelined.membership.messaging.reasons import Reason
 from pipelined.process.reporting.events import Event
 from pipelined.swarm.protocol.status import EventForm
 from tests.docs.swarm_requests import REQUESTS

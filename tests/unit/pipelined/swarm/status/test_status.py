@@ -13,8 +13,8 @@ from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, Entry, View
-from pipelined.directory.membership.polls import DIRECTORY_TIMEOUT_S
-from pipelined.directory.membership.task_record import TASK
+from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
+from pipelined.membership.task_record import TASK
 from pipelined.process.reporting.events import Event
 from pipelined.state.versions import SAVED, SavedStages
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply

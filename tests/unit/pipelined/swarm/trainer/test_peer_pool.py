@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import RETRY_S
-from pipelined.directory.messaging.reasons import Next, Reason
+from pipelined.membership.messaging.reasons import Next, Reason
+from pipelined.membership.node import Node
+from pipelined.membership.view import RETRY_S
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules

@@ -2,7 +2,7 @@
 
     class Echo(MemberRequest[EchoReply]):          the reply's class stands in the brackets
         topic, sender, receiver = "echo", MemberRole.TRAINER, MemberRole.PEER
-        number: Annotated[int, whole()]            see `pipelined.directory.messaging.fields`
+        number: Annotated[int, whole()]            see `pipelined.membership.messaging.fields`
 
 On the wire a request is the list [VERSION, incarnation of the receiver, *fields], and a reply is the list of its
 fields; arrays are beside them. So a message has no names of fields, and both ends need the same version: a request of
@@ -16,8 +16,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
-from pipelined.directory.messaging.fields import FieldList, Malformed, form_of, whole
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.fields import FieldList, Malformed, form_of, whole
+from pipelined.membership.messaging.reasons import Reason
 from transports import Block
 from transports.rpc import Endpoint, Party, Rejected, Request, Response
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pytest
 
-from pipelined.directory.messaging.fields import (
+from pipelined.membership.messaging.fields import (
     ANY,
     MAX_INTEGER,
     Arrays,

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_ty
 
 import numpy as np
 
-from pipelined.directory.messaging.reasons import Reason
+from pipelined.membership.messaging.reasons import Reason
 from transports import Block
 from transports.rpc import Rejected
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
-from pipelined.directory.membership.view import MembershipView, Single, Table
 from pipelined.directory.record import Record
+from pipelined.membership.view import MembershipView, Single, Table
 from transports.rpc.virtual.network import VirtualNetwork
 
 

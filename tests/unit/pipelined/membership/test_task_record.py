@@ -8,8 +8,8 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
-from pipelined.directory.membership.task_record import RUN, TASK, publish_task
 from pipelined.errors import UsageError
+from pipelined.membership.task_record import RUN, TASK, publish_task
 from transports.rpc.virtual.network import VirtualNetwork
 
 

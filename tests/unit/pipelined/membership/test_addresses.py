@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from pipelined.directory.membership.addresses import described, listen_url
 from pipelined.errors import UsageError
+from pipelined.membership.addresses import described, listen_url
 
 REMOTE, LOCAL = "tcp://10.99.0.1:4700", "tcp://10.99.0.2:0"
 

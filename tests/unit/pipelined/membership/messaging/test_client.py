@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.directory.membership.view import NoLongerValid
-from pipelined.directory.messaging.client import SILENCE_LEASES, SLICES, MemberClient, Probe
-from pipelined.directory.messaging.messages import Done, Ping, serve
+from pipelined.membership.messaging.client import SILENCE_LEASES, SLICES, MemberClient, Probe
+from pipelined.membership.messaging.messages import Done, Ping, serve
+from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 from tests.virtual_time import virtual_seconds

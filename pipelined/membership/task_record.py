@@ -7,8 +7,8 @@ import secrets
 from typing import Protocol, Self
 
 from pipelined.directory import Conflict, Directory, Entry
-from pipelined.directory.membership.addresses import described
 from pipelined.errors import UsageError
+from pipelined.membership.addresses import described
 from pipelined.process.reporting.progress import Say, reported_wait
 
 TASK = "subject"

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.tasks import beside, with_timeout
-from pipelined.directory.membership.view import RETRY_S, Member, MembershipView, NoLongerValid
-from pipelined.directory.messaging.messages import MemberRequest, Ping, Reply, send
+from pipelined.membership.messaging.messages import MemberRequest, Ping, Reply, send
+from pipelined.membership.view import RETRY_S, Member, MembershipView, NoLongerValid
 from transports import Nursery
 from transports.rpc import Endpoint, Rejected, Unreachable
 

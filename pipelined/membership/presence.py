@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from pipelined.directory import CutOff, LeaseLost
-from pipelined.directory.membership.node import Node
-from pipelined.directory.membership.view import RETRY_S
 from pipelined.directory.registration import Registration, registered
+from pipelined.membership.node import Node
+from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import warn
 
 

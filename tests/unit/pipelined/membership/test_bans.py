@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.directory.membership.bans import Bans
+from pipelined.membership.bans import Bans
 from transports.rpc import Party
 
 

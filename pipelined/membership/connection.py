@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, open_directory
-from pipelined.directory.membership.addresses import listen_url
-from pipelined.directory.membership.node import Node
 from pipelined.errors import UsageError
+from pipelined.membership.addresses import listen_url
+from pipelined.membership.node import Node
 from pipelined.process.reporting.progress import MOMENT_S
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
