@@ -21,7 +21,7 @@ HEAD = f"""# The protocol of a swarm
 
 Version {VERSION}. The requests between trainers, leader and peers are dataclasses in the folder
 [`swarm/protocol`](../pipelined/swarm/protocol); their common part is
-[`directory/messaging/messages.py`](../pipelined/directory/messaging/messages.py), those for the state of a stage in
+[`membership/messaging/messages.py`](../pipelined/membership/messaging/messages.py), those for the state of a stage in
 [`state/messages.py`](../pipelined/state/messages.py). The leader is one of the trainers.
 [How a swarm works](swarm-design.md) says what the requests are for; [the directory](directory.md) has its own.
 

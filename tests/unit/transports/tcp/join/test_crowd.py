@@ -18,8 +18,8 @@ class BusyRank0(rendezvous.MeetingPoint):
     def __init__(self):
         self._shaking, self.drops = [], 0
 
-    async def open(self):
-        raise AssertionError("only rank 0 opens it")
+    async def listen(self):
+        raise AssertionError("only rank 0 listens")
 
     async def find(self):
         return [("127.0.0.1", 1)]
