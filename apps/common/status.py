@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -49,6 +50,7 @@ def text(line: str, style: str = "") -> Text:
     return Text(printable(line, but=""), style=style)
 
 
+@dataclass(frozen=True)
 class Members:
     """A line for each member of a system. On a narrow terminal names wrap, and the last columns are left out.
 
@@ -60,28 +62,23 @@ class Members:
         words: the columns that begin at the left; others end at the right.
     """
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        styles: Sequence[str],
-        *,
-        names: Collection[str],
-        words: Collection[str] = (),
-    ):
-        self._columns, self._rows, self._styles, self._names, self._words = columns, rows, styles, names, words
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    styles: Sequence[str]
+    names: Collection[str]
+    words: Collection[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = [self._column(*each) for each in zip(self._columns, *self._rows, strict=True)]
+        columns = [self._column(*each) for each in zip(self.columns, *self.rows, strict=True)]
         while sum((column.min_width or 0) + GAP for column in columns) - GAP > options.max_width and len(columns) > 2:
             columns.pop()
         shown = Table(*columns, box=None, pad_edge=False)
-        for row, style in zip(self._rows, self._styles, strict=True):
+        for row, style in zip(self.rows, self.styles, strict=True):
             shown.add_row(*map(text, row[: len(columns)]), style=style)
         yield shown
 
     def _column(self, name: str, *cells: str) -> Column:
         widest = max(map(len, (name, *cells)))
-        if name in self._names:
+        if name in self.names:
             return Column(name, overflow="fold", min_width=min(FOLDED, widest))
-        return Column(name, no_wrap=True, justify="left" if name in self._words else "right", min_width=widest)
+        return Column(name, no_wrap=True, justify="left" if name in self.words else "right", min_width=widest)

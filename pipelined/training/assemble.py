@@ -150,9 +150,9 @@ def _agreement(
 ) -> StepAgreement:
     plan = job.plan
     return StepAgreement(
-        context,
-        world,
-        StepTotals(entries, plan.total_microbatches, 0 if plan.flushes else plan.depth),
+        context=context,
+        world=world,
+        totals=StepTotals(entries, plan.total_microbatches, 0 if plan.flushes else plan.depth),
         statistics=StatisticsExchange(context, {index: stage.statistics for index, stage in stages.items()}),
         optimizer=optimizer,
         config=job.optimizer_config,

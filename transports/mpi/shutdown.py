@@ -6,6 +6,7 @@ still receives, so that its peers can close.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from transports.mpi.requests import keep_alive
 from transports.state import TransportState
 
 
+@dataclass(frozen=True, eq=False)
 class Shutdown:
     """The end of one rank: in order, with goodbyes sent and received; or with an error.
 
@@ -29,52 +31,47 @@ class Shutdown:
         messages, channels: what `refuse` and `fail` end.
     """
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        state: TransportState,
-        messages: ReceivedMessages,
-        channels: MpiChannels,
-        progress: ProgressEngine,
-    ):
-        self._comm, self._state, self._progress = comm, state, progress
-        self._messages, self._channels = messages, channels
+    comm: MPI.Intracomm
+    state: TransportState
+    messages: ReceivedMessages
+    channels: MpiChannels
+    progress: ProgressEngine
 
     def begin(self) -> None:
         """Discard the messages that peers hold for this rank; the caller then sends them GOODBYE."""
-        self._progress.set_wakeable(False)  # no doorbell rings for bare buffers without a posted receive
-        for peer in range(self._comm.size):
-            self._messages.discard(peer)
+        self.progress.set_wakeable(False)  # no doorbell rings for bare buffers without a posted receive
+        for peer in range(self.comm.size):
+            self.messages.discard(peer)
 
     def drain(self) -> bool:
         """Receive and drop the buffers of closed peers. Returns whether all is received, or polling has failed."""
-        if self._progress.failure is not None:
+        if self.progress.failure is not None:
             return True
-        everyone = len(self._state.lost) == self._comm.size  # this rank, too, sends itself a GOODBYE
-        return everyone and self._channels.drain() and not self._progress.requests
+        everyone = len(self.state.lost) == self.comm.size  # this rank, too, sends itself a GOODBYE
+        return everyone and self.channels.drain() and not self.progress.requests
 
     def refuse(self, error: TransportError) -> TransportError:
         """Fail every waiting and later operation here. Returns the reason that is kept: the first."""
-        error = self._state.end_with(error)
-        self._messages.end(error)
-        self._channels.end(error)
+        error = self.state.end_with(error)
+        self.messages.end(error)
+        self.channels.end(error)
         return error
 
     def fail(self, error: TransportError) -> None:
         """End with an error. The memory of MPI's unfinished requests is kept, because MPI may still use it."""
-        if self._progress.failure is None:
-            keep_alive(self._comm, self._progress.fail(self.refuse(error)))
+        if self.progress.failure is None:
+            keep_alive(self.comm, self.progress.fail(self.refuse(error)))
 
     def on_peer_closed(self, source: int, buffers: int) -> None:
         """Fetch all messages that the peer still holds, so that it can close; then fail receives without a message."""
-        self._state.lose(PeerLost(source, "it closed"))
-        self._channels.fail_beyond(source, buffers)
-        arrivals, requests = self._messages.take_all(source)
-        self._progress.watch_all(requests, partial(self._after_fetch, source, arrivals))
+        self.state.lose(PeerLost(source, "it closed"))
+        self.channels.fail_beyond(source, buffers)
+        arrivals, requests = self.messages.take_all(source)
+        self.progress.watch_all(requests, partial(self._after_fetch, source, arrivals))
 
     def _after_fetch(self, source: int, arrivals: Sequence[Arrival[ReceivedFrame]], outcome: Any) -> None:
         if isinstance(outcome, TransportError):
             return self.fail(outcome)
         for arrival in arrivals:
-            self._messages.mailbox.put_back(arrival)
-        self._messages.mailbox.fail_peer(source, self._state.lost[source])
+            self.messages.mailbox.put_back(arrival)
+        self.messages.mailbox.fail_peer(source, self.state.lost[source])

@@ -6,6 +6,7 @@ What the update itself sends comes after that sum, and is among the bytes of the
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from pipelined.training.segments.segment import Segment
 from pipelined.training.step_report import StepReport
 
 
+@dataclass(eq=False, kw_only=True)
 class StepAgreement:
     """Completes the steps of a segment, in order.
 
@@ -33,20 +35,14 @@ class StepAgreement:
         loss_scale: follows the steps; each begins with the scale that the step before left.
     """
 
-    def __init__(
-        self,
-        context: RankContext,
-        world: Group,
-        totals: StepTotals,
-        *,
-        statistics: StatisticsExchange,
-        optimizer: torch.optim.Optimizer,
-        config: OptimizerSettings,
-        loss_scale: LossScale,
-    ):
-        self._context, self.world, self._totals = context, world, totals
-        self.statistics, self._optimizer, self._config = statistics, optimizer, config
-        self.loss_scale, self._sent_by_update = loss_scale, 0
+    context: RankContext
+    world: Group
+    totals: StepTotals
+    statistics: StatisticsExchange
+    optimizer: torch.optim.Optimizer
+    config: OptimizerSettings
+    loss_scale: LossScale
+    _sent_by_update: int = field(default=0, init=False)
 
     async def follow(
         self,
@@ -65,7 +61,7 @@ class StepAgreement:
         Returns: the report of the last step, or of the first step with numbers that are not finite; after that no
             further steps are admitted.
         """
-        executor, totals, report, number = self._context.executor, self._totals, None, 0
+        executor, totals, report, number = self.context.executor, self.totals, None, 0
         since, busy, sent = begun
         while await segment.admits(number):
             if report is not None and report.is_finite:
@@ -78,12 +74,12 @@ class StepAgreement:
                 stopping(),
                 account.staleness,
                 count=account.count,
-                nbytes=self._sent_by_update + payload_sent(self._context.actor) - sent,
+                nbytes=self._sent_by_update + payload_sent(self.context.actor) - sent,
             )
             busy = executor.busy
-            with self._context.tracer.span("all_reduce", STEP_TOTALS, step=steps[number]):
+            with self.context.tracer.span("all_reduce", STEP_TOTALS, step=steps[number]):
                 await all_reduce(self.world, entry)
-            sent = payload_sent(self._context.actor)
+            sent = payload_sent(self.context.actor)
             if report is None or report.is_finite:
                 report = await self._updated(segment, steps[number], entry, since)
             since = executor.clock.now()
@@ -94,18 +90,18 @@ class StepAgreement:
 
     async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
         """Update by the step's totals, if they are finite; its report."""
-        totals, rate, scale = self._totals, self._config.rate(step), self.loss_scale
+        totals, rate, scale = self.totals, self.config.rate(step), self.loss_scale
         weight, used = totals.weight(entry) / scale.value, scale.value if scale.dynamic else None
-        loss, norm = totals.loss(entry), weight * totals.norm(entry) / self._context.plan.updates_a_step**0.5
+        loss, norm = totals.loss(entry), weight * totals.norm(entry) / self.context.plan.updates_a_step**0.5
         skipped = scale.record(loss, norm)
-        before = payload_sent(self._context.actor)
+        before = payload_sent(self.context.actor)
         if math.isfinite(loss) and math.isfinite(norm):
-            await segment.update(rate, weight * clip_factor(self._config.clip, norm))
+            await segment.update(rate, weight * clip_factor(self.config.clip, norm))
         if math.isfinite(loss) and (math.isfinite(norm) or skipped):  # a skipped step's forwards stay noted
             await self.statistics.merge(step)
-        self._sent_by_update = payload_sent(self._context.actor) - before
-        lr = self._optimizer.param_groups[0]["lr"] if rate is None else rate
-        seconds = self._context.executor.clock.now() - since
+        self._sent_by_update = payload_sent(self.context.actor) - before
+        lr = self.optimizer.param_groups[0]["lr"] if rate is None else rate
+        seconds = self.context.executor.clock.now() - since
         return StepReport(
             step,
             loss,

@@ -1,13 +1,12 @@
 """Gradient sums where the holders of a parameter divide its update: a reduce-scatter, and a gather of new values."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import collectives
-from collectives import Group, ProblemSize
+from collectives import ProblemSize
 from collectives.algorithms import ALL_GATHER, AUTO, REDUCE_SCATTER, ClosedForms, algorithm_for
 from collectives.algorithms.registry import AlgorithmTable
 from pipelined.actors.device.executor import Executor
-from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.sums.halves import HALVES
@@ -24,17 +23,14 @@ class DividedSums(GradientSums):
     Cost: (R-1)/R of a bucket's bytes in each half, for R holders.
     """
 
-    def __init__(self, groups: Mapping[BucketShare, Group], algorithm: str, tracer: Tracer | NullTracer | None = None):
-        super().__init__(groups, algorithm, tracer)
-
     async def sum(self, bucket: Bucket) -> None:
         """Sum a bucket's gradient, in place: of each share this rank's part is the sum afterwards."""
-        with self._tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
+        with self.tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
             host = bucket.summed.cpu()
             for share in _shared_shares(bucket):
                 part = host[slice(*share.span)]
                 await collectives.reduce_scatter(
-                    self._groups[share], part, "sum", share.lengths, self._half(0, part.nbytes)
+                    self.groups[share], part, "sum", share.lengths, self._half(0, part.nbytes)
                 )
             if host is not bucket.summed:
                 bucket.summed.copy_(host)
@@ -50,7 +46,7 @@ class DividedSums(GradientSums):
         """Fill the gradient's memory with the values that its holders have put there; see `Bucket.pack_values`."""
         host = bucket.gradient.cpu()
         for share in _shared_shares(bucket):
-            group, part = self._groups[share], host[slice(*share.span)]
+            group, part = self.groups[share], host[slice(*share.span)]
             await collectives.all_gather(group, part, share.lengths, self._half(1, part.nbytes))
         if host is not bucket.gradient:
             bucket.gradient.copy_(host)
@@ -67,7 +63,7 @@ class DividedSums(GradientSums):
 
     async def _sent(self, table: AlgorithmTable, half: int, share: BucketShare, itemsize: int) -> int:
         """Bytes that this rank sends in one half; 0 if the algorithm has no closed forms."""
-        group, nbytes = self._groups[share], sum(share.lengths) * itemsize
+        group, nbytes = self.groups[share], sum(share.lengths) * itemsize
         name = self._half(half, nbytes)
         forms = table.find(await table.choose(group, nbytes) if name == AUTO else name)
         if not nbytes or not isinstance(forms, ClosedForms):
@@ -75,7 +71,7 @@ class DividedSums(GradientSums):
         return sum(forms.bytes_to(ProblemSize(group.nodes, nbytes, itemsize, share.lengths), group.rank).values())
 
     def _half(self, half: int, nbytes: int) -> str:
-        name = self._algorithm if self._algorithm == AUTO else algorithm_for(self._algorithm, nbytes)
+        name = self.algorithm if self.algorithm == AUTO else algorithm_for(self.algorithm, nbytes)
         return HALVES[name][half]
 
 

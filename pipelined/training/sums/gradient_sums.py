@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from collectives import Group, ProblemSize, all_reduce, allocate
@@ -16,6 +17,7 @@ from pipelined.training.teams.move_timer import MoveTimer
 from pipelined.training.teams.pieces import TeamSums
 
 
+@dataclass(eq=False)
 class GradientSums:
     """Sums this rank's buckets.
 
@@ -26,34 +28,30 @@ class GradientSums:
         team: the sums inside this rank's team, which come first; None: the rank is a team of one.
     """
 
-    def __init__(
-        self,
-        groups: Mapping[Any, Group],
-        algorithm: str,
-        tracer: Tracer | NullTracer | None = None,
-        team: TeamSums | None = None,
-    ):
-        self._groups, self._algorithm, self._tracer, self._team = groups, algorithm, tracer or NullTracer(), team
+    groups: Mapping[Any, Group]
+    algorithm: str
+    tracer: Tracer | NullTracer = field(default_factory=NullTracer)
+    team: TeamSums | None = None
 
     async def sum(self, bucket: Bucket) -> None:
         """Sum a bucket's gradient over its holders, in place; a gradient on a GPU is copied to the host and back.
 
         Of a team's pieces, those that several members hold are summed over these members first.
         """
-        with self._tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
-            if self._team is not None:
-                await self._team.sum(bucket.stages, bucket.parameters)
+        with self.tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
+            if self.team is not None:
+                await self.team.sum(bucket.stages, bucket.parameters)
             if len(bucket.holders) == 1:
                 return
             host = bucket.summed.cpu()
-            await all_reduce(self._groups[bucket.stages], host, "sum", self._algorithm)
+            await all_reduce(self.groups[bucket.stages], host, "sum", self.algorithm)
             if host is not bucket.summed:
                 bucket.summed.copy_(host)
 
     @property
     def move_timers(self) -> list[MoveTimer]:
         """Of the sums inside this rank's team."""
-        return [] if self._team is None else list(self._team.timers.values())
+        return [] if self.team is None else list(self.team.timers.values())
 
     async def publish(self, buckets: Sequence[Bucket], executor: Executor) -> None:
         """Give the other holders what this rank has updated: nothing, as every holder has updated all of a bucket."""
@@ -71,19 +69,19 @@ class GradientSums:
 
     async def _bytes_of(self, bucket: Bucket) -> int:
         """Bytes that this rank sends to sum a bucket once, in its team too."""
-        group, summed = self._groups[bucket.stages], bucket.summed
-        inside = 0 if self._team is None else await self._team.planned_bytes(bucket.stages, bucket.parameters)
-        return inside + await _sent(group, summed.nbytes, summed.element_size(), self._algorithm)
+        group, summed = self.groups[bucket.stages], bucket.summed
+        inside = 0 if self.team is None else await self.team.planned_bytes(bucket.stages, bucket.parameters)
+        return inside + await _sent(group, summed.nbytes, summed.element_size(), self.algorithm)
 
     async def allocate_shared(self, buckets: Iterable[Bucket]) -> None:
         """Move gradients into memory that all holders map, if they are summed through shared memory.
 
         All ranks call this before the first backward, while nothing else runs on the groups.
         """
-        if not may_share_memory(self._algorithm):
+        if not may_share_memory(self.algorithm):
             return
-        for bucket in sorted(buckets, key=lambda bucket: self._groups[bucket.stages].channel):
-            group, summed = self._groups[bucket.stages], bucket.summed
+        for bucket in sorted(buckets, key=lambda bucket: self.groups[bucket.stages].channel):
+            group, summed = self.groups[bucket.stages], bucket.summed
             if group.size > 1 and summed.device.type == "cpu":
                 bucket.rebase(await allocate(group, summed.nbytes, "uint8"))
 
@@ -95,15 +93,15 @@ class GradientSums:
                 waiting.
         """
         lacking = []
-        for group in sorted(self._groups.values(), key=lambda group: group.channel):
+        for group in sorted(self.groups.values(), key=lambda group: group.channel):
             if group.size > 1 and not await self._is_ready(group):
                 lacking.append(group)
         if lacking:
-            fact = f"this transport has no {self._algorithm} all-reduce for these ranks (ranks: {lacking[0].ranks})"
+            fact = f"this transport has no {self.algorithm} all-reduce for these ranks (ranks: {lacking[0].ranks})"
             raise UsageError(f"{fact}; choose another `all_reduce=`, or leave it to auto")
 
     async def _is_ready(self, group: Group) -> bool:
-        names = names_in(self._algorithm)
+        names = names_in(self.algorithm)
         lacks_native = "native" in names and await group.open_native() is None
         lacks_memory = "shared" in names and await group.shared.open() is None
         return not lacks_native and not lacks_memory
