@@ -91,9 +91,8 @@ def priced(model: PlannedModel, plan: Plan, costs: ModelCosts, machine: Machine 
         _timed(stage, layers, plan, costs, moved)
         for stage, layers, moved in zip(workload.stages, cut, moves, strict=True)
     ]
-    share = (
-        _updated(model, plan, workload) if any(stage.update or stage.beside for stage in stages) else [1.0] * plan.depth
-    )
+    updates = any(stage.update or stage.beside for stage in stages)
+    share = _updated(model, plan, workload) if updates else [1.0] * plan.depth
     each = [
         replace(stage, update=part * stage.update + moved.update, beside=part * stage.beside)
         for stage, moved, part in zip(stages, moves, share, strict=True)

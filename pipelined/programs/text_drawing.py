@@ -23,20 +23,15 @@ def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
     ```
     """
     per_second = _per_second(timeline)
-    heads = [
-        f"worker {w} ({' '.join(map(str, timeline.stage_map.stages_of(w)))})" for w in range(timeline.stage_map.workers)
-    ]
+    stage_map = timeline.stage_map
+    heads = [f"worker {w} ({' '.join(map(str, stage_map.stages_of(w)))})" for w in range(stage_map.workers)]
     width = max(map(len, heads))
     rows = [_row(timeline, timed, per_second) for timed in timeline.workers]
     longest = max(map(len, rows))
     room = longest if columns is None else max(NARROWEST, columns - width - 2)
-    parts = [
-        "\n".join(
-            f"{head:{width}}  {row[first : first + room]}".rstrip() for head, row in zip(heads, rows, strict=True)
-        )
-        for first in range(0, longest, room)
-    ]
-    return "\n\n".join(parts)
+    headed = [(f"{head:{width}}  ", row) for head, row in zip(heads, rows, strict=True)]
+    blocks = ([f"{head}{row[at : at + room]}".rstrip() for head, row in headed] for at in range(0, longest, room))
+    return "\n\n".join(map("\n".join, blocks))
 
 
 def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:

@@ -149,11 +149,8 @@ class _Ran:
 
 async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _Ran:
     """Run some steps, from one drain to the next."""
-    plan, machine, stage_map = (
-        job.plan,
-        job.machine,
-        find(job.plan.schedule).stage_map(replace(job.plan.shape, steps=steps)),
-    )
+    plan, machine = job.plan, job.machine
+    stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=steps))
     working = plan.world_size * (2 if any(stage.beside for stage in job.workload.stages) else 1)
     cores = VirtualCores(machine.cores / plan.tensor if machine.shares(working) else 0)
     sums, links = VirtualSums(job.sums(steps)), VirtualLinks(machine, job.members)

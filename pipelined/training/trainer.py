@@ -61,8 +61,6 @@ class RankTrainer:
     def __post_init__(self) -> None:
         self.model = self.job.model
         self.plan = self.job.plan
-        self.seed = self.job.seed
-        self.optimizer_config = self.job.optimizer_config
         self.optimizer = self.rank_optimizer.optimizer
         self.world = self.agreement.world
         self.loss_scale = self.agreement.loss_scale
@@ -187,7 +185,7 @@ class RankTrainer:
                 self.context,
                 self.versions,
                 self.sums,
-                self.optimizer_config,
+                self.job.optimizer_config,
                 steps=steps,
                 prepared=prepared,
                 orders=self.orders,
@@ -208,9 +206,9 @@ class RankTrainer:
 
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""
-        if self.optimizer_config.clip and not self.plan.flushes:
+        if self.job.optimizer_config.clip and not self.plan.flushes:
             fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
-            raise PlanError(f"{fact}{self.optimizer_config.clip:g}); do not clip by the global norm")
+            raise PlanError(f"{fact}{self.job.optimizer_config.clip:g}); do not clip by the global norm")
         await require_equal_replicas(self.context.actor.transport, self.local)
         prepared = await asyncio.to_thread(prepare, self.plan, self.context.worker)
         if prepared.digest:

@@ -78,7 +78,7 @@ class RankState:
         saved = trainer.local.saved
         state = {name: trainer.state_of(name) for name in saved}
         parts = {name: part for name, part in saved.items() if part is not None}
-        scalars = {"seed": trainer.seed, OPTIMIZER: _optimizer_of(trainer), **trainer.loss_scale.state}
+        scalars = {"seed": trainer.job.seed, OPTIMIZER: _optimizer_of(trainer), **trainer.loss_scale.state}
         return cls(step, trainer.model.identity(), scalars, state, parts, trainer.rank_optimizer.state.updates)
 
     def copy_to_host(self) -> "RankState":
