@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pipelined.random.keyed_random import layer_seed
     from pipelined.schedules import Knob, Shape, StageMap, Updates, Worker
     from pipelined.traces.drawing.picture import Picture
-    from pipelined.training.step_report import StepReport
+    from pipelined.training.segments.step_report import StepReport
 
 __version__ = "0.1.0"
 __all__ = [
@@ -83,7 +83,7 @@ _HOMES = {
     "Shape": "pipelined.schedules",
     "Simulation": "pipelined.api.laboratory.simulation",
     "StageMap": "pipelined.schedules",
-    "StepReport": "pipelined.training.step_report",
+    "StepReport": "pipelined.training.segments.step_report",
     "Trained": "pipelined.api.whole_run",
     "Trainer": "pipelined.api.trainer",
     "Updates": "pipelined.schedules",

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from apps.common.trackers import Tracker, append
 from pipelined.process.reporting.progress import Progress
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 
 EVERY = 10
 """Steps between two lines."""

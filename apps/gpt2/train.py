@@ -46,7 +46,7 @@ from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from pipelined.training.teams.stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import Transport

@@ -18,7 +18,7 @@ from pipelined.process.reporting.progress import Say, reported_wait
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.records.generation import GENERATION
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 
 OUT_OF_MEMORY = (
     "let `train` take a smaller --microbatch or --ahead, or --weights newest, or let this node offer less memory "

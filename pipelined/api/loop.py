@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pipelined.programs.plan import Plan
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 
 
 class TrainedRank(Protocol):

@@ -41,7 +41,7 @@ from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.job import CallLocals
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from transports import Transport
 
 

@@ -35,7 +35,7 @@ from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.checkpoint import require_keep
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import Tree
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 
 T = TypeVar("T")
 StateDict = dict[str, torch.Tensor]

@@ -14,7 +14,7 @@ from pipelined.api.rank import EQUALLY, ArrangedJob, RankSession
 from pipelined.errors import UsageError, path_of, require_switch, require_whole
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.job import CallLocals
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 
 
 @dataclass

@@ -25,8 +25,8 @@ from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.stage_updates import NO_LISTENER, UpdateListener
+from pipelined.training.segments.step_report import StepReport, diverged
 from pipelined.training.segments.versioned_stage import VersionedStage
-from pipelined.training.step_report import StepReport, diverged
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.gradient_sums import GradientSums
 from transports import Nursery

@@ -10,7 +10,7 @@ import torch
 
 from pipelined.aio.clock import RealClock
 from pipelined.traces.tracer import Events, Tracer
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from tests.numerics.delayed import OPTIMIZER
 from tests.numerics.trained import opened
 

@@ -8,7 +8,7 @@ from apps.common.report import Report
 from pipelined.api.loop import Between, Loop, Saves, TrainedRank, is_due
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 
 
 class DigestedRank(TrainedRank, Protocol):

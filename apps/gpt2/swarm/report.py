@@ -6,7 +6,7 @@ from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from transports import Transport
 
 BUSY = ("swarm", "busy")

@@ -21,7 +21,7 @@ from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import SharedSettings, TrainerSettings
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.training.job import CallLocals
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from transports import Block
 
 KEPT_STEPS = 4

@@ -34,7 +34,7 @@ from pipelined.swarm.process.roles import Stopped
 from pipelined.swarm.process.session import PeerOptions
 from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from transports import Nursery, new_event_loop
 
 T = TypeVar("T")

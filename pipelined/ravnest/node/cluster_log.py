@@ -21,7 +21,7 @@ from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundEnd
 from pipelined.ravnest.records.view import RavnestView
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from transports import TransportError
 
 LEASES = 2.0

@@ -30,7 +30,7 @@ from pipelined.state.versions import SavedStage
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from transports import Nursery, Transport
 from transports.rpc.world import RankHolder, RpcTransport, abort_reason
 

@@ -23,7 +23,7 @@ from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import NodeOrder, OrderRecorder
 from pipelined.ravnest.stage.saving import ReadsSaved, StageSaver
 from pipelined.training.segments.stage_updates import UpdateListener
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 

@@ -19,7 +19,7 @@ from pipelined.training.rank_context import RankContext
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.loss_scale import LossScale
 from pipelined.training.segments.segment import Segment
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 
 
 @dataclass(eq=False, kw_only=True)

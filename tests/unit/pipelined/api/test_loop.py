@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.api.loop import Between, Ended, Loop, Saves
 from pipelined.programs.plan import Plan
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 
 FLUSHED, OVERLAPPING = Plan("gpipe", 1, 1, 1, 1), Plan("async_1f1b", 1, 1, 1, 1)
 HERE = Path("here")

@@ -9,7 +9,7 @@ from apps.common.run.loop import ReportedLoop
 from apps.llama.__main__ import LlamaFlags
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, ClusterProgress, ClusterStop, RoundEnd, RoundRecord
 from pipelined.ravnest.records.view import RavnestView
-from pipelined.training.step_report import StepReport
+from pipelined.training.segments.step_report import StepReport
 from transports import PeerLost, TransportError
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 

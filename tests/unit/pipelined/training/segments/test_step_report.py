@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pipelined.training.step_report import StepReport, diverged
+from pipelined.training.segments.step_report import StepReport, diverged
 
 
 @pytest.mark.parametrize(
