@@ -6,7 +6,7 @@ result to the neighbour; only the schedule decides the order.
 
 import asyncio
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -23,18 +23,11 @@ from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between
 from pipelined.training.exchange.stream import Parcel
+from pipelined.training.instruction_queue import InstructionQueue
 from pipelined.training.rank_context import RankContext
 from transports import Message, Nursery, TransportError
 
 T = TypeVar("T")
-QUEUED = 2
-"""Instructions with a message, and weight halves, that wait in the queue of the device after the one that it computes.
-
-More messages would be held long before their instruction, and weight halves would not fill the gaps that come later.
-"""
-LOCAL = 32
-"""Other instructions that wait there; they hold nothing. A bound lets other tasks of the loop run between them."""
-
 NeededMessage = list[Message | None]
 """The message that an instruction needs, until it begins: nothing else may keep the message's memory."""
 
@@ -78,17 +71,14 @@ class TrainWorker(Worker):
     ):
         super().__init__(context.worker, context.plan.stage_map)
         self._scale = loss_scale / context.plan.microbatches_an_update
-        self.context, self.step, self._sums = context, step, sums
+        self.context, self.step = context, step
         self.losses, self.count = dict[int, float](), 0.0
         self._due = DueMessages(program)
         origins = [origin for at in program for origin in self.origins(at).values()]
         self._messages = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
         self._instructions = instructions
-        self._room, self._local = asyncio.Semaphore(1 + QUEUED), asyncio.Semaphore(1 + LOCAL)
+        self._queue = InstructionQueue(None if sums is None else sums.ended)
         self._gradients = Counter(at.stage for at in program if at.op in "BW")
-        self._queue = deque[tuple[Instruction, asyncio.Semaphore]]()
-        """Queued instructions, and what bounds the number of their kind."""
-        self._idle: asyncio.Future[None] | None = None
         self._sends = set[asyncio.Task[None]]()
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -96,12 +86,11 @@ class TrainWorker(Worker):
         at = Instruction(op, pipe, stage, microbatch)
         self._gradients[stage] -= op in "BW"
         origins = self.origins(at)
-        room = self._room if at.op == "W" or origins else self._local
-        await room.acquire()
+        bound = self._queue.room if at.op == "W" or origins else self._queue.local
+        await bound.acquire()
         given = [await self._message(at, origins) if origins else None]
-        self._queue.append((at, room))
+        self._queue.add(at, bound)
         if not at.computes:
-            self._end_others()
             return
         work, is_awaited = self._work(at, given), self._is_awaited(at)
         if self._instructions is None:
@@ -114,25 +103,9 @@ class TrainWorker(Worker):
 
     def _ended(self, at: Instruction, result: Any, start: float, end: float) -> None:
         """The first computation of the queue has ended."""
-        _, room = self._queue.popleft()
         with _ErrorsOf(self, at):
             self._computed(at, result, start, end)
-        self._over(at)
-        room.release()
-        self._end_others()
-
-    def _end_others(self) -> None:
-        """End the instructions at the head of the queue that compute nothing."""
-        while self._queue and not self._queue[0][0].computes:
-            at, room = self._queue.popleft()
-            self._over(at)
-            room.release()
-        if self._idle is not None and not self._queue and not self._idle.done():
-            self._idle.set_result(None)
-
-    def _over(self, at: Instruction) -> None:
-        if self._sums is not None:
-            self._sums.ended(at)
+        self._queue.end_first()
 
     async def sent(self) -> None:
         """Wait until all that was sent so far is with its receivers, and so among the bytes that this rank has sent."""
@@ -154,9 +127,8 @@ class TrainWorker(Worker):
             return await super()._arrival(choices, patience)
         due = (one for at in choices if self._due.covers(one := Instruction(*at), self._weight_halves))
         known = [request for at in due for request in self.pending(at)]
-        if self._queue:
-            self._idle = asyncio.get_running_loop().create_future()
-            waits: list[asyncio.Future[Any]] = [*known, self._idle]
+        if self._queue.waiting:
+            waits: list[asyncio.Future[Any]] = [*known, self._queue.emptied()]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if known:
             seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)

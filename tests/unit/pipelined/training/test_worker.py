@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from pipelined.training.instruction_queue import LOCAL, QUEUED
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.actor import Actor
