@@ -8,7 +8,7 @@ import torch
 
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError, require_switch
-from pipelined.programs.masters import require_delayed
+from pipelined.programs.check_masters import require_delayed
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.compression import NONE, check_codec
 from pipelined.training.exchange.stream import differentiable

@@ -7,8 +7,8 @@ from apps.common.flags import RunFlags, start_of
 from apps.common.trackers import check_trackers
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
+from pipelined.programs.check_masters import require_delayed, require_flush
 from pipelined.programs.exact_grid import require_exact
-from pipelined.programs.masters import require_delayed, require_flush
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
