@@ -11,10 +11,12 @@ PICTURES = {
     "chimera": Shape(4, 4),
     "chimera_w": Shape(4, 4),
     "dualpipe": Shape(4, 8),
+    "dualpipe_v": Shape(4, 4),
     "gems": Shape(4, 2),
     "gpipe": Shape(4, 4),
     "interleaved": Shape(4, 4, {"chunks": 2}),
     "one_f_one_b": Shape(4, 4),
+    "pipedream": Shape(3, 3, steps=2),
     "zb_h1": Shape(4, 4),
     "zb_v": Shape(4, 3),
 }
