@@ -12,13 +12,12 @@ from pipelined.api.laboratory.names import COSTS, LINK, SIZES, require_mapping, 
 from pipelined.api.laboratory.proof import each_of, shape_of
 from pipelined.errors import UsageError, require_number, require_whole
 from pipelined.programs.plan import Plan
+from pipelined.programs.pricing.price import PerStage
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.simulation.machine import FREE, Machine
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
-PerStage = float | Sequence[float]
-"""One number for every stage, or one for each."""
 FLOAT = 4
 """Bytes of a parameter."""
 

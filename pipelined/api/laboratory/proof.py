@@ -8,7 +8,7 @@ from pipelined.api.laboratory.names import require_mapping
 from pipelined.errors import UsageError, refuse_below, require_whole
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
-from pipelined.programs.pricing.price import Costs, StageSeconds, price
+from pipelined.programs.pricing.price import Costs, PerStage, price
 from pipelined.programs.pricing.steady import Steady, steady
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.proof.check import check
@@ -130,7 +130,7 @@ def prove(
     depth: int | None = None,
     microbatches: int | None = None,
     steps: int = 1,
-    costs: Mapping[str, StageSeconds] | None = None,
+    costs: Mapping[str, PerStage] | None = None,
     mailbox: int | None = None,
     blocking_sums: bool = False,
     budget: float | None = None,
@@ -192,7 +192,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     return Shape(depth, microbatches, set_knobs(declared, knobs))
 
 
-def costs_of(given: Mapping[str, StageSeconds]) -> Costs:
+def costs_of(given: Mapping[str, PerStage]) -> Costs:
     """The costs of instructions; what is not named keeps its default.
 
     Raises:
@@ -212,7 +212,7 @@ def costs_of(given: Mapping[str, StageSeconds]) -> Costs:
     return Costs(**by_field)
 
 
-def each_of(numbers: StageSeconds) -> Sequence[float]:
+def each_of(numbers: PerStage) -> Sequence[float]:
     """One number, or one for each stage, as a list."""
     return numbers if isinstance(numbers, Sequence) and not isinstance(numbers, str) else [numbers]
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from pipelined.api.laboratory.described import PerStage, machine_of, plan_of, workload_of
+from pipelined.api.laboratory.described import machine_of, plan_of, workload_of
 from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.errors import UsageError, in_bytes, require_switch
+from pipelined.programs.pricing.price import PerStage
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.simulation.job import with_costs

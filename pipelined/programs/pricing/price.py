@@ -22,7 +22,7 @@ from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap
 
-StageSeconds = float | Sequence[float]
+PerStage = float | Sequence[float]
 """One number for all stages, or one per stage."""
 
 
@@ -30,10 +30,10 @@ StageSeconds = float | Sequence[float]
 class Costs:
     """The seconds of each instruction of one microbatch in one stage, and of a message between neighbours."""
 
-    forward: StageSeconds = 1.0
-    backward: StageSeconds = 2.0
-    backward_input: StageSeconds = 1.0
-    backward_weight: StageSeconds = 1.0
+    forward: PerStage = 1.0
+    backward: PerStage = 2.0
+    backward_input: PerStage = 1.0
+    backward_weight: PerStage = 1.0
     p2p: float = 0.0
 
     def __post_init__(self) -> None:
