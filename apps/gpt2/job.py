@@ -99,9 +99,8 @@ class GPT2Job:
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
         held = sizes(self.model, self.plan, self.sequence, **self.config.held)
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
-        return (
-            f"{plan_table(self.plan, cut, held, self.config.recompute, moves)}\n  activations between stages: {shape}"
-        )
+        table = plan_table(self.plan, cut, held, self.config.recompute, moves)
+        return f"{table}\n  activations between stages: {shape}"
 
     def planned_bytes(self, worker: int) -> float:
         """The bytes that a rank of a worker holds at its fullest."""

@@ -49,9 +49,8 @@ class Scale(Move):
     name = "scale"
 
     async def run(self, groups: Groups, array: Any) -> Any:
-        return (
-            array * self.group_size if self.target.layout.partial[self.axes[0]] == "mean" else array / self.group_size
-        )
+        is_mean = self.target.layout.partial[self.axes[0]] == "mean"
+        return array * self.group_size if is_mean else array / self.group_size
 
 
 def _least(array: Any) -> float:

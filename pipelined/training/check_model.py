@@ -102,9 +102,8 @@ def check_built(index: int, module: nn.Module, expected: Survey) -> None:
             fact = f"stage {index} was built with {name} of shape {here}, on the meta device of shape {there}"
             raise ModelError(f"{fact}; {remedy}")
         if (name in found.trained) != (name in expected.trained):
-            trained, frozen = (
-                ("here", "on the meta device") if name in found.trained else ("on the meta device", "here")
-            )
+            places = "here", "on the meta device"
+            trained, frozen = places if name in found.trained else places[::-1]
             raise ModelError(f"{name} of stage {index} is trained {trained} and frozen {frozen}; {remedy}")
 
 

@@ -83,9 +83,8 @@ def _mpi(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     own, host = node.libraries, node.machine.host
     wheels = [f"{name} {own.packages[name]}" for name in WHEELS if name in own.packages]
     if len(wheels) > 1:
-        fact = (
-            f"{len(wheels)} MPI wheels are installed on {host} and overwrite each other's mpirun ({', '.join(wheels)})"
-        )
+        names = ", ".join(wheels)
+        fact = f"{len(wheels)} MPI wheels are installed on {host} and overwrite each other's mpirun ({names})"
         yield Advice(fact, f"pip uninstall {' '.join(name.split()[0] for name in wheels[1:])}")
     needed = found.launch.url.startswith("mpi")
     if "mpi4py" not in own.packages:

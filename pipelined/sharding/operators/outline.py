@@ -65,11 +65,9 @@ class Outline:
 
     def seconds(self, links: Links, node: int = 0) -> tuple[float, float]:
         """Seconds of the moves there, and of those back; see `Path.seconds`."""
-        there, back = (
-            sum(step.path.seconds(links, step.itemsize, node) for step in steps)
-            for steps in (self.forward, self.backward)
-        )
-        return there, back
+        ways = self.forward, self.backward
+        each = [[step.path.seconds(links, step.itemsize, node) for step in way] for way in ways]
+        return sum(each[0]), sum(each[1])
 
     def _given(self, shards: Shards, dtype: torch.dtype, trained: bool) -> Value:
         return Value(piece(self.rank, shards, dtype, trained=False), shards, trained)

@@ -47,6 +47,7 @@ class SummedStep(StepAccount):
         await asyncio.gather(*self.sums)
 
 
+@dataclass(eq=False, kw_only=True)
 class StageUpdates:
     """Carries out the decisions of the update rule for one stage in one segment.
 
@@ -58,20 +59,18 @@ class StageUpdates:
         sums: sums a bucket's gradient over its holders.
     """
 
-    def __init__(
-        self,
-        *,
-        context: RankContext,
-        held: VersionedStage,
-        stage_map: StageMap,
-        rate: Callable[[int], float | None],
-        sums: GradientSums,
-        listener: UpdateListener = NO_LISTENER,
-    ):
-        self._context, self._held, self._rate, self._sums, self._listener = context, held, rate, sums, listener
-        for versions in held.versions.values():
+    context: RankContext
+    held: VersionedStage
+    stage_map: StageMap
+    rate: Callable[[int], float | None]
+    sums: GradientSums
+    listener: UpdateListener = NO_LISTENER
+
+    def __post_init__(self) -> None:
+        for versions in self.held.versions.values():
             versions.begin()
-        self._rule = UpdateRule(stage_map, held.versions, {stages: v.oldest for stages, v in held.versions.items()})
+        oldest = {stages: versions.oldest for stages, versions in self.held.versions.items()}
+        self._rule = UpdateRule(self.stage_map, self.held.versions, oldest)
         self._gradients: dict[tuple[Stages, int], asyncio.Task[torch.Tensor]] = {}
 
     async def before_forward(self, microbatch: int, account: StepAccount) -> None:
@@ -83,12 +82,12 @@ class StageUpdates:
         use = self._rule.before_forward(microbatch)
         for apply in use.applies:
             await self._apply(apply)
-        self._held.acquire(microbatch, use.versions)
-        account.staleness[self._held.stage.index] += use.staleness
+        self.held.acquire(microbatch, use.versions)
+        account.staleness[self.held.stage.index] += use.staleness
 
     async def after_backward(self, microbatch: int, account: SummedStep) -> None:
         """Release the microbatch's versions; after the last gradient of an update, start its sums."""
-        self._held.release(microbatch)
+        self.held.release(microbatch)
         decisions = self._rule.after_backward()
         for decision in decisions:
             if isinstance(decision, Collect):
@@ -103,24 +102,24 @@ class StageUpdates:
             await self._apply(apply)
 
     async def _collect(self, collect: Collect, account: SummedStep, at_once: bool) -> None:
-        versions = self._held.versions[collect.bucket]
-        gradient, _, _ = await self._context.executor.run("step", lambda: versions.collect(at_once))
-        task = self._context.actor.start(self._summed(versions, gradient, account))
+        versions = self.held.versions[collect.bucket]
+        gradient, _, _ = await self.context.executor.run("step", lambda: versions.collect(at_once))
+        task = self.context.actor.start(self._summed(versions, gradient, account))
         self._gradients[collect.bucket, collect.update] = task
         account.sums.append(task)
 
     async def _apply(self, apply: Apply) -> None:
-        versions, rate = self._held.versions[apply.bucket], self._rate(apply.update)
+        versions, rate = self.held.versions[apply.bucket], self.rate(apply.update)
         gradient = await self._gradients.pop((apply.bucket, apply.update))
-        _, start, end = await self._context.executor.run("step", lambda: versions.update(gradient, rate))
-        self._context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
-        await self._listener.after_update(apply.update + 1)
+        _, start, end = await self.context.executor.run("step", lambda: versions.update(gradient, rate))
+        self.context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
+        await self.listener.after_update(apply.update + 1)
 
     async def _summed(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
         bucket = replace(versions.bucket, gradient=gradient)
-        with self._context.executor.doing("a gradient sum"):
-            await self._sums.sum(bucket)
-        if bucket.owner == self._context.actor.rank:
-            squares, _, _ = await self._context.executor.run("norm", bucket.squares)
+        with self.context.executor.doing("a gradient sum"):
+            await self.sums.sum(bucket)
+        if bucket.owner == self.context.actor.rank:
+            squares, _, _ = await self.context.executor.run("norm", bucket.squares)
             account.squares.update(squares)
         return gradient
