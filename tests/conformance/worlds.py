@@ -102,8 +102,8 @@ def kill(end: Transport, reason: str = "it was killed") -> None:
                 other._lose(PeerLost(end.rank, reason))
         case TcpTransport():
             end._peers.end(Ending.DROP, dead)
-        case RpcTransport() if isinstance(end._peers.endpoint, VirtualEndpoint):
-            end._peers.end(dead)
-            end._peers.endpoint.kill()
+        case RpcTransport() if isinstance(end._world.endpoint, VirtualEndpoint):
+            end._world.end(dead)
+            end._world.endpoint.kill()
         case _:
             raise TypeError(f"a rank of {type(end).__name__} dies with its process; kill that")
