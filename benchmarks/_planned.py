@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from apps.gpt2.planned_model import PlannedGPT2
+from apps.gpt2.planning.planned_model import PlannedGPT2
 from benchmarks._emulated import EmulatedJob, Load
 from benchmarks._footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
+from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
 from benchmarks._flags import flags
 from benchmarks._planned import Emulated, emulate, train
 from benchmarks._predictions import as_table, plain, row_of, spread_out

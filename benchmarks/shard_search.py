@@ -15,7 +15,7 @@ from typing import Any
 
 import tyro
 
-from apps.gpt2.operators import blocks
+from apps.gpt2.planning.operators import blocks
 from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._results import Reported, tell
 from collectives import Links

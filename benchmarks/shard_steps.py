@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
-from apps.gpt2.team import split_text
-from apps.gpt2.team_costs import text_of
+from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
+from apps.gpt2.planning.team import split_text
+from apps.gpt2.planning.team_costs import text_of
 from apps.lm.sharded.layouts import states_of
 from benchmarks._flags import flags
 from benchmarks._planned import count

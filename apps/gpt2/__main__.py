@@ -14,10 +14,10 @@ from typing import NoReturn
 from apps.common.run.program import run_program
 from apps.common.run.resume import agree_on_flags, parse_resumed
 from apps.gpt2.config import PROGRAM, GPT2Flags, parse
-from apps.gpt2.decide import Seats, decide_job, decide_sums
 from apps.gpt2.job import GPT2Job, resolve
-from apps.gpt2.plan_file import is_open
-from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
+from apps.gpt2.planning.decide import Seats, decide_job, decide_sums
+from apps.gpt2.planning.plan_file import is_open
+from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.ravnest import job as ravnest
 from apps.gpt2.ravnest.job import RavnestJob, resolve_ravnest
 from apps.gpt2.swarm import job as swarm

@@ -11,10 +11,10 @@ from apps.common.plan_table import plan_table
 from apps.common.presets import find_preset
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.open_layout import is_searched, searched
-from apps.gpt2.plan_file import follow_plan, identity
-from apps.gpt2.team import check_team, described, split_of, split_text
-from apps.gpt2.team_costs import sizes
+from apps.gpt2.planning.open_layout import is_searched, searched
+from apps.gpt2.planning.plan_file import follow_plan, identity
+from apps.gpt2.planning.team import check_team, described, split_of, split_text
+from apps.gpt2.planning.team_costs import sizes
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, parameters
 from apps.lm.sharded.layouts import Factors, resolved, states_of
 from pipelined.errors import UsageError

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from apps.gpt2.memory import activation_bytes, boundary_bytes, pending_bytes
-from apps.gpt2.team_costs import sizes
+from apps.gpt2.planning.memory import activation_bytes, boundary_bytes, pending_bytes
+from apps.gpt2.planning.team_costs import sizes
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2

@@ -8,8 +8,8 @@ import pytest
 from apps.common.run.checks import check_sums
 from apps.gpt2.checks import MEASURED, check_job
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.decide import decide_sums
 from apps.gpt2.job import resolve
+from apps.gpt2.planning.decide import decide_sums
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan

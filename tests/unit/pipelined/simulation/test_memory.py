@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.gpt2.workload import workload
+from apps.gpt2.planning.workload import workload
 from benchmarks._footprint import count_activations, state_bytes
 from pipelined.programs.instructions import Instruction, gradient_sum
 from pipelined.programs.record import in_time

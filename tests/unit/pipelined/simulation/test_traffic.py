@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apps.gpt2.workload import workload
+from apps.gpt2.planning.workload import workload
 from pipelined.programs.plan import Plan
 from pipelined.simulation.traffic import link_bytes, message_bytes
 from pipelined.simulation.workload import StageCosts, Workload

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from apps.gpt2.operators import blocks
+from apps.gpt2.planning.operators import blocks
 from apps.lm.models.gpt2_presets import ModelConfig
 from collectives import Links
 from pipelined.sharding.search.build_problem import build_problem

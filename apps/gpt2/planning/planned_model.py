@@ -12,11 +12,11 @@ from apps.common.flags import AUTO
 from apps.common.run.checks import check_delayed
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import BATCH, model_of, sequence_of
-from apps.gpt2.open_layout import is_searched
-from apps.gpt2.operators import chain
-from apps.gpt2.plan_file import given, identity
-from apps.gpt2.team import alone, split_text
-from apps.gpt2.team_costs import (
+from apps.gpt2.planning.open_layout import is_searched
+from apps.gpt2.planning.operators import chain
+from apps.gpt2.planning.plan_file import given, identity
+from apps.gpt2.planning.team import alone, split_text
+from apps.gpt2.planning.team_costs import (
     EVEN,
     costs_of,
     layout_of,
@@ -27,7 +27,7 @@ from apps.gpt2.team_costs import (
     team_workload,
     text_of,
 )
-from apps.gpt2.workload import workload
+from apps.gpt2.planning.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from apps.lm.sharded.layouts import STATES, divides, factors_of, resolved, states_of
 from collectives.algorithms import ALL_REDUCE
@@ -141,7 +141,7 @@ class PlannedGPT2:
         return self._teams[key]
 
     def chain(self, microbatches: int) -> Chain:
-        """The model's multiplications, for the search over ways to split them; see `apps.gpt2.operators`."""
+        """The model's multiplications, for the search over ways to split them; see `apps.gpt2.planning.operators`."""
         return chain(self.model, self.batch, self.sequence, microbatches, itemsize=self.config.itemsize)
 
     def build(self) -> Any:

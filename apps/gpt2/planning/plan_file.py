@@ -11,7 +11,7 @@ from typing import Any
 from apps.common.choose import refuse_other_plan
 from apps.common.flags import AUTO, AUTO_PLAN
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.team import split_text
+from apps.gpt2.planning.team import split_text
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import SIZES, Plan

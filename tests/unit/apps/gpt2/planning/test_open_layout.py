@@ -7,9 +7,9 @@ import pytest
 
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
-from apps.gpt2.open_layout import LINKS
-from apps.gpt2.planned_model import planned_model_of
-from apps.gpt2.team_costs import layout_of, stage_moves, team_chain
+from apps.gpt2.planning.open_layout import LINKS
+from apps.gpt2.planning.planned_model import planned_model_of
+from apps.gpt2.planning.team_costs import layout_of, stage_moves, team_chain
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
 from pipelined.sharding.search.matmul import factorizations

@@ -5,8 +5,8 @@ from math import prod
 
 import pytest
 
-from apps.gpt2.memory import activation_bytes
-from apps.gpt2.operators import chain
+from apps.gpt2.planning.memory import activation_bytes
+from apps.gpt2.planning.operators import chain
 from apps.lm.models.gpt2_presets import PRESETS, shapes
 from benchmarks._bound import state_bytes
 from collectives import Links

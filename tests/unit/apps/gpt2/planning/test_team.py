@@ -10,10 +10,10 @@ import pytest
 from apps.gpt2.__main__ import main as train
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
-from apps.gpt2.plan_file import is_open
-from apps.gpt2.planned_model import planned_model_of
-from apps.gpt2.team_costs import sizes
-from apps.gpt2.workload import workload
+from apps.gpt2.planning.plan_file import is_open
+from apps.gpt2.planning.planned_model import planned_model_of
+from apps.gpt2.planning.team_costs import sizes
+from apps.gpt2.planning.workload import workload
 from apps.lm.models.gpt2_presets import shapes
 from apps.lm.sharded.layouts import factors_of
 from pipelined.__main__ import main

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.gpt2.memory import FLOAT
-from apps.gpt2.operators import chain
-from apps.gpt2.workload import workload
+from apps.gpt2.planning.memory import FLOAT
+from apps.gpt2.planning.operators import chain
+from apps.gpt2.planning.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from apps.lm.sharded.layouts import OPERATORS, Factors, divides, factors_of, states_of, written
 from pipelined.planner.planned_model import LayoutSizes, StageMoves

@@ -8,9 +8,9 @@ import pytest
 
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
-from apps.gpt2.planned_model import PlannedGPT2
-from apps.gpt2.team import split_text
-from apps.gpt2.team_costs import text_of
+from apps.gpt2.planning.planned_model import PlannedGPT2
+from apps.gpt2.planning.team import split_text
+from apps.gpt2.planning.team_costs import text_of
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.layouts import OPERATORS, STATES, states_of
 from collectives import Links

@@ -12,10 +12,10 @@ from apps.common.flags import AUTO, AUTO_PLAN, start_of
 from apps.gpt2.checks import MEASURED
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import GPT2Job
-from apps.gpt2.plan_file import arrangement, given, is_open
-from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
-from apps.gpt2.team import names_layout, split_text
-from apps.gpt2.workload import workload
+from apps.gpt2.planning.plan_file import arrangement, given, is_open
+from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
+from apps.gpt2.planning.team import names_layout, split_text
+from apps.gpt2.planning.workload import workload
 from collectives.algorithms import parse_choice
 from collectives.objects import broadcast
 from pipelined.measurement.effort import BRIEF

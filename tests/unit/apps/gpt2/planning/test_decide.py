@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from apps.common.flags import AUTO_PLAN
-from apps.gpt2 import decide as decisions
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.decide import Seats, decide_job, recorded
 from apps.gpt2.job import resolve
-from apps.gpt2.plan_file import is_open
+from apps.gpt2.planning import decide as decisions
+from apps.gpt2.planning.decide import Seats, decide_job, recorded
+from apps.gpt2.planning.plan_file import is_open
 from pipelined.planner import search, trial
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision

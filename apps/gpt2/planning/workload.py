@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from apps.gpt2.memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
+from apps.gpt2.planning.memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes, shapes
 from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition

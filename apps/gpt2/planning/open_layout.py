@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from apps.common.flags import AUTO
-from apps.gpt2.operators import chain
-from apps.gpt2.team_costs import moves_of_front, team_chain
+from apps.gpt2.planning.operators import chain
+from apps.gpt2.planning.team_costs import moves_of_front, team_chain
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of, states_of, written
 from collectives import Links
