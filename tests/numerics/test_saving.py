@@ -139,10 +139,10 @@ def test_the_bytes_of_a_step_are_those_without_the_save_beside_it(saves, tmp_pat
     complete, savers = FlushedStep.complete, {}
 
     async def late(self, number):
-        if saver := savers.get(self._context.actor.rank):
-            before = self._context.actor.transport.traffic.agreed
+        if saver := savers.get(self.context.actor.rank):
+            before = self.context.actor.transport.traffic.agreed
             await saver.finish()
-            assert self._context.actor.transport.traffic.agreed > before
+            assert self.context.actor.transport.traffic.agreed > before
         return await complete(self, number)
 
     monkeypatch.setattr(FlushedStep, "complete", late)

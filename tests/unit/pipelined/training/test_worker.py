@@ -23,7 +23,7 @@ from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
-from pipelined.training.worker import LOCAL, QUEUED, StageFailed, TrainWorker
+from pipelined.training.worker import StageFailed, TrainWorker
 from transports import Nursery
 from transports.local import world
 

@@ -1,0 +1,62 @@
+"""The instructions that wait for a worker's device, or are computed there, in the order in which they end."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from pipelined.programs.instructions import Instruction
+
+QUEUED = 2
+"""Instructions with a message, and weight halves, that wait in the queue of the device after the one that it computes.
+
+More messages would be held long before their instruction, and weight halves would not fill the gaps that come later.
+"""
+LOCAL = 32
+"""Other instructions that wait there; they hold nothing. A bound lets other tasks of the loop run between them."""
+
+
+class InstructionQueue:
+    """The queue of one worker in one step. Instructions that compute nothing end with the one before them.
+
+    Args:
+        on_end: called with each instruction at its end; None: nothing is.
+
+    Attributes:
+        room, local: bound the instructions that hold memory before they begin, and the others; acquired before `add`.
+        waiting: the instructions, each with its bound.
+    """
+
+    def __init__(self, on_end: Callable[[Instruction], None] | None):
+        self._on_end = on_end
+        self.room = asyncio.Semaphore(1 + QUEUED)
+        self.local = asyncio.Semaphore(1 + LOCAL)
+        self.waiting = deque[tuple[Instruction, asyncio.Semaphore]]()
+        self._emptied: asyncio.Future[None] | None = None
+
+    def add(self, at: Instruction, bound: asyncio.Semaphore) -> None:
+        """Add an instruction; one that computes ends with `end_first`."""
+        self.waiting.append((at, bound))
+        if not at.computes:
+            self._end_others()
+
+    def end_first(self) -> None:
+        """End the first instruction, which the device has computed, and those behind it that compute nothing."""
+        self._end()
+        self._end_others()
+
+    def emptied(self) -> asyncio.Future[None]:
+        """Done when the queue is next empty."""
+        self._emptied = asyncio.get_running_loop().create_future()
+        return self._emptied
+
+    def _end_others(self) -> None:
+        while self.waiting and not self.waiting[0][0].computes:
+            self._end()
+        if self._emptied is not None and not self.waiting and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def _end(self) -> None:
+        at, bound = self.waiting.popleft()
+        if self._on_end is not None:
+            self._on_end(at)
+        bound.release()
