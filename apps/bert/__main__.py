@@ -12,7 +12,7 @@ from apps.lm.data.text import Text
 from apps.lm.huggingface.bert import BERT_TYPE, read_bert
 from apps.lm.models.bert_presets import BERT_PRESETS, BertConfig
 from apps.rows.program import main
-from apps.rows.text import TextRowFlags, TextTask
+from apps.rows.text_task import TextRowFlags, TextTask
 from pipelined.errors import UsageError
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan

@@ -13,8 +13,8 @@ from apps.lm.data.masking import Masking
 from apps.lm.huggingface.bert import each_bert_tensor, export_bert
 from apps.lm.models.bert import builders
 from apps.lm.models.bert_presets import BertConfig
-from apps.rows.text import TextTask
-from apps.rows.text_training import Tensors, TextTraining
+from apps.rows.text_interface import Tensors, TextTraining
+from apps.rows.text_task import TextTask
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession

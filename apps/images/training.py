@@ -13,7 +13,7 @@ from apps.common.numerics import DTYPES
 from apps.common.report import Report
 from apps.common.trackers import append
 from apps.images.digits import Images
-from apps.rows.training import Training
+from apps.rows.interface import Training
 from pipelined.api.data.batch import converted
 from pipelined.api.rank import RankSession
 from pipelined.programs.plan import Plan

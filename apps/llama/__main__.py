@@ -18,7 +18,7 @@ from apps.lm.huggingface.rotary import read_rotary
 from apps.lm.models.llama_presets import LLAMA_PRESETS, LlamaConfig
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig
 from apps.rows.program import main
-from apps.rows.text import TextRowFlags, TextTask
+from apps.rows.text_task import TextRowFlags, TextTask
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 

@@ -14,8 +14,8 @@ from apps.lm.models import llama, rotary
 from apps.lm.models.llama_presets import LlamaConfig
 from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.sampling import Picker
-from apps.rows.text import TextTask
-from apps.rows.text_training import Tensors, TextTraining
+from apps.rows.text_interface import Tensors, TextTraining
+from apps.rows.text_task import TextTask
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
 from pipelined.process.reporting.events import printable

@@ -15,7 +15,7 @@ Read the flags, then run one command. Planning needs neither torch nor a network
 from typing import NoReturn
 
 from apps.common.arguments import Coordinator
-from apps.common.program import Program
+from apps.common.command_program import Program
 from apps.ravnest.config import MEANINGLESS
 from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Status, Train
 from pipelined.process.exit import end_process, print_line

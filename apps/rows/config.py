@@ -9,7 +9,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.rows.training import Training
+    from apps.rows.interface import Training
 
 F = TypeVar("F", bound="RowFlags")
 

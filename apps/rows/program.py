@@ -75,7 +75,7 @@ def _show(job: RowJob, launch: Launch) -> int:
 def _table(job: RowJob) -> str:
     from apps.common.plan_table import plan_table
     from apps.rows.planned import PlannedRow, planned_row
-    from apps.rows.train import describe_split, model_of
+    from apps.rows.rank import describe_split, model_of
     from pipelined.api.sizes.team import PlannedTeam
     from pipelined.api.split.model import SplitRow
     from pipelined.programs.partition import partition
@@ -98,7 +98,7 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
         return _show(job, launch)
     job.task.check()
     from apps.rows.planned import plan_now
-    from apps.rows.train import describe_split, model_of, train
+    from apps.rows.rank import describe_split, model_of, train
 
     if config.is_open:
         job = resolve(job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, program))

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 
-from apps.common import program
+from apps.common import command_program
 from apps.ravnest import __main__ as command
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory
@@ -154,7 +154,7 @@ def main(path, fault, *words):
         phase, times, how = each.split(":")
         if how == CUT:
             loop, links = cuttable_loop()
-            program.new_event_loop, act = (lambda loop=loop: loop), links.cut
+            command_program.new_event_loop, act = (lambda loop=loop: loop), links.cut
         else:
             act = partial(os.kill, os.getpid(), getattr(signal, how))
         strike_at(phase, int(times), partial(claimed, file, words[words.index("--name") + 1]), act)

@@ -37,7 +37,7 @@ def test_what_the_trainer_would_refuse_is_refused_before_the_data_is_read(flags,
     def read(*given: object) -> None:
         raise AssertionError("the data was read")
 
-    monkeypatch.setattr("apps.rows.text.read_text", read)
+    monkeypatch.setattr("apps.rows.text_task.read_text", read)
     monkeypatch.setattr("apps.gpt2.text.read_text", read)
     assert program([*flags.split(), "--steps", "1"]) == 2
     assert message in capsys.readouterr().err

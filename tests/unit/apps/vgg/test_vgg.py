@@ -10,7 +10,7 @@ from torch import nn
 from apps.images.training import order
 from apps.rows.job import resolve
 from apps.rows.program import main
-from apps.rows.train import model_of
+from apps.rows.rank import model_of
 from apps.vgg.config import VGGFlags
 from apps.vgg.model import builders
 from apps.vgg.planned_model import chain

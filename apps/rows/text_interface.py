@@ -13,8 +13,8 @@ from apps.lm.data.text import Text, share_text
 from apps.lm.data.tokens import windows_of
 from apps.lm.huggingface.initial import load_initial
 from apps.lm.models.gpt2 import counted_loss, token_loss
-from apps.rows.text import TextTask
-from apps.rows.training import Training
+from apps.rows.interface import Training
+from apps.rows.text_task import TextTask
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession

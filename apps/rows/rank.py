@@ -15,8 +15,8 @@ from apps.common.report import Report
 from apps.common.run.loop import ReportedLoop
 from apps.common.run.resume import agree_on_flags
 from apps.common.trackers import opened_trackers
+from apps.rows.interface import Training
 from apps.rows.job import RowJob
-from apps.rows.training import Training
 from pipelined.actors.agree import agree
 from pipelined.api.data.batch import converted
 from pipelined.api.data.feed import MicrobatchFeed
