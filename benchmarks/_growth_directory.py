@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock, VirtualClock
-from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.journal import NoDisk
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory.journal import NoDisk
 from transports import Block
 from transports.rpc import Endpoint, Handler, Party, Request, Response, Unreachable
 

@@ -14,7 +14,7 @@ from benchmarks._fair_network import FairNetwork
 from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock, run_virtual
-from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.node import Node
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember

@@ -15,8 +15,8 @@ from benchmarks._levels import Levels, least, look
 from benchmarks._swarm_devices import Relay
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.directory import Directory, open_directory, serve_directory
-from pipelined.directory.limits import DirectoryLimits
+from pipelined.membership.directory import Directory, open_directory, serve_directory
+from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.notifier import Notifier
-from pipelined.directory import Change, Directory, Lease, Prefixes, View
-from pipelined.directory.api import RENEWALS
-from pipelined.directory.sessions import DirectoryRequest
-from pipelined.directory.state_machine import StateMachine
+from pipelined.membership.directory import Change, Directory, Lease, Prefixes, View
+from pipelined.membership.directory.api import RENEWALS
+from pipelined.membership.directory.sessions import DirectoryRequest
+from pipelined.membership.directory.state_machine import StateMachine
 
 
 class DirectDirectory(Directory):

@@ -15,7 +15,7 @@ from benchmarks._punctual import PunctualClock
 from benchmarks._swarm_devices import Relay, Work, device_seconds
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.node import Node
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess

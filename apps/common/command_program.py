@@ -12,8 +12,8 @@ from apps.common.children import ChildFailed
 from apps.common.config_file import expanded
 from apps.common.groups import parse_command
 from pipelined import __version__
-from pipelined.directory import CutOff, DirectoryRefusal, JournalError
 from pipelined.errors import UsageError, usage_error_of
+from pipelined.membership.directory import CutOff, DirectoryRefusal, JournalError
 from pipelined.process.exit import DONE, FAILED, INTERRUPTED, USAGE, print_to_stderr, silence_stdout
 from pipelined.process.refusal import complaint
 from pipelined.process.reporting.events import log_to_stderr, recent_text

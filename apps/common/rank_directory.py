@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from collectives.objects import broadcast
 from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
-from pipelined.directory import serve_directory
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
 from pipelined.membership.connection import endpoint_at
+from pipelined.membership.directory import serve_directory
 from transports import Nursery, Transport
 from transports.rpc import Endpoint
 

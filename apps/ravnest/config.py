@@ -14,8 +14,8 @@ from apps.common.presets import find_preset
 from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
-from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
+from pipelined.membership.directory.limits import refuse_lease
 from pipelined.training.exchange.compression import check_codec
 
 MEANINGLESS = {

@@ -14,8 +14,8 @@ from apps.ravnest.digits import Digits
 from apps.ravnest.flag_groups import AverageFlags
 from apps.ravnest.training import training_of
 from pipelined.aio.tasks import beside
-from pipelined.directory import DirectoryRefusal
 from pipelined.errors import UsageError
+from pipelined.membership.directory import DirectoryRefusal
 from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.progress import Say

@@ -13,9 +13,9 @@ from apps.swarm.config import SwarmTask
 from apps.swarm.flags import Export
 from apps.swarm.training import ModelSession, session_of
 from pipelined.aio.clock import RealClock
-from pipelined.directory import CutOff
 from pipelined.errors import UsageError
 from pipelined.membership.connection import connected
+from pipelined.membership.directory import CutOff
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import read_task
 from pipelined.process.reporting.progress import reported_wait

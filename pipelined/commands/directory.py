@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import get_args
 
 from pipelined.aio.clock import RealClock
-from pipelined.directory.disk import JournalError
-from pipelined.directory.server import serve_directory
 from pipelined.errors import UsageError
+from pipelined.membership.directory.disk import JournalError
+from pipelined.membership.directory.server import serve_directory
 from pipelined.process.exit import print_line
 from pipelined.process.reporting.events import Level, log_to_stderr
 from pipelined.process.stop_request import until_stop_request

@@ -1,1 +1,1 @@
-"""The members that use a directory: how a process joins, its presence, and its view and bans of the others."""
+"""Members of a swarm, or of another system: how a process joins, its presence, and its view and bans of the others."""

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from pipelined.aio.clock import RealClock
-from pipelined.directory import Directory, open_directory
 from pipelined.errors import UsageError
 from pipelined.membership.addresses import listen_url
+from pipelined.membership.directory import Directory, open_directory
 from pipelined.membership.node import Node
 from pipelined.process.reporting.progress import MOMENT_S
 from transports import TransportError

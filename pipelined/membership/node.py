@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipelined.aio.clock import Clock
-from pipelined.directory import Directory
+from pipelined.membership.directory import Directory
 from transports.rpc import Endpoint
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from pipelined.directory import CutOff, Directory, View
+from pipelined.membership.directory import CutOff, Directory, View
 
 S = TypeVar("S")
 DIRECTORY_TIMEOUT_S = 2.0

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
-from pipelined.directory import CutOff, LeaseLost
-from pipelined.directory.registration import Registration, registered
+from pipelined.membership.directory import CutOff, LeaseLost
+from pipelined.membership.directory.registration import Registration, registered
 from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import warn

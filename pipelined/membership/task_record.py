@@ -6,9 +6,9 @@ A process refuses to take part where something else is trained.
 import secrets
 from typing import Protocol, Self
 
-from pipelined.directory import Conflict, Directory, Entry
 from pipelined.errors import UsageError
 from pipelined.membership.addresses import described
+from pipelined.membership.directory import Conflict, Directory, Entry
 from pipelined.process.reporting.progress import Say, reported_wait
 
 TASK = "subject"

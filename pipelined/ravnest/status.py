@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelined.aio.clock import RealClock
-from pipelined.directory import Directory, View
 from pipelined.errors import UsageError
+from pipelined.membership.directory import Directory, View
 from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK
 from pipelined.ravnest.planning.rings import rings_between, round_bytes

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelined.directory.limits import refuse_lease
 from pipelined.errors import refuse_below
+from pipelined.membership.directory.limits import refuse_lease
 from pipelined.programs.exact_grid import require_exact_swarm
 from pipelined.training.exchange.compression import NONE, check_codec
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from pipelined.aio.clock import Clock
-from pipelined.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost
+from pipelined.membership.directory import Change, Conflict, CutOff, Directory, Entry, LeaseLost
 from transports import Nursery, TransportError
 from transports.rpc import Endpoint
 

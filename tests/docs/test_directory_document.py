@@ -4,10 +4,10 @@ import re
 from dataclasses import fields
 
 from pipelined.aio.latency import MIN_S
-from pipelined.directory import DirectoryLimits
-from pipelined.directory.journal import MAGIC, MIN_COMPACTED
-from pipelined.directory.retry import PATIENCE_S
-from pipelined.directory.state_machine import TRANSITIONS
+from pipelined.membership.directory import DirectoryLimits
+from pipelined.membership.directory.journal import MAGIC, MIN_COMPACTED
+from pipelined.membership.directory.retry import PATIENCE_S
+from pipelined.membership.directory.state_machine import TRANSITIONS
 from tests.launching import ROOT
 
 TEXT = (ROOT / "docs/directory.md").read_text()

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.directory import open_directory
-from pipelined.directory.server import serve_directory
+from pipelined.membership.directory import open_directory
+from pipelined.membership.directory.server import serve_directory
 from pipelined.membership.node import Node
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember

@@ -21,7 +21,7 @@ import torch
 from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
-from pipelined.directory import CutOff, EmbeddedDirectory, serve_directory
+from pipelined.membership.directory import CutOff, EmbeddedDirectory, serve_directory
 from pipelined.membership.node import Node
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.node import Capacity, RavnestNode

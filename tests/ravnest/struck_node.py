@@ -21,8 +21,8 @@ from importlib import import_module
 from apps.common import command_program
 from apps.ravnest import __main__ as command
 from pipelined.aio.clock import RealClock
-from pipelined.directory import open_directory
-from pipelined.directory.registration import Registration
+from pipelined.membership.directory import open_directory
+from pipelined.membership.directory.registration import Registration
 from pipelined.ravnest.averaging import late
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.node.cluster_log import ClusterLog

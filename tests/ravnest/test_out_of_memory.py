@@ -11,8 +11,8 @@ from apps.ravnest.config import RavnestTask
 from apps.ravnest.parties import planned_places
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.tasks import cancel_and_wait
-from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.errors import OutOfMemory
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import read_task
 from pipelined.ravnest.node import cluster_member as cluster
 from pipelined.ravnest.node.planned_bytes import PlannedPlaces

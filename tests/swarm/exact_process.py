@@ -18,7 +18,7 @@ from functools import partial
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.directory import open_directory, serve_directory
+from pipelined.membership.directory import open_directory, serve_directory
 from pipelined.membership.node import Node
 from pipelined.state import donor
 from pipelined.swarm.peer import all_reduce, replica, rounds, stage_state

@@ -11,7 +11,7 @@ from apps.lm.data.text import read_text
 from apps.swarm.config import TrainingConfig
 from apps.swarm.data import task_and_feed
 from pipelined.aio.clock import RealClock
-from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import TASK
 from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.rules import OtherModel

@@ -16,8 +16,8 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, run_virtual
-from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.registration import registered
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory.registration import registered
 from pipelined.membership.messaging.messages import VERSION, send
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.node import Node

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.registration import registered
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory.registration import registered
 from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.work import Backward, GetWork

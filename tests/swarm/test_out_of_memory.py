@@ -23,8 +23,8 @@ from apps.swarm.flags import Train
 from apps.swarm.training import session_of
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.tasks import cancel_and_wait
-from pipelined.directory import serve_directory
 from pipelined.errors import OutOfMemory, as_flags
+from pipelined.membership.directory import serve_directory
 from pipelined.swarm.peer import all_reduce
 from pipelined.swarm.process import session as processes
 from pipelined.swarm.stages.planned_bytes import stage_bytes

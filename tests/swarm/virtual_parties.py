@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
-from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.node import Node
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.leader.reassignment import Rebalance

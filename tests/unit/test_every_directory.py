@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
-from pipelined.directory import open_directory, serve_directory
+from pipelined.membership.directory import open_directory, serve_directory
 from tests.conformance.directories import EVERYWHERE, WHERE_CONNECTIONS_TELL, Party
 from transports.rpc import open_endpoint
 from transports.rpc.virtual.network import VirtualNetwork

@@ -20,10 +20,10 @@ from pipelined.api.swarm.parties import SwarmSettings, TrainerOptions, run_user_
 from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained
-from pipelined.directory import CutOff, DirectoryRefusal, serve_directory
 from pipelined.errors import Refused, UsageError
 from pipelined.membership.addresses import check_coordinator
 from pipelined.membership.connection import endpoint_at
+from pipelined.membership.directory import CutOff, DirectoryRefusal, serve_directory
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.refusal import complaint
 from pipelined.process.reporting.progress import Say, say_nothing

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pipelined.aio.tasks import beside, with_timeout
-from pipelined.directory import Change, DirectoryRefusal
 from pipelined.errors import UsageError
+from pipelined.membership.directory import Change, DirectoryRefusal
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import TASK
 from pipelined.process.reporting.progress import Say

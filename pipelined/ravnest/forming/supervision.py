@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.tasks import with_timeout
-from pipelined.directory import Change
+from pipelined.membership.directory import Change
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.forming.continuation import Joining, Newcomers, next_generation
 from pipelined.ravnest.planning.places import Holder

@@ -13,7 +13,7 @@ from traceback import clear_frames
 
 from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.aio.tasks import beside, with_timeout
-from pipelined.directory.registration import Registration
+from pipelined.membership.directory.registration import Registration
 from pipelined.membership.node import Node
 from pipelined.membership.presence import run_under_leases
 from pipelined.membership.view import NoLongerValid

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from pipelined.directory import CutOff, LeaseLost
-from pipelined.directory.registration import Registration
 from pipelined.errors import UsageError
+from pipelined.membership.directory import CutOff, LeaseLost
+from pipelined.membership.directory.registration import Registration
 from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import UNKNOWN, Backoff, TimeoutEstimator
 from pipelined.aio.tasks import beside, with_timeout
-from pipelined.directory import Conflict, CutOff
+from pipelined.membership.directory import Conflict, CutOff
 from pipelined.membership.messaging.client import MemberClient, Probe
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import emit, warn

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from pipelined.directory import Conflict, CutOff
 from pipelined.membership.bans import MAX_S
+from pipelined.membership.directory import Conflict, CutOff
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.swarm.protocol.rounds import parties_of

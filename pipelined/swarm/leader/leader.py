@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from pipelined.aio.notifier import Notifier
 from pipelined.aio.tasks import first_of
-from pipelined.directory import Conflict, CutOff
-from pipelined.directory.registration import Registration
+from pipelined.membership.directory import Conflict, CutOff
+from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.fields import Malformed
 from pipelined.membership.messaging.reasons import Reason

@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from pipelined.directory import Conflict, CutOff
-from pipelined.directory.record import Record
+from pipelined.membership.directory import Conflict, CutOff
+from pipelined.membership.directory.record import Record
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.members import LEADER

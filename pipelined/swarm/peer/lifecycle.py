@@ -17,8 +17,8 @@ from enum import Enum
 from typing import NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.directory import Conflict
-from pipelined.directory.registration import Registration
+from pipelined.membership.directory import Conflict
+from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn

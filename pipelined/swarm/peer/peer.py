@@ -8,8 +8,8 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 
 from pipelined.actors.device.executor import Executor
-from pipelined.directory import CutOff, LeaseLost
-from pipelined.directory.registration import Registration, registered
+from pipelined.membership.directory import CutOff, LeaseLost
+from pipelined.membership.directory.registration import Registration, registered
 from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import shortened, warn

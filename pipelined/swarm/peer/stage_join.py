@@ -6,7 +6,7 @@ A peer that was no member for a while keeps its stage, and fetches what it lacks
 from collections.abc import Callable
 from functools import partial
 
-from pipelined.directory.registration import Registration
+from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelined.actors.device.executor import Executor
-from pipelined.directory import LeaseLost
-from pipelined.directory.registration import registered
+from pipelined.membership.directory import LeaseLost
+from pipelined.membership.directory.registration import registered
 from pipelined.membership.messaging.client import MemberClient, Probe
 from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S

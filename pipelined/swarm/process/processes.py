@@ -4,7 +4,7 @@ import asyncio
 
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.tasks import beside
-from pipelined.directory.registration import Registration
+from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.messages import serve
 from pipelined.membership.node import Node
 from pipelined.membership.presence import run_under_leases

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from pipelined.actors.device.executor import Executor, TorchExecutor
-from pipelined.directory import Directory
 from pipelined.errors import refuse_below
+from pipelined.membership.directory import Directory
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import RUN
 from pipelined.process.reporting.progress import Say

@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import TypeVar
 
 from pipelined.aio.clock import Clock
-from pipelined.directory import Change
-from pipelined.directory.record import Record
+from pipelined.membership.directory import Change
+from pipelined.membership.directory.record import Record
 from pipelined.membership.view import Table
 from pipelined.swarm.records.steps import EVALUATED, HEAD, STEP_MEMBERS, Commit, Evaluation, StepMembers
 from pipelined.swarm.records.view import SwarmView

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from pipelined.directory import Entry
-from pipelined.directory.record import Record
+from pipelined.membership.directory import Entry
+from pipelined.membership.directory.record import Record
 from pipelined.state.versions import MAX_STAGES
 
 LEADER, NEWCOMERS, PEERS, STAGES = "conductor", "came/", "peers/", "stage/"

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
 from pipelined.aio.clock import RealClock
-from pipelined.directory import Directory, View
 from pipelined.errors import UsageError
+from pipelined.membership.directory import Directory, View
 from pipelined.membership.messaging.messages import send
 from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks._swarm_directory import DirectDirectory
 from pipelined.aio.clock import VirtualClock
-from pipelined.directory import LeaseLost
+from pipelined.membership.directory import LeaseLost
 from tests.conformance.directories import EVERYWHERE, Party
 
 pytestmark = pytest.mark.virtual

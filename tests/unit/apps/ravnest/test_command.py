@@ -21,8 +21,8 @@ from apps.ravnest.local import _nodes, _training
 from apps.ravnest.parties import resumed_run, saving_of
 from apps.swarm.__main__ import PROGRAM as SWARM
 from pipelined.aio.clock import RealClock
-from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.errors import UsageError
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import publish_task
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.state.versions import SavedStage

@@ -9,8 +9,8 @@ from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.flags import Serve
 from apps.ravnest.offer import NOT_MEASURED, offer
 from benchmarks._timed_executor import TimedExecutor
-from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.measurement.line import serve_line
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.node import Node
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.records.nodes import NodeRecord

@@ -14,7 +14,7 @@ from apps.lm.models.gpt2_presets import layer_shapes
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.status import RAVNEST, sizes_of
 from pipelined.aio.clock import VirtualClock
-from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation

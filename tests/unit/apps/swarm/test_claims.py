@@ -11,7 +11,7 @@ from apps.swarm.commands import serve
 from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.flags import Serve
 from pipelined.aio.clock import RealClock
-from pipelined.directory import open_directory, serve_directory
+from pipelined.membership.directory import open_directory, serve_directory
 from pipelined.membership.task_record import publish_task
 from pipelined.state.checkpoints.checkpoint import CheckpointError
 from pipelined.state.checkpoints.claim import claim

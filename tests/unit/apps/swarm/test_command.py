@@ -7,8 +7,8 @@ import pytest
 
 from apps.common.children import ChildFailed
 from apps.swarm import __main__ as swarm
-from pipelined.directory import CutOff, JournalError
 from pipelined.errors import UsageError
+from pipelined.membership.directory import CutOff, JournalError
 from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from tests.launching import launched

@@ -5,7 +5,7 @@ import json
 
 from apps.swarm.metrics import StepLog
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.directory import Change, Entry
+from pipelined.membership.directory import Change, Entry
 from pipelined.swarm.records.committed_steps import CommittedSteps
 from pipelined.swarm.records.steps import EVALUATED, Commit, Evaluation
 from pipelined.swarm.records.view import SwarmView

@@ -10,7 +10,7 @@ import pytest
 
 from pipelined.__main__ import main
 from pipelined.aio.clock import RealClock
-from pipelined.directory import open_directory
+from pipelined.membership.directory import open_directory
 from tests.launching import ROOT
 from tests.terminal import closed_over
 from transports.rpc import open_endpoint

@@ -7,8 +7,8 @@ from unittest.mock import ANY
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.errors import UsageError
+from pipelined.membership.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.membership.task_record import RUN, TASK, publish_task
 from transports.rpc.virtual.network import VirtualNetwork
 

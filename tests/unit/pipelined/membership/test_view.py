@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
-from pipelined.directory.record import Record
+from pipelined.membership.directory import EmbeddedDirectory, Entry, serve_directory
+from pipelined.membership.directory.record import Record
 from pipelined.membership.view import MembershipView, Single, Table
 from transports.rpc.virtual.network import VirtualNetwork
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from pipelined.training.instruction_queue import LOCAL, QUEUED
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.actor import Actor
@@ -21,6 +20,7 @@ from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.exchange.stream import Parcel
+from pipelined.training.instruction_queue import LOCAL, QUEUED
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
 from pipelined.training.worker import StageFailed, TrainWorker

@@ -15,8 +15,8 @@ from pipelined.api.swarm.parties import SwarmSettings, run_user_peer
 from pipelined.api.swarm.run import serve, train
 from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.membership.connection import connected
+from pipelined.membership.directory import CutOff, WrongKey, serve_directory
 from pipelined.membership.task_record import publish_task
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage

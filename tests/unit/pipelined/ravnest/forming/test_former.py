@@ -8,9 +8,9 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.tasks import cancel_and_wait, with_timeout
-from pipelined.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, WrongKey, serve_directory
-from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
+from pipelined.membership.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, WrongKey, serve_directory
+from pipelined.membership.directory.registration import registered
 from pipelined.membership.node import Node
 from pipelined.membership.task_record import TASK
 from pipelined.ravnest.forming.former import ClusterFormer

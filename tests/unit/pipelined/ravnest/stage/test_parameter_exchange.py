@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.registration import registered
 from pipelined.errors import UsageError
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory.registration import registered
 from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.planning.places import Holder, StagePlace

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.directory import Conflict, CutOff
+from pipelined.membership.directory import Conflict, CutOff
 from pipelined.swarm.leader.evictions import Evictor, Failure, choose_evictions
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.rules import Rules

@@ -11,8 +11,8 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Notifier
-from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
-from pipelined.directory.registration import registered
+from pipelined.membership.directory import EmbeddedDirectory, Entry, serve_directory
+from pipelined.membership.directory.registration import registered
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.messages import send, serve
 from pipelined.membership.messaging.reasons import Reason

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.directory import Entry
+from pipelined.membership.directory import Entry
 from pipelined.state.messages import FetchManifest
 from pipelined.swarm.peer.service import SenderCheck
 from pipelined.swarm.protocol.rounds import Inherit, Resume, RoundName

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.directory import Change, Entry
+from pipelined.membership.directory import Change, Entry
 from pipelined.process.reporting.progress import MOMENT_S, reported_wait
 from pipelined.state.versions import SavedStages
 from pipelined.swarm.process.logs import WaitLog

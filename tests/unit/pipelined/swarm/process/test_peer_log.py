@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
-from pipelined.directory import Change, Entry
+from pipelined.membership.directory import Change, Entry
 from pipelined.swarm.process.logs import PeerLog
 from pipelined.swarm.records.members import PEERS, Peer, Phase
 from pipelined.swarm.records.steps import Commit

@@ -3,8 +3,8 @@
 import asyncio
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.directory.registration import Registration
+from pipelined.membership.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.directory.registration import Registration
 from pipelined.swarm.records.members import PEERS, Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc.virtual.network import VirtualNetwork

@@ -3,7 +3,7 @@
 import asyncio
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.directory import Change, Entry
+from pipelined.membership.directory import Change, Entry
 from pipelined.swarm.records.committed_steps import CommittedSteps, StepCommitted, StepEvaluated, StepsBegan
 from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
 from pipelined.swarm.records.view import SwarmView

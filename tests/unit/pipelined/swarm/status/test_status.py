@@ -12,7 +12,7 @@ from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM
 from pipelined.aio.clock import run_virtual
-from pipelined.directory import CutOff, Entry, View
+from pipelined.membership.directory import CutOff, Entry, View
 from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.membership.task_record import TASK
 from pipelined.process.reporting.events import Event

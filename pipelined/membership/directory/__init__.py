@@ -1,0 +1,43 @@
+"""The directory of members: a database of records with leases, and its journal; see docs/directory.md."""
+
+from pipelined.membership.directory.api import (
+    Change,
+    Conflict,
+    CutOff,
+    Directory,
+    DirectoryRefusal,
+    Entry,
+    FellBehind,
+    Full,
+    Lease,
+    LeaseLost,
+    Prefixes,
+    View,
+    WrongKey,
+)
+from pipelined.membership.directory.client import EmbeddedDirectory
+from pipelined.membership.directory.disk import JournalError
+from pipelined.membership.directory.limits import DirectoryLimits
+from pipelined.membership.directory.registry import open_directory
+from pipelined.membership.directory.server import serve_directory
+
+__all__ = [
+    "Change",
+    "Conflict",
+    "CutOff",
+    "Directory",
+    "DirectoryLimits",
+    "DirectoryRefusal",
+    "EmbeddedDirectory",
+    "Entry",
+    "FellBehind",
+    "Full",
+    "JournalError",
+    "Lease",
+    "LeaseLost",
+    "Prefixes",
+    "View",
+    "WrongKey",
+    "open_directory",
+    "serve_directory",
+]

@@ -1,0 +1,175 @@
+"""A client of a directory kept by an etcd cluster.
+
+etcd's own guarantees are used where they match the interface; `Marks` and `watch_several` add what etcd lacks.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+
+from pipelined.aio.clock import Clock
+from pipelined.aio.tasks import with_timeout
+from pipelined.membership.directory.api import (
+    Change,
+    Conflict,
+    CutOff,
+    Directory,
+    Entry,
+    FellBehind,
+    Lease,
+    LeaseLost,
+    Prefixes,
+    View,
+)
+from pipelined.membership.directory.etcd.exactly_once import Marks
+from pipelined.membership.directory.etcd.gateway import COMPACTED, NOT_FOUND, EtcdError, Gateway
+from pipelined.membership.directory.etcd.leases import EtcdLease
+from pipelined.membership.directory.etcd.messages import EtcdMessage, Keys, revision_of
+from pipelined.membership.directory.etcd.url import EtcdAddress
+from pipelined.membership.directory.limits import DirectoryLimits
+from pipelined.membership.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoReply
+
+
+class EtcdDirectory(Directory):
+    """A directory in an etcd cluster, which other programs may use too; revisions are those of the whole cluster.
+
+    Args:
+        address: the cluster and the namespace; see `EtcdAddress.parse`.
+        patience: seconds without a reply from any member after which calls raise `CutOff`. A watch that receives
+            nothing for half of this time starts again at the next member.
+    """
+
+    def __init__(self, address: EtcdAddress, clock: Clock, patience: float = PATIENCE_S):
+        self._gateway, self._clock = Gateway(address, clock, patience), clock
+        self._limits = DirectoryLimits()  # of one call; the cluster limits the totals
+        self._keys = Keys(f"{address.namespace}/")
+        self._marks = Marks(self._gateway, clock, f"{address.namespace}.marks/")
+
+    async def read(self, prefix: Prefixes = "") -> View:
+        self._limits.check_prefixes(prefix)
+        return await self._read(prefix)
+
+    async def transact(
+        self,
+        expect: Mapping[str, int],
+        put: Mapping[str, bytes],
+        delete: Sequence[str] = (),
+        lease: Lease | None = None,
+    ) -> int:
+        self._limits.check_transaction(expect, put, delete)
+        keys, number = self._keys, lease.number if lease else 0
+        compare = [keys.compare(key, revision) for key, revision in expect.items()]
+        success = [*(keys.put(key, value, number) for key, value in put.items()), *map(keys.delete, delete)]
+        failure = [keys.get(key) for key in expect]
+        transact = self._marks.transact if success else self._compare
+        try:
+            revision, found = await transact(compare, success, failure)
+        except EtcdError as error:
+            if error.code == NOT_FOUND:
+                raise LeaseLost(f"no such lease (lease: {number}); it expired or was revoked") from error
+            raise
+        if not revision:
+            entries = {key: entry for each in found for key, entry in keys.entries(each).items()}
+            raise Conflict({key: entries.get(key) for key in expect})
+        return revision
+
+    async def watch(self, prefix: Prefixes, after: int) -> AsyncGenerator[Sequence[Change]]:
+        self._limits.check_prefixes(prefix)
+        changes = self._watch_one(prefix, after) if isinstance(prefix, str) else self._watch_several(prefix, after)
+        async with aclosing(changes):
+            async for each in changes:
+                yield each
+
+    async def _read(self, prefix: Prefixes, at: int = 0) -> View:
+        """All entries under the prefixes at one revision; 0: the current one. Raises EtcdError: COMPACTED."""
+        prefixes = (prefix,) if isinstance(prefix, str) else prefix
+        ranges = [{"request_range": {**self._keys.below(each), "revision": str(at)}} for each in prefixes]
+        reply = await self._gateway.call("kv/txn", {"success": ranges})
+        found: dict[str, Entry] = {}
+        for each in reply["responses"]:
+            found |= self._keys.entries(each["response_range"])
+        return View(at or revision_of(reply), found)
+
+    async def _watch_several(self, prefixes: tuple[str, ...], after: int) -> AsyncGenerator[Sequence[Change]]:
+        try:
+            before = await self._read(prefixes, after) if after else View(0, {})
+        except EtcdError as error:
+            if error.code != COMPACTED:
+                raise
+            raise FellBehind(f"changes are kept from a later revision on (after: {after}); read again") from error
+        async with aclosing(watch_several(self, prefixes, before)) as changes:
+            async for each in changes:
+                yield each
+
+    async def _watch_one(self, prefix: str, after: int) -> AsyncGenerator[Sequence[Change]]:
+        while True:
+            wanted = {**self._keys.below(prefix), "start_revision": str(after + 1)}
+            stream, reply = await self._gateway.stream("watch", {"create_request": wanted})
+            try:
+                while not reply.get("canceled"):
+                    if changes := self._keys.changes(reply):
+                        yield changes
+                        after = changes[-1].revision
+                    reply = await with_timeout(self._clock, self._gateway.retry.patience / 2, anext(stream))
+            except (NoReply, TimeoutError):
+                self._gateway.leave()
+            finally:
+                await stream.close()
+            if kept := int(reply.get("compact_revision", 0)):
+                raise FellBehind(f"changes are kept from revision {kept} on (after: {after}); read again")
+            await self._clock.sleep(FIRST_PAUSE_S)
+
+    async def grant(self, seconds: float, lasting: bool = False) -> Lease:
+        self._limits.check_seconds(seconds)
+        number, _ = await self._marks.transact([], [], [])  # a revision is greater than all before it, and unique
+        return await EtcdLease.grant(self._gateway, number, seconds)
+
+    async def close(self) -> None:
+        with suppress(CutOff, EtcdError, TimeoutError):
+            await with_timeout(self._clock, self._gateway.retry.round_trip.timeout, self._marks.close())
+        await self._gateway.close()
+
+    async def _compare(
+        self, compare: Sequence[EtcdMessage], success: Sequence[EtcdMessage], failure: Sequence[EtcdMessage]
+    ) -> tuple[int, list[EtcdMessage]]:
+        """Run a transaction that changes nothing; it may run twice."""
+        reply = await self._gateway.call("kv/txn", {"compare": compare, "failure": failure})
+        if reply.get("succeeded"):
+            return revision_of(reply), []
+        return 0, [each["response_range"] for each in reply["responses"]]
+
+
+async def watch_several(
+    directory: Directory, prefixes: tuple[str, ...], before: View
+) -> AsyncGenerator[Sequence[Change]]:
+    """Watch several prefixes as one; yield the changes after a view of them.
+
+    etcd orders the changes of one watch, but not those of several watches. So each prefix has its own watch, used only
+    as a signal. Then one transaction reads all prefixes, and the difference from the last read is the changes.
+
+    Raises: as `Directory.watch`.
+    Cost: for each item a read of all entries under the prefixes.
+    """
+    streams = [directory.watch(prefix, before.revision) for prefix in prefixes]
+    waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
+    try:
+        while True:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                stream = waiting.pop(task)
+                waiting[asyncio.ensure_future(anext(stream))] = stream
+            if max(task.result()[-1].revision for task in done) > before.revision:
+                now = await directory.read(prefixes)
+                changes, before = difference(before, now), now
+                yield changes
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def difference(before: View, now: View) -> list[Change]:
+    """The changes from one view to a later view of the same prefixes: puts by revision, then deletions."""
+    put = [Change(key, entry, entry.revision) for key, entry in now.entries.items() if entry.revision > before.revision]
+    gone = [Change(key, None, now.revision) for key in before.entries.keys() - now.entries.keys()]
+    return sorted(put, key=lambda change: change.revision) + gone

@@ -1,0 +1,195 @@
+"""The journal of a directory: the transitions of its state machine on a disk.
+
+    the magic line      records, one after the other
+    MAGIC               length 4 | its CRC-32 4 | the payload's CRC-32 4 | payload: msgpack list of transitions
+
+The server replies only when the transitions before its reply are durable. Numbers are big-endian. One write is one
+record of all transitions that waited for it, so only the last record can be torn: its beginning is there, followed by
+nothing or by zeros. A torn record is cut off at the next start; any other damage is refused. A file that has grown
+beyond its limit is replaced by one record that restores the same state.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgpack
+
+from pipelined.aio.notifier import Notifier
+from pipelined.errors import UsageError
+from pipelined.membership.directory.disk import Disk, FileDisk
+from pipelined.membership.directory.state_machine import StateMachine, Transition
+from pipelined.process.reporting.events import warn
+from transports import Closed
+
+MAGIC = b"pipelined directory journal 1\n"
+_LENGTH, _HEAD = struct.Struct("!I"), struct.Struct("!III")
+MIN_COMPACTED = 4 << 20
+"""Bytes that a journal may reach before its first compaction; later the limit is twice the compacted size, if more."""
+
+
+class NoDisk(Disk):
+    """A disk that keeps nothing."""
+
+    async def load(self) -> bytes:
+        return b""
+
+    async def append(self, data: bytes) -> None:
+        pass
+
+    async def truncate(self, size: int) -> None:
+        pass
+
+    async def replace(self, make: Callable[[], bytes]) -> int:
+        return 0
+
+    async def close(self) -> None:
+        pass
+
+
+class Journal:
+    """The journal of one state machine.
+
+    Args:
+        disk: used by this journal alone.
+        name: of the file, for messages.
+    """
+
+    def __init__(self, disk: Disk, name: str):
+        self._disk, self._name = disk, name
+        self._size = self._most = 0
+        self._transitions: list[Transition] = []
+        self._queued = self._written = 0
+        self._has_queued, self._progress, self._ended = Notifier(), Notifier(), False
+
+    async def recover(self, machine: StateMachine) -> None:
+        """Replay the journal into an empty state machine, or begin the journal of a new one.
+
+        Raises:
+            UsageError: the file is not a journal, or is damaged before its end.
+            JournalError: it cannot be written.
+        """
+        data = await self._disk.load()
+        transitions, good = _read(data, self._name)
+        if good < len(data):
+            fact = "its last write was not complete; it is discarded, and no client was acknowledged"
+            warn("journal torn", file=self._name, bytes=len(data) - good, at=good, why=fact)
+            await self._disk.truncate(good)
+        try:
+            machine.replay(transitions)
+        except Exception as error:
+            raise UsageError(f"{self._name} contains an invalid operation; restore it from a copy") from error
+        self._size, self._most = good, max(MIN_COMPACTED, 2 * good)
+        if not transitions:
+            await self._compact(machine)
+
+    def queue(self, transitions: Sequence[Transition]) -> None:
+        """Queue transitions for the next write."""
+        if transitions:
+            self._transitions.extend(transitions)
+            self._queued += len(transitions)
+            self._has_queued.notify_all()
+
+    async def wait_durable(self) -> None:
+        """Wait until all transitions queued so far are on the disk. Raises Closed: `write` has ended before that."""
+        goal = self._queued
+        while self._written < goal:
+            if self._ended:
+                raise Closed(f"{self._name} is not written any more")
+            await self._progress.wait()
+
+    async def write(self, machine: StateMachine) -> NoReturn:
+        """Write queued transitions until cancelled. Raises JournalError."""
+        try:
+            while True:
+                if not self._transitions:
+                    await self._has_queued.wait()
+                await (self._append() if self._size <= self._most else self._compact(machine))
+        finally:
+            self._ended = True
+            self._progress.notify_all()
+
+    async def close(self) -> None:
+        await self._disk.close()
+
+    async def _append(self) -> None:
+        """Write all queued transitions as one record."""
+        transitions, self._transitions, goal = self._transitions, [], self._queued
+        data = _record(transitions)
+        await self._disk.append(data)
+        self._size += len(data)
+        self._set_written(goal)
+
+    async def _compact(self, machine: StateMachine) -> None:
+        """Replace the file by a snapshot of the machine, which includes the queued transitions."""
+        snapshot, goal = machine.snapshot(), self._queued
+        self._transitions = []
+        self._size = await self._disk.replace(lambda: MAGIC + _record(snapshot))
+        self._most = max(MIN_COMPACTED, 2 * self._size)
+        self._set_written(goal)
+
+    def _set_written(self, goal: int) -> None:
+        self._written = goal
+        self._progress.notify_all()
+
+
+def _record(transitions: Sequence[Transition]) -> bytes:
+    payload = msgpack.packb(transitions)
+    length = _LENGTH.pack(len(payload))
+    return _HEAD.pack(len(payload), zlib.crc32(length), zlib.crc32(payload)) + payload
+
+
+def _read(data: bytes, name: str) -> tuple[list[Transition], int]:
+    """All transitions, and the offset at which the last whole record ends."""
+    if not data.startswith(MAGIC):
+        if MAGIC.startswith(data):
+            return [], 0
+        fact = f"{name} is no journal of a directory of this version (it begins with {data[:16]!r})"
+        raise UsageError(f"{fact}; name another file")
+    transitions, good = list[Transition](), len(MAGIC)
+    while good < len(data):
+        rest = memoryview(data)[good:]
+        payload = _payload(rest)
+        if payload is None:
+            if _is_torn(rest):
+                break
+            fact = f"{name} is damaged before its end (at: {good}, bytes: {len(data)})"
+            raise UsageError(f"{fact}; restore it from a copy")
+        transitions += msgpack.unpackb(payload, strict_map_key=False)
+        good += _HEAD.size + len(payload)
+    return transitions, good
+
+
+def _checked_length(rest: memoryview) -> int | None:
+    """The payload length of the first record; None if its checksum is wrong."""
+    length, checksum, _ = _HEAD.unpack(rest[: _HEAD.size]) if len(rest) >= _HEAD.size else (0, 0, 0)
+    return length if zlib.crc32(rest[: _LENGTH.size]) == checksum else None
+
+
+def _payload(rest: memoryview) -> memoryview | None:
+    """The payload of the first record; None if the record is not whole."""
+    length = _checked_length(rest)
+    if length is None or len(rest) < _HEAD.size + length:
+        return None
+    payload = rest[_HEAD.size : _HEAD.size + length]
+    return payload if zlib.crc32(payload) == _HEAD.unpack(rest[: _HEAD.size])[2] else None
+
+
+def _is_torn(rest: memoryview) -> bool:
+    """Whether the first record, which is not whole, can be a torn last write.
+
+    Its length is known and reaches the end of the file, or its length is lost and only zeros follow.
+    """
+    length = _checked_length(rest)
+    if length is None:
+        return not any(rest[_HEAD.size :])
+    return _HEAD.size + length >= len(rest)
+
+
+def disk_of(journal: "str | Path | Disk | None") -> Disk:
+    """The disk for a `journal` argument: a path is a `FileDisk`, None is `NoDisk`, a `Disk` is itself."""
+    if journal is None:
+        return NoDisk()
+    return journal if isinstance(journal, Disk) else FileDisk(journal)

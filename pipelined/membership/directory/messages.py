@@ -1,0 +1,287 @@
+"""The messages between clients and an embedded directory: one class a request; every field is checked when it arrives.
+
+A request is one msgpack map of its fields. A reply is one msgpack map: the result, or `conflict`. Every other outcome
+is a rejection with a reason that stands for an exception on both sides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+import msgpack
+
+from pipelined.membership.directory.api import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
+from pipelined.membership.directory.limits import DirectoryLimits, check_length_of_time, check_whole
+from pipelined.membership.directory.sessions import DirectoryRequest, StaleRequest
+from transports.rpc import Rejected, Request, Response
+
+TOPIC = "directory."
+ALIVE = TOPIC + "alive"
+"""Topic of the directory's request to a client: is it alive? The reply has the client's incarnation as its note."""
+OTHER_DIRECTORY, STOPPING = "another directory", "stopping"
+OVERHEAD = 64
+"""Upper limit of the bytes that a key adds to a request, in addition to itself and its value."""
+
+ERRORS: dict[str, type[Exception]] = {
+    "lease lost": LeaseLost,
+    "fell behind": FellBehind,
+    "full": Full,
+    "stale request": StaleRequest,
+    "bad request": ValueError,
+}
+
+
+def rejection_of(error: Exception) -> Rejected:
+    reason = next(reason for reason, kind in ERRORS.items() if isinstance(error, kind))
+    return Rejected(reason, why=str(error))
+
+
+def error_of(rejection: Rejected) -> Exception:
+    """The error that a rejection stands for; the rejection itself if its reason is not in `ERRORS`."""
+    kind = ERRORS.get(rejection.reason)
+    return kind(str(rejection.facts.get("why", rejection.reason))) if kind else rejection
+
+
+def most_bytes(limits: DirectoryLimits) -> int:
+    """Upper limit of the bytes of a request."""
+    return limits.request + OVERHEAD * 3 * limits.keys_at_once + 4 * OVERHEAD
+
+
+def pack(message: Mapping[str, Any]) -> bytes:
+    return msgpack.packb(message)
+
+
+def unpack(response: Response) -> dict[str, Any]:
+    """The message of a reply."""
+    return msgpack.unpackb(response.blocks[0].data, strict_map_key=False)
+
+
+def _unpack_checked(request: Request, most: int) -> dict[str, Any]:
+    """The message of a request, with few containers of at most `most` items each. Raises ValueError: malformed."""
+    if len(request.blocks) != 1:
+        raise ValueError(f"a message is one block (blocks: {len(request.blocks)})")
+    count, sizes = _Containers(), {"max_array_len": most, "max_map_len": most}
+    hooks = {"list_hook": count, "object_hook": count}
+    try:
+        message = msgpack.unpackb(request.blocks[0].data, strict_map_key=False, **sizes, **hooks)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map whose key is a list
+        raise ValueError(f"not a message: {type(error).__name__} {error}".rstrip()) from error
+    if not isinstance(message, dict):
+        raise ValueError(f"a message is a map (it is: {type(message).__name__})")
+    return message
+
+
+class _Containers:
+    """Limits the lists and maps of a message while it is parsed: an empty one takes 60 times its bytes in memory."""
+
+    most = 4
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, container: Any) -> Any:
+        self._seen += 1
+        if self._seen > self.most:
+            raise ValueError(f"too many lists and maps (most: {self.most})")
+        return container
+
+
+@dataclass(frozen=True)
+class ClientRequest:
+    """A request of a client."""
+
+    topic: ClassVar[str]
+
+    def check(self, limits: DirectoryLimits) -> None:
+        """Raises ValueError: a field is missing, malformed or beyond a limit."""
+
+    @classmethod
+    def parse(cls, request: Request, limits: DirectoryLimits) -> Self:
+        """Read and check a request.
+
+        Raises:
+            ValueError: a field is missing, malformed or beyond a limit.
+        """
+        message = _unpack_checked(request, limits.keys_at_once)
+        values = {each.name: message.get(each.name) for each in fields(cls)}
+        if isinstance(prefix := values.get("prefix"), list):
+            values["prefix"] = tuple(prefix)
+        parsed = cls(**values)
+        parsed.check(limits)
+        return parsed
+
+
+@dataclass(frozen=True)
+class Enter(ClientRequest):
+    """Request a client number, and the directory's name and address."""
+
+    topic: ClassVar[str] = TOPIC + "enter"
+
+
+@dataclass(frozen=True)
+class Entered:
+    """The reply to `Enter`.
+
+    Args:
+        name: of the directory, for all further requests.
+        client: the number of the client; None: the directory has forgotten it, so it must enter again.
+        address: of the directory.
+    """
+
+    name: int
+    client: int | None
+    address: str
+
+
+@dataclass(frozen=True)
+class NamedRequest(ClientRequest):
+    """A request to the directory of this name; any other directory rejects it."""
+
+    name: int
+
+    def check(self, limits: DirectoryLimits) -> None:
+        check_whole("name", self.name)
+
+
+@dataclass(frozen=True)
+class Read(NamedRequest):
+    """Read all entries under these prefixes."""
+
+    topic: ClassVar[str] = TOPIC + "read"
+
+    prefix: Prefixes
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        limits.check_prefixes(self.prefix)
+
+
+@dataclass(frozen=True)
+class Changes(Read):
+    """Read the changes under these prefixes, as soon as there are any.
+
+    Args:
+        after: the revision after which the changes are requested.
+        wait: seconds after which the reply comes without a change.
+    """
+
+    topic: ClassVar[str] = TOPIC + "changes"
+
+    after: int
+    wait: float
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        check_whole("after", self.after)
+        check_length_of_time("wait", self.wait)
+
+
+@dataclass(frozen=True)
+class NumberedRequest(NamedRequest):
+    """A request that is carried out at most once; the fields are those of `DirectoryRequest`."""
+
+    client: int
+    number: int
+    settled: int
+
+    @property
+    def identity(self) -> DirectoryRequest:
+        """The client and the number of the request."""
+        return DirectoryRequest(self.client, self.number, self.settled)
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        for name, number in self.identity._asdict().items():
+            check_whole(name, number)
+
+
+@dataclass(frozen=True)
+class Transact(NumberedRequest):
+    """See `Directory.transact`.
+
+    Args:
+        lease: number of the lease of the keys that are put; 0: none.
+    """
+
+    topic: ClassVar[str] = TOPIC + "transact"
+
+    expect: dict[str, int]
+    put: dict[str, bytes]
+    delete: list[str]
+    lease: int
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        kinds = isinstance(self.expect, dict), isinstance(self.put, dict), isinstance(self.delete, list)
+        if not all(kinds):
+            raise ValueError("a transaction expects and puts maps, and deletes a list")
+        limits.check_transaction(self.expect, self.put, self.delete)
+        check_whole("lease", self.lease)
+
+
+@dataclass(frozen=True)
+class Grant(NumberedRequest):
+    """Grant a lease.
+
+    Args:
+        seconds: of the lease.
+        grace: seconds for which it lasts after the connection to its holder breaks.
+    """
+
+    topic: ClassVar[str] = TOPIC + "grant"
+
+    seconds: float
+    grace: float
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        limits.check_seconds(self.seconds)
+        check_length_of_time("grace", self.grace)
+
+
+@dataclass(frozen=True)
+class Revoke(NamedRequest):
+    """End a lease."""
+
+    topic: ClassVar[str] = TOPIC + "revoke"
+
+    lease: int
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        check_whole("lease", self.lease)
+
+
+@dataclass(frozen=True)
+class Renew(Revoke):
+    """Renew a lease; `grace` as in `Grant`."""
+
+    topic: ClassVar[str] = TOPIC + "renew"
+
+    grace: float
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        check_length_of_time("grace", self.grace)
+
+
+def pack_entries(entries: Mapping[str, Entry | None]) -> list[Any]:
+    """Entries by key, as plain lists."""
+    return [[key, entry and list(entry)] for key, entry in entries.items()]
+
+
+def unpack_entries(packed: Any) -> dict[str, Entry | None]:
+    """The inverse of `pack_entries`."""
+    return {key: entry and Entry(*entry) for key, entry in packed}
+
+
+def pack_changes(revisions: Sequence[Sequence[Change]]) -> list[Any]:
+    """Changes as plain lists, one item per revision."""
+    return [
+        [changes[0].revision, pack_entries({change.key: change.entry for change in changes})] for changes in revisions
+    ]
+
+
+def unpack_changes(packed: Any) -> list[Change]:
+    """The inverse of `pack_changes`, as one flat list."""
+    return [Change(key, entry, at) for at, each in packed for key, entry in unpack_entries(each).items()]

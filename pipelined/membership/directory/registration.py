@@ -1,0 +1,151 @@
+"""The registration of a process in the directory: a record bound to a lease, which is renewed while a block runs.
+
+A lost lease cancels the block, because the leader may already have assigned the process's work to another. A process
+that is cut off from the directory continues: it may reach the directory again before the lease expires.
+
+A name belongs to one process. The record of an earlier process is deleted when its lease expires, so a process that
+finds a record under its name waits for that. If the record stays longer, its process is alive, and this one exits.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from pipelined.aio.clock import Clock
+from pipelined.aio.tasks import with_timeout
+from pipelined.errors import UsageError
+from pipelined.membership.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
+from pipelined.membership.directory.record import Record, address_in
+from transports import Nursery, TransportError
+
+NAME_LEASES = 2.0
+"""Lease periods after which a process that still has a name must be alive: the lease of a dead process expires after
+one period, or after two if the directory restarts.
+"""
+POLLS_PER_LEASE = 8
+"""Reads of a held name per lease period."""
+
+
+class NameTaken(UsageError):
+    """Another process, which is alive, has this process's name."""
+
+    def __init__(self, name: str, address: str, seconds: float):
+        fact = f"another process has the name {name} (at {address or 'an unknown address'}"
+        super().__init__(f"{fact}, still there after {seconds:.1f} s); end it, or give this one another --name")
+
+
+class Registration:
+    """One key of this process.
+
+    Attributes:
+        revision: of the record under the key, for transactions; 0: none was written.
+
+    Args:
+        lease: the key is deleted when it ends; its number is the incarnation.
+        address: of this process. A record with this address is an earlier one of this process, and is overwritten
+            at once. None: any record is overwritten at once.
+    """
+
+    def __init__(self, directory: Directory, key: str, lease: Lease, clock: Clock, address: str | None = None):
+        self.lease, self.revision = lease, 0
+        self._copy_key: str | None = None
+        self._directory, self.key, self._clock, self._address = directory, key, clock, address
+
+    @property
+    def incarnation(self) -> int:
+        return self.lease.number
+
+    def second_key(self, prefix: str) -> "Registration":
+        """A second key under the same lease, and the same name."""
+        return Registration(self._directory, prefix + self.key.partition("/")[2], self.lease, self._clock)
+
+    async def claim(self) -> int:
+        """Wait until no other process has the key. Returns the revision of this process's own record, 0 if missing.
+
+        Raises: NameTaken; CutOff.
+        Cost: one small request; while another process has the key, `POLLS_PER_LEASE` requests per lease period.
+        """
+        seconds, began = self.lease.seconds, self._clock.now()
+        while True:
+            try:
+                await self._directory.transact({self.key: 0}, {})
+                return 0
+            except Conflict as error:
+                held = error.found[self.key]
+            if held is None:
+                continue
+            if not self._is_foreign(held):
+                return held.revision
+            if (passed := self._clock.now() - began) > NAME_LEASES * seconds:
+                raise NameTaken(self.key.partition("/")[2], address_in(held.value), passed)
+            await self._clock.sleep(seconds / POLLS_PER_LEASE)
+
+    def _is_foreign(self, held: Entry) -> bool:
+        return (
+            self._address is not None
+            and held.lease not in (0, self.lease.number)
+            and address_in(held.value) != self._address
+        )
+
+    async def put(self, record: Record) -> None:
+        """Write the record of this process under its key, and under its second key if it has one.
+
+        Raises: LeaseLost: also if another process took the key. NameTaken: as `claim`. CutOff.
+        """
+        while True:
+            put, copy_key = {self.key: record.pack()}, record.copy_key
+            if copy_key is not None:
+                put[copy_key] = put[self.key]
+            gone = [self._copy_key] if self._copy_key not in (None, copy_key) else []
+            try:
+                self.revision = await self._directory.transact({self.key: self.revision}, put, gone, self.lease)
+                self._copy_key = copy_key
+                return
+            except Conflict as error:
+                found = error.found[self.key]
+                if self.revision or not found:
+                    raise LeaseLost from error
+                self.revision = await self.claim()
+                self._copy_key = _copy_key_of(type(record), found)
+
+
+@asynccontextmanager
+async def registered(
+    directory: Directory, key: str, seconds: float, clock: Clock, address: str | None = None
+) -> AsyncIterator[Registration]:
+    """Hold a lease while the block runs; nothing is written under the key before `Registration.put`.
+
+    With an address, the block begins when no other process has the key; see `Registration.claim`.
+
+    After the block the lease is revoked, so that other processes need not wait until it expires. The attempt takes at
+    most one lease period.
+
+    Raises:
+        LeaseLost: the lease was lost; the block is cancelled first.
+        NameTaken: another process has the key, and is alive.
+    """
+    lease = await directory.grant(seconds)
+    try:
+        async with Nursery() as tasks:
+            keeping = tasks.create_task(_keep_alive(lease, clock))
+            registration = Registration(directory, key, lease, clock, address)
+            if address is not None:
+                await registration.claim()
+            yield registration
+            keeping.cancel()
+    finally:
+        with suppress(CutOff, TimeoutError, TransportError):
+            await with_timeout(clock, lease.seconds, lease.revoke())
+
+
+def _copy_key_of(kind: type[Record], found: Entry) -> str | None:
+    """The second key of an earlier record; None if it cannot be read: then it is deleted when its lease expires."""
+    try:
+        return kind.unpack(found.value).copy_key
+    except ValueError:
+        return None
+
+
+async def _keep_alive(lease: Lease, clock: Clock) -> None:
+    while True:
+        with suppress(CutOff):
+            await lease.keep_alive(clock)

@@ -1,0 +1,70 @@
+"""Retries a request until a reply comes or the patience ends: a killed directory may be restarted meanwhile."""
+
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import TypeVar
+
+from pipelined.aio.clock import Clock
+from pipelined.aio.latency import MAX_DOUBLINGS, Backoff, RoundTrip
+from pipelined.aio.tasks import with_timeout
+from pipelined.membership.directory.api import CutOff
+
+T = TypeVar("T")
+PATIENCE_S = 30.0
+"""Default seconds for which a client retries: enough to restart a coordinator."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 0.5
+
+
+class NoReply(Exception):
+    """No reply came, and the next attempt may succeed; the message says why."""
+
+
+class Retry:
+    """The rule by which one client sends a request again: how often, and for how long.
+
+    Args:
+        where: address of the directory, for messages.
+        patience: seconds without a reply after which the client is cut off.
+    Attributes:
+        round_trip: measured on the replies.
+    """
+
+    def __init__(self, where: str, clock: Clock, patience: float):
+        self.where, self.patience = where, patience
+        self.round_trip = RoundTrip()
+        self._clock = clock
+
+    async def run(self, once: Callable[[], Awaitable[T]], wait: float | None = None) -> T:
+        """Send a request; send it again after `NoReply` or a time-out, which doubles each time.
+
+        Args:
+            once: sends the request and returns its reply.
+            wait: seconds that the server may wait before it replies; such a reply measures no round trip. None: the
+                server replies at once.
+        Raises:
+            CutOff: there was no reply for `patience` seconds.
+        """
+        end, last = self._clock.now() + max(self.patience, wait or 0.0), None
+        backoff = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
+        for tries in count():
+            start, pause = self._clock.now(), backoff.next()
+            if last is not None and start >= end:  # the sleep lasted longer than requested
+                raise self._cut_off(last) from last
+            timeout = (wait or 0.0) + self.round_trip.timeout * 2 ** min(tries, MAX_DOUBLINGS)
+            try:
+                reply = await with_timeout(self._clock, min(end - start, timeout), once())
+            except (NoReply, TimeoutError) as error:
+                cut_short = isinstance(error, TimeoutError) and end - start < timeout
+                last = last if last and cut_short else error
+                if self._clock.now() + pause >= end:
+                    raise self._cut_off(last) from last
+                await self._clock.sleep(pause)
+                continue
+            if not tries and wait is None:
+                self.round_trip.add(self._clock.now() - start)
+            return reply
+        raise AssertionError("the count of tries does not end")
+
+    def _cut_off(self, last: Exception) -> CutOff:
+        fact = f"the directory at {self.where} does not reply (seconds: {self.patience:g}, last: {last})"
+        return CutOff(f"{fact}; see that it runs and can be reached")

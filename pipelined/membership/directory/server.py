@@ -1,0 +1,273 @@
+"""The server of an embedded directory: a state machine, its journal, and the endpoint that receives the requests.
+
+Every reply waits until all transitions before it are in the journal, so a crash cannot lose what a client has seen.
+Times are those of this process's clock. The holder of a lease is the client that requested or last renewed it. When a
+connection to the holder breaks, the server requests a sign of life from it. Until the holder replies or renews, its
+leases last only for the grace period of its last request.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipelined.aio.clock import Clock
+from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import with_timeout
+from pipelined.membership.directory import messages
+from pipelined.membership.directory.api import Change, Conflict, Prefixes
+from pipelined.membership.directory.disk import Disk
+from pipelined.membership.directory.journal import Journal, disk_of
+from pipelined.membership.directory.limits import DirectoryLimits
+from pipelined.membership.directory.messages import (
+    Changes,
+    ClientRequest,
+    Enter,
+    Entered,
+    Grant,
+    NamedRequest,
+    Read,
+    Renew,
+    Revoke,
+    Transact,
+)
+from pipelined.membership.directory.state_machine import StateMachine
+from pipelined.membership.directory.watchers import Watchers, size
+from transports import Nursery, TransportError
+from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
+
+LATE_S = 0.1
+"""If a timer fires later than this, the process did not run meanwhile."""
+PART_BYTES = 1 << 20
+"""Bytes of changes in one reply; further changes go into the next."""
+SHARED = 1024
+"""Packed replies that are kept for other clients with the same request, until the next change."""
+
+Reply = dict[str, Any]
+Operation = Callable[[Any, Party], Awaitable[Reply | bytes]]
+"""Makes the reply to one kind of request of a client; bytes are a message that is already packed."""
+
+
+async def serve_directory(
+    endpoint: Endpoint,
+    clock: Clock,
+    journal: str | Path | Disk | None = None,
+    limits: DirectoryLimits | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> NoReturn:
+    """Serve a directory at this endpoint's address until cancelled; the caller closes the endpoint.
+
+    Args:
+        journal: a file from which the directory recovers after a restart, or a simulated machine's disk. None: a
+            restart begins another directory, which the clients refuse.
+        limits: on the contents and on each request.
+        ready: called when the directory can reply to requests.
+    Raises:
+        UsageError: the file is not a journal, or cannot be used.
+        JournalError: the journal cannot be written any more; every reply so far is in it.
+    """
+    limits = limits or DirectoryLimits()
+    machine, log = StateMachine(endpoint.incarnation, limits), Journal(disk_of(journal), f"the journal {journal}")
+    try:
+        await log.recover(machine)
+        machine.begin(clock.now())
+        ready()
+        await _Server(endpoint, clock, limits, machine, log).run()
+    finally:
+        await log.close()
+
+
+class _Server:
+    def __init__(
+        self, endpoint: Endpoint, clock: Clock, limits: DirectoryLimits, machine: StateMachine, journal: Journal
+    ):
+        self._endpoint, self._clock, self._limits = endpoint, clock, limits
+        self._machine, self._journal = machine, journal
+        self._holders: dict[int, Party] = {}
+        self._held: dict[Party, dict[int, float]] = {}
+        self._tasks = Nursery()
+        self._watchers, self._lease_changed = Watchers(clock), Notifier()
+        self._replies: dict[tuple[Prefixes, int], tuple[bytes, bool]] = {}
+        self._stopped = False
+
+    async def run(self) -> NoReturn:
+        """Reply to requests, write the journal, and end leases."""
+        async with self._tasks as tasks:
+            self._handle_requests()
+            tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
+            tasks.create_task(self._watchers.wake(), name="wake watchers")
+            try:
+                await self._end_leases()
+            finally:
+                self._stopped = True
+        raise AssertionError("the expiry of leases ended")
+
+    def _handle_requests(self) -> None:
+        operations: dict[type[ClientRequest], Operation] = {
+            Enter: self._enter,
+            Read: self._read,
+            Changes: self._changes,
+            Transact: self._transact,
+            Grant: self._grant,
+            Renew: self._renew,
+            Revoke: self._revoke,
+        }
+        for kind, operation in operations.items():
+            self._endpoint.handle(kind.topic, self._handler(kind, operation), messages.most_bytes(self._limits))
+        self._endpoint.add_lost_callback(self._on_connection_lost)
+
+    async def _end_leases(self) -> NoReturn:
+        """End each lease when it expires."""
+        while True:
+            self._end_expired()
+            due = self._machine.next_end()
+            if due is None:
+                await self._lease_changed.wait()
+                continue
+            with suppress(TimeoutError):
+                await with_timeout(self._clock, max(0.0, due - self._clock.now()), self._lease_changed.wait())
+
+    def _handler(self, kind: type[ClientRequest], operation: Operation) -> Handler:
+        async def respond(request: Request) -> Response:
+            outcome = await self._execute(kind, operation, request)
+            await self._journal.wait_durable()
+            if isinstance(outcome, Rejected):
+                raise outcome
+            return Response((outcome if isinstance(outcome, bytes) else messages.pack(outcome),))
+
+        return respond
+
+    async def _execute(
+        self, kind: type[ClientRequest], operation: Operation, request: Request
+    ) -> Reply | bytes | Rejected:
+        """Carry out a request; returns its reply, which is not sent yet."""
+        if self._stopped:
+            return Rejected(messages.STOPPING)
+        try:
+            message = kind.parse(request, self._limits)
+            if isinstance(message, NamedRequest) and message.name != self._machine.name:
+                return Rejected(messages.OTHER_DIRECTORY, here=self._machine.name)
+            self._end_expired()
+            return await operation(message, request.sender)
+        except Conflict as conflict:
+            return {"conflict": messages.pack_entries(conflict.found)}
+        except tuple(messages.ERRORS.values()) as error:
+            return messages.rejection_of(error)
+        finally:
+            self._publish_transitions()
+
+    async def _enter(self, request: Enter, sender: Party) -> Reply:
+        return vars(Entered(self._machine.name, self._machine.enter(), self._endpoint.address))
+
+    async def _read(self, request: Read, sender: Party) -> Reply:
+        view = self._machine.read(request.prefix)
+        return {"revision": view.revision, "entries": messages.pack_entries(view.entries)}
+
+    async def _changes(self, request: Changes, sender: Party) -> bytes:
+        """Reply when there are changes, or after the time that the request names."""
+        prefixes, after = request.prefix, request.after
+        end = self._clock.now() + min(request.wait, self._limits.longest_wait)
+        with self._watchers.waiting(prefixes) as group:
+            while True:
+                reply, has_changes = self._changes_after(prefixes, after)
+                left = end - self._clock.now()
+                if has_changes or left <= 0:
+                    return reply
+                after = max(after, self._machine.revision)
+                with suppress(TimeoutError):
+                    await with_timeout(self._clock, left, group.wait())
+
+    def _changes_after(self, prefixes: Prefixes, after: int) -> tuple[bytes, bool]:
+        """A packed reply with the next changes, and whether it has any.
+
+        The reply is computed once for all watchers at the same revision, until the next change.
+        """
+        if (prefixes, after) not in self._replies:
+            if len(self._replies) >= SHARED:
+                self._replies.clear()
+            part = _first_part(self._machine.changes(prefixes, after))
+            through = part[-1][0].revision if part else after
+            message = {"changes": messages.pack_changes(part), "through": through}
+            self._replies[prefixes, after] = messages.pack(message), bool(part)
+        return self._replies[prefixes, after]
+
+    async def _transact(self, request: Transact, sender: Party) -> Reply:
+        changes = request.expect, request.put, request.delete, request.lease
+        return {"revision": self._machine.transact(request.identity, *changes)}
+
+    async def _grant(self, request: Grant, sender: Party) -> Reply:
+        lease = self._machine.grant(request.identity, float(request.seconds), self._clock.now())
+        self._hold(lease, sender, request.grace)
+        self._lease_changed.notify_all()
+        return {"lease": lease}
+
+    async def _renew(self, request: Renew, sender: Party) -> Reply:
+        self._machine.renew(request.lease, self._clock.now())
+        self._hold(request.lease, sender, request.grace)
+        return {}
+
+    async def _revoke(self, request: Revoke, sender: Party) -> Reply:
+        self._machine.revoke(request.lease)
+        return {}
+
+    def _hold(self, lease: int, holder: Party, grace: float) -> None:
+        """Note the holder of a lease and its grace period in seconds."""
+        if self._machine.has_lease(lease):
+            self._remove_holder(lease)
+            self._holders[lease] = holder
+            self._held.setdefault(holder, {})[lease] = grace
+
+    def _remove_holder(self, lease: int) -> None:
+        holder = self._holders.pop(lease, None)
+        if holder is not None:
+            del self._held[holder][lease]
+            if not self._held[holder]:
+                del self._held[holder]
+
+    def _on_connection_lost(self, party: Party) -> None:
+        """A connection with a party broke; other connections with it may exist."""
+        held = self._held.get(party)
+        if not held or self._stopped:
+            return
+        for lease, grace in held.items():
+            self._machine.shorten(lease, self._clock.now() + grace)
+        self._lease_changed.notify_all()
+        self._tasks.create_task(self._probe_holder(party, max(held.values())), name=f"probe {party.address}")
+
+    async def _probe_holder(self, party: Party, grace: float) -> None:
+        """Request a sign of life from a party; if it replies, renew its leases."""
+        with suppress(TransportError, TimeoutError):
+            response = await with_timeout(self._clock, grace, self._endpoint.request(party.address, messages.ALIVE))
+            if response.note != party.incarnation:
+                return
+            for lease in self._held.get(party, ()):
+                self._machine.renew(lease, self._clock.now())
+
+    def _end_expired(self) -> None:
+        """End expired leases; extend them first if this process did not run and so could not receive renewals."""
+        now, due = self._clock.now(), self._machine.next_end()
+        if due is not None and now - due > LATE_S:
+            self._machine.extend_after_pause(now)
+        self._machine.expire(now)
+        self._publish_transitions()
+
+    def _publish_transitions(self) -> None:
+        """Pass new transitions to the journal, and their changes to the watchers."""
+        for name, *arguments in self._machine.transitions:
+            if name == "end":
+                self._remove_holder(arguments[0])
+        if self._machine.transitions:
+            self._journal.queue(self._machine.transitions)
+            self._replies.clear()
+            self._watchers.mark_changed(self._machine.take_changes())
+        self._machine.transitions.clear()
+
+
+def _first_part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:
+    """The first of these revisions, up to `PART_BYTES`, at least one."""
+    nbytes = 0
+    for count, changes in enumerate(revisions):
+        nbytes += size(changes)
+        if count and nbytes > PART_BYTES:
+            return revisions[:count]
+    return revisions

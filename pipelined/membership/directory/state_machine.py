@@ -1,0 +1,288 @@
+"""The directory as a state machine: no I/O and no clock; the same transitions give the same state.
+
+Each request is decided in one call, so all clients see one order of changes. Every change is appended to `transitions`;
+the server writes them to the journal before it replies, and `replay` repeats them. So the directory stays linearizable
+across a restart.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pipelined.membership.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
+from pipelined.membership.directory.limits import DirectoryLimits
+from pipelined.membership.directory.sessions import ClientSession, DirectoryRequest, Leases, RequestDedup
+from pipelined.membership.directory.watchers import ChangeLog
+
+Transition = tuple[Any, ...]
+"""The name of a method below, without its underscore, and its arguments: whole numbers, text, bytes, lists and maps."""
+
+
+class Folders:
+    """The entries by folder; the folder of a key is the part up to its last slash.
+
+    Members of a swarm read and watch whole folders. With this index the cost of a read depends on the folders that
+    it names, not on the number of all keys.
+    """
+
+    def __init__(self) -> None:
+        self._folders: dict[str, dict[str, Entry]] = {}
+
+    def place(self, key: str, entry: Entry | None) -> None:
+        """Put a key, or delete it."""
+        folder = key[: key.rfind("/") + 1]
+        keys = self._folders.setdefault(folder, {})
+        keys.pop(key, None)
+        if entry is not None:
+            keys[key] = entry
+        if not keys:
+            del self._folders[folder]
+
+    def below(self, prefix: Prefixes) -> dict[str, Entry]:
+        """All entries with a key that begins with one of the prefixes.
+
+        Cost: one comparison per folder, and one per key in folders that match a prefix only in part.
+        """
+        prefixes = (prefix,) if isinstance(prefix, str) else prefix
+        found: dict[str, Entry] = {}
+        for folder, keys in self._folders.items():
+            if folder.startswith(prefixes):
+                found.update(keys)
+            elif any(each.startswith(folder) for each in prefixes):
+                found.update((key, entry) for key, entry in keys.items() if key.startswith(prefixes))
+        return found
+
+
+class StateMachine:
+    """A map of keys to values with leases; every change has a revision.
+
+    Args:
+        name: a number drawn when the directory began; it distinguishes this directory from one that lost its journal.
+        limits: on the contents. The size of one request is checked before.
+    Attributes:
+        revision: of the last change.
+        transitions: since the server last emptied the list.
+    """
+
+    def __init__(self, name: int, limits: DirectoryLimits | None = None):
+        self.name, self.limits = name, limits or DirectoryLimits()
+        self.revision = 0
+        self.transitions: list[Transition] = []
+        self._numbers = self._bytes = self._announced_revision = 0
+        self._entries: dict[str, Entry] = {}
+        self._folders = Folders()
+        self._bound: dict[int, set[str]] = {}
+        self._leases, self._log, self._dedup = Leases(), ChangeLog(self.limits.history), RequestDedup(self.limits)
+
+    def read(self, prefix: Prefixes) -> View:
+        """All entries under the prefixes. Cost: as `Folders.below`."""
+        return View(self.revision, self._folders.below(prefix))
+
+    def changes(self, prefix: Prefixes, after: int) -> list[Sequence[Change]]:
+        """All changes under the prefixes after a revision, one item per revision. Raises FellBehind."""
+        return self._log.after(prefix, after)
+
+    def take_changes(self) -> list[Change]:
+        """The changes since the last call, except those that are no longer kept."""
+        since, self._announced_revision = max(self._announced_revision, self._log.since), self.revision
+        return [change for changes in self._log.after("", since) for change in changes]
+
+    def enter(self) -> int:
+        """Add a client; returns its number."""
+        self._do("enter", self._numbers + 1)
+        return self._numbers
+
+    def grant(self, request: DirectoryRequest, seconds: float, now: float) -> int:
+        """Grant a lease; returns its number. Raises StaleRequest; Full."""
+        lease = self._dedup.result(request)
+        if lease is None:
+            if len(self._leases) >= self.limits.leases:
+                raise Full(f"too many leases (leases: {len(self._leases)}, most: {self.limits.leases})")
+            lease = self._numbers + 1
+            self._do("grant", request, lease, seconds)
+            self._leases.renew(lease, now)
+        return lease
+
+    def renew(self, lease: int, now: float) -> float:
+        """Start the time of a lease again; returns its length in seconds. Raises LeaseLost."""
+        if lease not in self._leases:
+            raise LeaseLost(f"no such lease (lease: {lease}); it expired or was revoked")
+        return self._leases.renew(lease, now)
+
+    def has_lease(self, lease: int) -> bool:
+        """Whether the lease exists."""
+        return lease in self._leases
+
+    def revoke(self, lease: int) -> None:
+        """End a lease and delete its keys; does nothing if the lease has ended."""
+        if lease in self._leases:
+            self._do("end", lease)
+
+    def transact(
+        self,
+        request: DirectoryRequest,
+        expect: Mapping[str, int],
+        put: Mapping[str, bytes],
+        delete: Sequence[str] = (),
+        lease: int = 0,
+    ) -> int:
+        """As `Directory.transact`. Raises Conflict; LeaseLost; StaleRequest; Full: in each case nothing changed."""
+        done = self._dedup.result(request)
+        if done is not None:
+            return done
+        if lease and lease not in self._leases:
+            raise LeaseLost(f"no such lease (lease: {lease}); it expired or was revoked")
+        self._compare(expect)
+        gone = [key for key in delete if key in self._entries]
+        if not put and not gone:
+            return self.revision
+        self._check_room(put, gone)
+        self._do("change", request, dict(put), gone, lease)
+        return self.revision
+
+    def next_end(self) -> float | None:
+        """The time at which the next lease expires; None: no lease has an end."""
+        return self._leases.next_end()
+
+    def expire(self, now: float) -> None:
+        """End all expired leases."""
+        for lease in self._leases.expire(now):
+            self._do("end", lease)
+
+    def shorten(self, lease: int, end: float) -> None:
+        """The connection to the holder broke: end the lease at `end` at the latest, unless it is renewed before."""
+        self._leases.shorten(lease, end)
+
+    def extend_after_pause(self, now: float) -> None:
+        """The directory did not run for a while up to now: see `Leases.extend_after_pause`."""
+        self._leases.extend_after_pause(now)
+
+    def begin(self, now: float) -> None:
+        """After a restart, start the time of every lease again."""
+        for lease in self._leases.lengths():
+            self._leases.renew(lease, now)
+
+    def replay(self, transitions: Iterable[Transition]) -> None:
+        """Repeat the transitions of another state machine; call `begin` afterwards."""
+        for name, *arguments in transitions:
+            TRANSITIONS[name](self, *arguments)
+
+    def snapshot(self) -> list[Transition]:
+        """Transitions that bring an empty state machine to this state."""
+        entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
+        clients = [[number, each.settled, dict(each.results)] for number, each in self._dedup.sessions.items()]
+        past = [[_plain(change) for change in changes] for changes in self._log]
+        whole = ("restore", self.name, self.revision, self._numbers, self._leases.lengths(), entries, clients)
+        return [whole, ("remember", self._log.since, past), ("hold", dict(self._dedup.holders))]
+
+    def _do(self, name: str, *arguments: Any) -> None:
+        TRANSITIONS[name](self, *arguments)
+        self.transitions.append((name, *arguments))
+
+    def _compare(self, expect: Mapping[str, int]) -> None:
+        found = {key: self._entries.get(key) for key in expect}
+        if any((entry.revision if entry else 0) != expect[key] for key, entry in found.items()):
+            raise Conflict(found)
+
+    def _check_room(self, put: Mapping[str, bytes], gone: Sequence[str]) -> None:
+        entries = len(self._entries) + sum(key not in self._entries for key in put) - len(gone)
+        if entries > self.limits.entries:
+            raise Full(f"too many keys (keys: {entries}, most: {self.limits.entries}); delete some")
+        before = sum(self._size(key) for key in (*put, *gone))
+        total = self._bytes - before + sum(_size(key, value) for key, value in put.items())
+        if total > self.limits.total:
+            raise Full(f"too many bytes in all (bytes: {total}, most: {self.limits.total}); delete some")
+
+    # The transitions. They check nothing, so that replaying them gives the same state.
+
+    def _enter(self, client: int) -> None:
+        self._numbers = client
+        self._dedup.enter(client)
+
+    def _grant(self, request: Sequence[int], lease: int, seconds: float) -> None:
+        self._numbers = lease
+        self._leases.add(lease, seconds)
+        self._dedup.keep(DirectoryRequest(*request), lease)
+        self._dedup.hold(DirectoryRequest(*request).client, lease)
+
+    def _change(self, request: Sequence[int], put: Mapping[str, bytes], gone: Sequence[str], lease: int) -> None:
+        self._write([*((key, Entry(value, self.revision + 1, lease)) for key, value in put.items()), *_without(gone)])
+        self._dedup.keep(DirectoryRequest(*request), self.revision)
+
+    def _end(self, lease: int) -> None:
+        if lease in self._leases:
+            self._leases.remove(lease)
+        self._dedup.release(lease)
+        if gone := sorted(self._bound.get(lease, ())):
+            self._write(_without(gone))
+
+    def _restore(self, name: int, revision: int, numbers: int, *held: Any) -> None:
+        leases, entries, clients = held
+        self.name, self.revision, self._numbers = name, revision, numbers
+        for lease, seconds in leases.items():
+            self._leases.add(lease, seconds)
+        for key, *entry in entries:
+            self._place(key, Entry(*entry))
+        for number, settled, results in clients:
+            self._dedup.sessions[number] = ClientSession(settled, dict(results))
+
+    def _remember(self, since: int, past: Any) -> None:
+        self._log = ChangeLog(self.limits.history, since)
+        for changes in past:
+            self._log.add([Change(key, entry and Entry(*entry), revision) for key, entry, revision in changes])
+
+    def _hold(self, holders: Mapping[int, int]) -> None:
+        for lease, client in holders.items():
+            self._dedup.hold(client, lease)
+
+    # Storage of keys.
+
+    def _write(self, entries: Sequence[tuple[str, Entry | None]]) -> None:
+        self.revision += 1
+        for key, entry in entries:
+            self._place(key, entry)
+        self._log.add([Change(key, entry, self.revision) for key, entry in entries])
+
+    def _place(self, key: str, entry: Entry | None) -> None:
+        """Put a key, or delete it, and bind it to no lease but its own."""
+        self._bytes -= self._size(key)
+        before = self._entries.pop(key, None)
+        self._folders.place(key, entry)
+        if before and before.lease:
+            self._unbind(before.lease, key)
+        if entry:
+            self._entries[key] = entry
+            self._bytes += self._size(key)
+            if entry.lease:
+                self._bound.setdefault(entry.lease, set()).add(key)
+
+    def _unbind(self, lease: int, key: str) -> None:
+        self._bound[lease].remove(key)
+        if not self._bound[lease]:
+            del self._bound[lease]
+
+    def _size(self, key: str) -> int:
+        return _size(key, self._entries[key].value) if key in self._entries else 0
+
+
+TRANSITIONS: dict[str, Callable[..., None]] = {
+    "enter": StateMachine._enter,
+    "grant": StateMachine._grant,
+    "change": StateMachine._change,
+    "end": StateMachine._end,
+    "restore": StateMachine._restore,
+    "remember": StateMachine._remember,
+    "hold": StateMachine._hold,
+}
+"""The methods that change a state machine, by their names in the journal."""
+
+
+def _size(key: str, value: bytes) -> int:
+    return len(key.encode()) + len(value)
+
+
+def _without(keys: Iterable[str]) -> list[tuple[str, Entry | None]]:
+    return [(key, None) for key in keys]
+
+
+def _plain(change: Change) -> list[Any]:
+    return [change.key, change.entry and list(change.entry), change.revision]
