@@ -1,5 +1,10 @@
 """Asynchronous 1F1B, Ravnest's pipeline inside a cluster: no flush; a worker takes what has arrived, gradients first.
 
+D = 3, N = 3, two steps, B = 2F, free links:
+  worker 0 (0)  |F0|F1|F2|           |B0   |F3|B1   |F4|B2   |F5|B3   |  |B4   |  |B5   |
+  worker 1 (1)     |F0|F1|     |B0   |F2|B1   |F3|B2   |F4|B3   |F5|B4   |  |B5   |
+  worker 2 (2)        |F0|B0   |F1|B1   |F2|B2   |F3|B3   |F4|B4   |F5|B5   |
+
 When a gradient has arrived, its stage runs the backward and updates its weights at once. A stage runs a forward when no
 gradient has arrived and fewer than K_s microbatches are alive on it (stage s): D-s, unless `ahead` sets it, as slow
 links need more to keep all stages busy. So the order, and with it the delay of a gradient, depends on the timing:

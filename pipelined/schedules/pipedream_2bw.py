@@ -1,5 +1,10 @@
 """PipeDream-2BW: no flush; one update per N >= D microbatches, with two versions of the weights.
 
+D = 3, N = 3, two steps (updates after B2 and B5), B = 2F:
+  worker 0 (0)  |F0|F1|F2|           |B0   |F3|B1   |F4|B2   |F5|B3   |  |B4   |  |B5   |
+  worker 1 (1)     |F0|F1|     |B0   |F2|B1   |F3|B2   |F4|B3   |F5|B4   |  |B5   |
+  worker 2 (2)        |F0|B0   |F1|B1   |F2|B2   |F3|B3   |F4|B4   |F5|B5   |
+
 w(t+1) = w(t) - lr g(w(t-1)), the same on every stage: the forward and the backward of microbatch m, counted over the
 whole run, use version max(m // N - 1, 0), so the length of a segment does not change the result. Stage s has D-s
 microbatches alive; the order is that of pipedream.py.
