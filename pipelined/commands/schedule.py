@@ -10,7 +10,6 @@ from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.commands.flags import add_shape, arrangement
 from pipelined.commands.pairs import pairs, single
 from pipelined.errors import writing
-from pipelined.programs.text_drawing import write_table
 from pipelined.schedules import Schedule, find
 from pipelined.schedules.user.table import TableSchedule
 
@@ -85,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write_files(arguments: argparse.Namespace, proof: Proof) -> None:
     if arguments.csv:
-        table = write_table(proof.program)
+        table = proof.program.table()
         with writing(arguments.csv):
             arguments.csv.write_text(table)
     if arguments.trace:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipelined.schedules.parts.stage_map import StageMap
 from pipelined.schedules.parts.worker import EVERY, SUM
+from pipelined.schedules.user.table import write_table
 
 Token = tuple[str, int, int, int]
 """A result that one instruction leaves for another: (kind, pipe, the stage that takes it, microbatch).
@@ -89,3 +90,8 @@ class Program:
         for worker, instructions in enumerate(self.workers):
             for position, instruction in enumerate(instructions):
                 yield (worker, position), instruction
+
+    def table(self) -> str:
+        """The program as a table in CSV, which is a schedule; Raises: as `write_table`."""
+        cells = ([(i.op, i.pipe, i.stage, i.microbatch) for i in row] for row in self.workers)
+        return write_table(self.stage_map, cells)

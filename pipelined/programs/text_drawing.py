@@ -1,10 +1,9 @@
-"""Programs as text, one row per worker: drawn to scale, with arrows at its faults, or as a table in CSV."""
+"""Programs as text, one row per worker: drawn to scale, or with arrows at its faults."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.pricing.timeline import Timed, Timeline
-from pipelined.schedules import ScheduleError
 
 WIDEST = 2000  # the most characters in a row; cells that are then too narrow have no label
 NARROWEST = 20  # characters of a row in a narrow terminal
@@ -49,22 +48,6 @@ def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
     return "\n".join(rows)
 
 
-def write_table(program: Program) -> str:
-    """A program as `schedules.user.table` reads it; reading returns the same program if every pipe has a microbatch.
-
-    Raises:
-        ScheduleError: microbatches are cut into pieces, which a table cannot express.
-    """
-    if program.stage_map.pieces != 1:
-        fact = f"a table cannot say that microbatches are cut (pieces: {program.stage_map.pieces})"
-        raise ScheduleError(f"{fact}; use `scale=direct` or forward-doubling")
-    several, updates = program.stage_map.pipes > 1, program.stage_map.updates
-    delay = "" if updates.delay is None else f" delay {updates.delay}"
-    head = [] if updates.flushes else [f"updates every {updates.every}{delay}"]
-    rows = (",".join(_cell(i, several) for i in row) for row in program.workers)
-    return "".join(f"{line}\n" for line in [*head, *rows])
-
-
 def _pointed_at(head: str, instructions: Sequence[Instruction], notes: Mapping[int, str]) -> Iterator[str]:
     """A worker's line, and a line for each note below it."""
     count, line, columns = len(instructions), head, {}
@@ -96,13 +79,6 @@ def _label(timeline: Timeline, timed: Timed) -> str:
     stage_map, instruction = timeline.stage_map, timed.instruction
     several = len(stage_map.placement) > stage_map.pipes * stage_map.workers
     return f"{instruction.stage if several else ''}{instruction.op}{instruction.microbatch}"
-
-
-def _cell(instruction: Instruction, several: bool) -> str:
-    """An instruction as a cell, with its pipe if there are several."""
-    if not instruction.computes:
-        return f"{instruction.stage}REDUCE_GRAD"
-    return f"{instruction.stage}{instruction.op}{instruction.microbatch}" + f"p{instruction.pipe}" * several
 
 
 def _row(timeline: Timeline, worker: tuple[Timed, ...], per_second: float) -> str:

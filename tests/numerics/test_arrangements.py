@@ -9,7 +9,6 @@ import torch
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.record import record
-from pipelined.programs.text_drawing import write_table
 from pipelined.schedules import Shape, find, known
 from tests.conformance.worlds import tcp_world
 from tests.numerics.arrangements import sampled
@@ -69,7 +68,7 @@ def test_a_schedule_that_sums_its_own_gradients_gives_the_numbers_of_one_process
             mine.insert(at + later, mine.pop(at))
         workers.append(tuple(mine))
     table = tmp_path / "own.csv"
-    table.write_text(write_table(Program(program.stage_map, tuple(workers))))
+    table.write_text(Program(program.stage_map, tuple(workers)).table())
     case = Case(str(table), 4, 2, 4)
     expected = plain(case)
     for outcome in together(case):

@@ -158,6 +158,28 @@ def read_table(path: Path) -> TableSchedule:
     return TableSchedule(str(path), rows, skipped, updates)
 
 
+def write_table(stage_map: StageMap, rows: Iterable[Iterable[Cell]]) -> str:
+    """A table that `read_table` reads again as the same rows, if every pipe has a microbatch.
+
+    Raises:
+        ScheduleError: microbatches are cut into pieces, which a table cannot express.
+    """
+    if stage_map.pieces != 1:
+        fact = f"a table cannot say that microbatches are cut (pieces: {stage_map.pieces})"
+        raise ScheduleError(f"{fact}; use `scale=direct` or forward-doubling")
+    several, updates = stage_map.pipes > 1, stage_map.updates
+    delay = "" if updates.delay is None else f" delay {updates.delay}"
+    head = [] if updates.flushes else [f"updates every {updates.every}{delay}"]
+    lines = (",".join(_text(cell, several) for cell in row) for row in rows)
+    return "".join(f"{line}\n" for line in [*head, *lines])
+
+
+def _text(cell: Cell, several: bool) -> str:
+    """A cell as it is written, with its pipe if there are several."""
+    op, pipe, stage, microbatch = cell
+    return f"{stage}REDUCE_GRAD" if op == SUM else f"{stage}{op}{microbatch}" + f"p{pipe}" * several
+
+
 def _updates(line: Sequence[str]) -> Updates:
     """The updates that the first row states, or a flush if it states none."""
     stated = UPDATES.fullmatch(",".join(line).strip(" ,"))
