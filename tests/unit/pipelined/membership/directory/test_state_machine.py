@@ -212,9 +212,9 @@ def test_what_is_full_says_of_what_and_changes_nothing(machine):
     machine.grant(first, 1.0, 0.0), machine.grant(second, 1.0, 0.0)
     with pytest.raises(Full, match=r"requests unsettled \(most: 2\)"):
         machine.grant(third, 1.0, 0.0)
-    third = third._replace(settled=2)
+    third = third._replace(settled=2)  # the replies to both have come
     with pytest.raises(Full, match=r"leases: 2, most: 2"):
-        machine.grant(third._replace(client=machine.enter()), 1.0, 0.0)
+        machine.grant(third, 1.0, 0.0)
     request, again = asked(machine, 0, 1)
     with pytest.raises(Full, match=r"keys: 4, most: 3"):
         machine.transact(request, {}, dict.fromkeys("abcd", b""))
