@@ -217,6 +217,8 @@ class MembershipView:
                 finally:
                     del self._scopes[scope]
         except TimeoutError as error:
+            if not scope.expired():  # it is an error of the block
+                raise
             raise NoLongerValid from error
 
     def apply(self, key: str, entry: Entry | None) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass
 
+import pytest
+
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.membership.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.membership.directory.record import Record
@@ -66,3 +68,10 @@ def test_only_the_followed_prefixes_are_read_and_others_once_they_are_followed()
             serving.cancel()
 
     run_virtual(story())
+
+
+async def test_a_time_out_inside_the_block_does_not_say_that_the_condition_ended():
+    view, _, _ = view_of()
+    with pytest.raises(TimeoutError, match="a read took too long"):
+        async with view.while_holds(lambda: True):
+            raise TimeoutError("a read took too long")
