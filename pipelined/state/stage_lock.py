@@ -5,9 +5,11 @@ process that locked it, and a process that knows that one to be gone removes the
 """
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 FILE = "saving"
 UNNAMED = "a process without a name"
@@ -30,6 +32,8 @@ def stage_lock(place: Path, name: str, gone: str) -> Iterator[str | None]:
     with path.open("a+") as file:  # a holder's name is not to be cut off
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _names(path, file):  # a third process has removed it since, and may have locked the next one
+                raise BlockingIOError
         except BlockingIOError:
             file.seek(0)
             yield file.read() or UNNAMED
@@ -40,3 +44,11 @@ def stage_lock(place: Path, name: str, gone: str) -> Iterator[str | None]:
             file.write(name)
             file.flush()
             yield ""
+
+
+def _names(path: Path, file: IO[str]) -> bool:
+    """Whether a path is still that of an open file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

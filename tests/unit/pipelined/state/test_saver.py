@@ -1,6 +1,8 @@
 """A saver reports what it wrote, and only that."""
 
 import asyncio
+import fcntl
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -100,3 +102,20 @@ def test_a_stage_that_is_not_here_is_reported_and_hides_no_other(tmp_path):
     (event,) = map(str, events.recent())
     assert event.startswith("save not read: step=5 why=") and "does not hold a/value" in event
     assert found_by(saver, 5, 1) == ["b/value"]
+
+
+def test_a_lock_on_a_file_that_was_removed_meanwhile_does_not_count(tmp_path, monkeypatch):
+    """A peer waits at the file of one that died; another removes the file, and locks the next: both would write."""
+    path, lock = tmp_path / "saving", fcntl.flock
+
+    def remove_first(file, how):
+        monkeypatch.setattr("fcntl.flock", lock)
+        path.unlink()
+        locked = entered.enter_context(stage_lock(tmp_path, "another", ""))
+        assert locked == ""
+        lock(file, how)
+
+    with ExitStack() as entered:
+        monkeypatch.setattr("fcntl.flock", remove_first)
+        assert entered.enter_context(stage_lock(tmp_path, "me", "")) not in ("", None)
+        assert path.read_text() == "another"
