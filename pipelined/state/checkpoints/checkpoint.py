@@ -126,9 +126,9 @@ def commit(directory: str | Path, meta: Meta, shards: Iterable[ShardRecord], kee
         write_manifest(place, meta, shards)
         _refuse_another_writer(place, shards)
         path = publish(directory, meta.step, token)
-        prune(directory, meta.step, keep, token)
     except OSError as error:
         raise CheckpointError(f"cannot save step {meta.step} ({error}); free or choose another place") from error
+    prune(directory, meta.step, keep, token)
     return path
 
 

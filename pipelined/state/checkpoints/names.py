@@ -13,6 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
+from pipelined.process.reporting.events import warn
 from pipelined.state.whole_file import force
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})(\.old)?")
@@ -54,19 +55,22 @@ def publish(directory: Path, step: int, token: str = "") -> Path:
     final = directory / name_of(step)
     old = final.with_name(f"{final.name}.old")
     if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
         os.rename(final, old)
     os.rename(unfinished(directory, step, token), final)
     force(directory)
-    if old.exists():
-        shutil.rmtree(old)
+    shutil.rmtree(old, ignore_errors=True)  # the step is saved, also where a reader holds the old file open
     return final
 
 
 def prune(directory: Path, step: int, keep: int, token: str) -> None:
-    """Delete all checkpoints but this step's and the newest keep - 1 others."""
+    """Delete all checkpoints but this step's and the newest keep - 1 others; one that stays is reported, no error."""
     others = [(other, path) for other, path in reversed(found(directory).items()) if other != step]
     for other, path in others[max(keep, 1) - 1 :]:
         doomed = unfinished(directory, other, token)
         shutil.rmtree(doomed, ignore_errors=True)
-        os.rename(path, doomed)
-        shutil.rmtree(doomed)
+        try:
+            os.rename(path, doomed)
+            shutil.rmtree(doomed)
+        except OSError as error:
+            warn("old save not deleted", step=other, why=error)

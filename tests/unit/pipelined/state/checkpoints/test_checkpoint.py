@@ -1,5 +1,6 @@
 """Checkpoints: any arrangement loads what any other saved, and no crash takes the last good one away."""
 
+import errno
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelined.process.reporting import events
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import CheckpointError, Meta
 
@@ -47,6 +49,21 @@ def same(one, other):
         assert fields.keys() == other[name].keys()
         for field, tensor in fields.items():
             assert tensor.dtype == other[name][field].dtype and torch.equal(tensor, other[name][field])
+
+
+def test_a_step_is_saved_where_an_earlier_one_cannot_be_deleted(tmp_path, monkeypatch):
+    """An old checkpoint that a reader holds open on NFS ended the run, although the new one had its name."""
+    save(tmp_path, 1, [NAMES], keep=1)
+
+    def refuse(path, ignore_errors=False):
+        if not ignore_errors:
+            raise OSError(errno.EBUSY, "device or resource busy", str(path))
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    before = events.recent()
+    assert save(tmp_path, 2, [NAMES], keep=1) == checkpoint.latest(tmp_path)
+    (event,) = [each for each in events.recent() if each not in before]
+    assert event.kind == "old save not deleted" and "busy" in str(event.facts["why"])
 
 
 @given(st.lists(st.integers(0, 6), min_size=5, max_size=5), st.sets(st.sampled_from(NAMES)))
