@@ -235,7 +235,7 @@ async def test_offers_beyond_their_limit_fail_at_the_sender(few_offers):
         refused = [send for send in done if send.exception() is not None]
         with pytest.raises(TransportError, match=rf"headers: \d+ bytes, most: {LIMIT}\); await some first"):
             await refused[0]
-        (quoted,) = re.findall(r'fails at the sender \("(.*?)"\)', (ROOT / "docs" / "transports.md").read_text())
+        (quoted,) = re.findall(r'the send fails \("(.*?)"\)', (ROOT / "docs" / "transports.md").read_text())
         assert quoted in str(refused[0].exception())
         await here.send(1, ("last",))
         await there.receive(0, ("last",))
