@@ -219,6 +219,29 @@ def test_impossible_splits_are_refused(arguments, message, capfd):
     assert re.search(message, refused(capfd, words, **arguments))
 
 
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+@pytest.mark.parametrize("build", [nn.Softmax, lambda: nn.Softmax(0), lambda: nn.LogSoftmax(-3)])
+def test_a_softmax_over_rows_is_refused(build, capfd):
+    """Each member took that of its own rows; without a dimension torch takes the rows where there are three."""
+
+    def layers():
+        return [lambda: nn.Linear(12, 12), build]
+
+    TOKENS.add(layers)
+    LOSSES[layers] = nn.functional.mse_loss
+    message = r"layer 1, (Log)?Softmax\(dim=(None|0|-3)\), mixes the rows of its input \(shape: \(6, 5, 12\)\); give"
+    assert re.search(message, refused(capfd, layers, tensor=2, microbatches=2))
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+def test_a_softmax_without_a_dimension_takes_that_of_torch():
+    def layers():
+        return [lambda: nn.Linear(WIDTH, WIDTH), nn.Softmax, lambda: nn.Linear(WIDTH, WIDTH)]
+
+    LOSSES[layers] = nn.functional.mse_loss
+    require_equal(split(layers, tensor=2, microbatches=2), looped(layers, 2))
+
+
 def test_the_run_says_which_layout_was_found(capfd):
     split(words, tensor=2, microbatches=2, steps=1, layout="auto")
     assert "layout: auto, 2 ranks a worker; 0 (Embedding) " in capfd.readouterr().err

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer, by_rows
+from pipelined.errors import UsageError
 from pipelined.sharding import Layout, Shards
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.shards import take
@@ -42,6 +43,9 @@ class LocalLayer(SplitLayer):
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         shape, free = self.output_shape(x), LOCAL[type(self.module)](self.module, len(x.shards.lengths))
+        if 0 not in free:
+            fact = f"layer {self.name}, {self.module}, mixes the rows of its input (shape: {shape})"
+            raise UsageError(f"{fact}; give it another dimension, or use tensor 1")
         if not set(x.shards.layout.cuts) <= set(free):
             x = await by_rows(at.run, x)
         result = Shards(x.shards.mesh, shape, x.shards.layout)
@@ -111,6 +115,7 @@ class SplitDropout(SplitLayer):
 
 
 def _but(layer: nn.Module, dims: int) -> set[int]:
-    """All dimensions but that of a softmax."""
+    """All dimensions but that of a softmax; where it states none, it is the one that torch takes."""
     assert isinstance(layer, nn.Softmax | nn.LogSoftmax)
-    return set(range(dims)) - {(1 if layer.dim is None else layer.dim) % dims}
+    dim = int(dims not in (1, 3)) if layer.dim is None else layer.dim
+    return set(range(dims)) - {dim % dims}
