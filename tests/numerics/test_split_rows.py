@@ -92,6 +92,21 @@ def own():
     return [lambda: nn.Linear(WIDTH, WIDTH), Scaled, nn.Tanh, Summed, Drawing, lambda: nn.Linear(WIDTH, WIDTH)]
 
 
+def without_channels():
+    """Pooling of rows that have no channels, whose first dimension after the rows is pooled, too."""
+    return [
+        lambda: nn.Linear(WIDTH, WIDTH),
+        lambda: nn.AvgPool1d(3, 1, 1),
+        lambda: nn.Linear(WIDTH, WIDTH),
+        lambda: nn.MaxPool1d(3, 1, 1),
+        lambda: nn.Linear(WIDTH, WIDTH),
+    ]
+
+
+def without_channels_2d():
+    return [lambda: nn.Conv1d(5, 5, 3, padding=1), lambda: nn.MaxPool2d(3, 1, 1)]
+
+
 def batches(layers):
     generator = torch.Generator().manual_seed(2)
     if layers is images:
@@ -108,9 +123,9 @@ def batches(layers):
 LOSSES = {
     images: nn.functional.nll_loss,
     words: lambda x, y: nn.functional.cross_entropy(x.flatten(0, 1), y.flatten()),
-    own: nn.functional.mse_loss,
+    **dict.fromkeys((own, without_channels, without_channels_2d), nn.functional.mse_loss),
 }
-TOKENS = set()
+TOKENS = {without_channels_2d}
 """Rows of layers that take five tokens of a width of 12."""
 
 
@@ -165,6 +180,8 @@ def require_equal(done, expected):
         (words, 4, {"layout": "1=2.1.2,3=1.4.1", "width": 1}),
         (own, 2, {"schedule": "zb_h1"}),
         (own, 3, {}),
+        (without_channels, 2, {}),
+        (without_channels_2d, 2, {}),
         (images, 2, {"depth": 2, "schedule": "zb_h1", "recompute": True}),
         (words, 2, {"depth": 2, "schedule": "chimera", "shard_optimizer": True}),
         (images, 4, {"layout": "auto"}),

@@ -19,17 +19,20 @@ ELEMENTWISE: tuple[type[nn.Module], ...] = (
     *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
     *(nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign),
 )
-POOLS: tuple[type[nn.Module], ...] = (
-    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
-    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
-    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
+POOLS: tuple[tuple[type[nn.Module], ...], ...] = (
+    (nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d),
+    (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
+    (nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d),
 )
+"""By the dimensions that they pool: the last one, two or three."""
 LOCAL: dict[type[nn.Module], Free] = {
     **dict.fromkeys(ELEMENTWISE, lambda layer, dims: range(dims)),
-    **dict.fromkeys(POOLS, lambda layer, dims: range(2)),
+    **dict.fromkeys(POOLS[0], lambda layer, dims: range(dims - 1)),
+    **dict.fromkeys(POOLS[1], lambda layer, dims: range(dims - 2)),
+    **dict.fromkeys(POOLS[2], lambda layer, dims: range(dims - 3)),
     **dict.fromkeys((nn.Softmax, nn.LogSoftmax), lambda layer, dims: _but(layer, dims)),
 }
-"""Which dimensions may be split, by the layer's class: all, or rows and channels, or all but that of a softmax."""
+"""Which dimensions may be split, by the layer's class: all, or all but the pooled, or all but that of a softmax."""
 
 
 class LocalLayer(SplitLayer):
