@@ -1,6 +1,6 @@
 """The schedules, one per file (the file's name is the schedule's name), and the table of them all."""
 
-from pipelined.schedules.parts.knobs import CHUNKS, PIPES, SCALE, Knob
+from pipelined.schedules.parts.knobs import AHEAD, CHUNKS, PIPES, SCALE, Knob
 from pipelined.schedules.parts.stage_map import FLUSH, ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.parts.worker import Worker
 from pipelined.schedules.registry import (
@@ -19,6 +19,7 @@ from pipelined.schedules.registry import (
 )
 
 __all__ = [
+    "AHEAD",
     "CHUNKS",
     "FLUSH",
     "PIPES",

@@ -9,13 +9,13 @@ import torch
 import pipelined as pp
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
+from pipelined import schedules
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
 from pipelined.planner.candidates import candidates
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
 from pipelined.programs.plan import Plan
-from pipelined.schedules import CHUNKS, Knob, ScheduleError, Shape, knobs_of
-from pipelined.schedules.parts.knobs import AHEAD
+from pipelined.schedules import AHEAD, CHUNKS, Knob, ScheduleError, Shape, knobs_of
 
 TOY = """
 from pipelined.schedules import Knob, ScheduleError
@@ -168,3 +168,8 @@ def test_a_schedule_without_any_says_so(tmp_path):
     (path := tmp_path / "plain.py").write_text("from pipelined.schedules.gpipe import schedule, stage_map\n")
     with pytest.raises(ScheduleError, match=r"the knob ahead \(ahead: 3, it has none\); .* or add AHEAD to its KNOBS"):
         Plan(str(path), 2, 1, 1, 2, {"ahead": "3"})
+
+
+@pytest.mark.parametrize("name", [knob.name for knob in knobs_of()])
+def test_every_knob_can_be_imported_as_the_remedies_say(name):
+    assert getattr(schedules, name.upper()).name == name
