@@ -10,7 +10,7 @@ from pipelined.api.laboratory.find_plan import Planned
 from pipelined.errors import UsageError, require_whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.schedules import Shape, default_depth, find, require_knobs, workers_of
+from pipelined.schedules import Shape, default_depth, default_microbatches, find, require_knobs, workers_of
 from pipelined.schedules.parts.knobs import SCALE, KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.training.job import CallLocals, Numerics
@@ -101,7 +101,7 @@ class Arrangement:
         width = self.width or (self._open_width(name, workers) if launch.world_size else 1)
         if depth is None:
             depth, knobs = default_depth(name, max(1, workers // width), knobs)
-        microbatches = 2 * depth if self.microbatches is None else self.microbatches
+        microbatches = self.microbatches or default_microbatches(name, depth)
         # refuse an impossible shape before the first batch is read
         find(name).stage_map(Shape(depth, microbatches, knobs))
         rows = feed.rows_each(microbatches * width)

@@ -6,6 +6,7 @@ from pipelined.schedules.parts.worker import Worker
 from pipelined.schedules.registry import (
     Schedule,
     default_depth,
+    default_microbatches,
     find,
     is_builtin,
     knobs_of,
@@ -32,6 +33,7 @@ __all__ = [
     "Updates",
     "Worker",
     "default_depth",
+    "default_microbatches",
     "find",
     "is_builtin",
     "knobs_of",

@@ -137,9 +137,12 @@ def require_declared(name: str | None, knobs: Mapping[str, Any]) -> None:
 def default_depth(name: str, workers: int, knobs: Mapping[str, KnobValue]) -> tuple[int, dict[str, KnobValue]]:
     """The depth of a schedule for a number of workers, and its knobs: one stage on each worker where that is possible.
 
-    zb_v and dualpipe_v have two stages on each worker, and interleaved gets two where its chunks are open.
+    zb_v and dualpipe_v have two stages on each worker, and interleaved gets two where its chunks are open. A table has
+    its own depth.
     """
     knobs = dict(knobs)
+    if fixed := table_shape(find(name)):
+        return fixed.depth, knobs
     if CHUNKS in declared(find(name)):
         knobs.setdefault(CHUNKS.name, 2)
     chunks = CHUNKS.check(knobs.get(CHUNKS.name, CHUNKS.default))
@@ -149,10 +152,16 @@ def default_depth(name: str, workers: int, knobs: Mapping[str, KnobValue]) -> tu
     return workers, knobs
 
 
+def default_microbatches(name: str, depth: int) -> int:
+    """The microbatches of a pipeline of this depth where they are open: two a stage, or those of a table."""
+    fixed = table_shape(find(name))
+    return fixed.microbatches if fixed else 2 * depth
+
+
 def workers_of(name: str, depth: int, knobs: Mapping[str, KnobValue]) -> int | None:
     """The workers of a pipeline of this depth; None: the schedule refuses it."""
     with suppress(ScheduleError):
-        return find(name).stage_map(Shape(depth, 2 * depth, knobs)).workers
+        return find(name).stage_map(Shape(depth, default_microbatches(name, depth), knobs)).workers
     return None
 
 

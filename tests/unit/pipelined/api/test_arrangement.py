@@ -47,3 +47,18 @@ def test_without_a_launcher_there_is_one_pipeline_of_teams():
 def test_ranks_that_make_no_whole_teams_are_refused():
     with pytest.raises(PlanError, match=r"tensor: 2, ranks: 3\); start a multiple of 2 ranks"):
         planned(3, tensor=2)
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("given", [{}, {"depth": 2}, {"tensor": 2}])
+def test_a_table_sets_the_depth_and_the_microbatches_that_a_call_leaves_open(ranks, given, tmp_path):
+    """A call took twice the depth in microbatches, so that most tables were refused."""
+    (path := tmp_path / "own.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    plan = planned(ranks and ranks * given.get("tensor", 1), schedule=str(path), **given)
+    assert (plan.depth, plan.width, plan.microbatches, plan.rows) == (2, 1, 2, 8)
+
+
+def test_a_table_of_several_stages_on_each_worker_is_taken_as_it_is(tmp_path):
+    (path := tmp_path / "own.csv").write_text("0F0,1F0,2F0,2B0,1B0,0B0\n")
+    plan = planned(2, schedule=str(path), tensor=2)
+    assert (plan.depth, plan.width, plan.microbatches) == (3, 1, 1)
