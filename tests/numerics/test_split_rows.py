@@ -93,9 +93,10 @@ def own():
 
 
 def without_channels():
-    """Pooling of rows that have no channels, whose first dimension after the rows is pooled, too."""
+    """Rows without channels: their first dimension after the rows is pooled, too, and each row is dropped as one."""
     return [
         lambda: nn.Linear(WIDTH, WIDTH),
+        lambda: nn.Dropout1d(0.3),
         lambda: nn.AvgPool1d(3, 1, 1),
         lambda: nn.Linear(WIDTH, WIDTH),
         lambda: nn.MaxPool1d(3, 1, 1),

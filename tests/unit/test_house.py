@@ -65,7 +65,7 @@ def test_a_plug_in_has_the_name_of_its_file(table):
 
 
 NOT_YET = {
-    "lines": (91_600, 4),  # 90,700 before layers in place, limits of all sizes, hard functions in parts
+    "lines": (91_650, 4),  # 90,700 before layers in place, limits of all sizes, hard functions in parts
     "longest function, lines": (84, 2),  # `train` and `plan`: a keyword, and a line about it, for each argument
     "constructors with over 2 callables": (1, 1),  # `Trainer`: optimizer, loss and scheduler are a user's functions
     "type aliases with several meanings": (5, 5),  # of Ravnest and swarms, beside those of a pipeline

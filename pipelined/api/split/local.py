@@ -100,11 +100,11 @@ class SplitDropout(SplitLayer):
         keep, shape = 1.0 - self.module.p, x.shards.lengths
         if at.random is None or keep == 1.0:
             return x
-        by_channel = not isinstance(self.module, nn.Dropout)
-        drawn = (*shape[:2], *[1] * (len(shape) - 2)) if by_channel else shape
-        piece = x.shards.pieces(at.run.rank)
-        if by_channel:
-            piece = (*piece[:2], *[((0, 1),)] * (len(shape) - 2))
+        piece, drawn = x.shards.pieces(at.run.rank), shape
+        if not isinstance(self.module, nn.Dropout):  # one number a channel; without a batch, rows are the channels
+            own = 1 if (type(self.module), len(shape)) in ((nn.Dropout1d, 2), (nn.Dropout3d, 4)) else 2
+            drawn = (*shape[:own], *[1] * (len(shape) - own))
+            piece = (*piece[:own], *[((0, 1),)] * (len(shape) - own))
 
         def work(x: torch.Tensor) -> torch.Tensor:
             generator = at.generator(self._layer, x.device)
