@@ -86,18 +86,18 @@ class Front:
 Waiting = Candidate | OpenTeams | Front | TooBig
 
 
-def held_by_layouts(
-    model: PlannedModel, candidate: Candidate, workload: Workload, machine: Machine, layouts: int
-) -> Moves:
-    """The least bytes of the fullest rank in each layout; 0 where the model does not say them at once."""
-    sizes = _sizes(model, candidate, workload, machine)
-    return np.zeros(layouts) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes)
-
-
-def _sizes(model: PlannedModel, candidate: Candidate, workload: Workload, machine: Machine) -> LayoutSizes | None:
+def sizes_of_layouts(
+    model: PlannedModel, candidate: Candidate, workload: Workload, machine: Machine
+) -> LayoutSizes | None:
+    """What the members of each layout hold; None where the model does not say it at once."""
     if not isinstance(model, SizedLayouts):
         return None
     return model.layout_sizes(candidate.plan, machine, [group.stages for group in workload.parameters])
+
+
+def held_by_layouts(candidate: Candidate, workload: Workload, sizes: LayoutSizes | None, layouts: int) -> Moves:
+    """The least bytes of the fullest rank in each layout; 0 where the sizes are not known."""
+    return np.zeros(layouts) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes)
 
 
 def with_updates(moves: Moves, workload: Workload, sizes: LayoutSizes | None) -> Moves:
@@ -202,9 +202,9 @@ class Queue:
         layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
         split = self._recorded.splits(candidate.plan)
         bound = partial(least_of_layouts, candidate, workload, request.machine, request.all_reduce, split=split)
-        sizes = _sizes(request.model, candidate, workload, request.machine)
+        sizes = sizes_of_layouts(request.model, candidate, workload, request.machine)
         least = np.maximum(bound(moves=with_updates(moves, workload, sizes)), request.simulate(candidate).step_s)
-        held = held_by_layouts(request.model, candidate, workload, request.machine, len(layouts))
+        held = held_by_layouts(candidate, workload, sizes, len(layouts))
         front = Front(candidate, layouts, bound(moves=moves), held, limit=request.memory_limit, least=least)
         self.considered += front.considered - 1  # in place of their plan
         self.too_big += front.too_big

@@ -19,7 +19,7 @@ from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.costs import Stated, priced
 from pipelined.planner.limits import sizes_that_fit
-from pipelined.planner.queue import Queue, held_by_layouts
+from pipelined.planner.queue import Queue, held_by_layouts, sizes_of_layouts
 from pipelined.planner.search import SearchRequest, search
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import factorizations
@@ -107,7 +107,9 @@ def test_what_layouts_hold_is_found_at_once_as_it_is_of_each(state, schedule, de
     splits, _ = model.layouts(plan, machine)
     each = [Candidate(replace(plan, layout=split)) for split in splits]
     alone = [least_bytes(one, priced(model, one.plan, costs, machine)) for one in each]
-    held = held_by_layouts(model, Candidate(plan), priced(model, plan, costs, machine), machine, len(splits))
+    workload = priced(model, plan, costs, machine)
+    sizes = sizes_of_layouts(model, Candidate(plan), workload, machine)
+    held = held_by_layouts(Candidate(plan), workload, sizes, len(splits))
     assert held.tolist() == pytest.approx(alone, rel=2e-9)
     assert all(held <= alone) and len(set(alone)) > 1
 
