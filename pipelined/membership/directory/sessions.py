@@ -94,11 +94,12 @@ class RequestDedup:
             raise StaleRequest(f"{fact}; forgotten after a long silence, or from an earlier directory")
         if request.number < session.settled:
             raise StaleRequest(f"settled before (request: {request.number}, settled below: {session.settled})")
-        kept = sum(number >= request.settled for number in session.results)
-        if request.number not in session.results and kept >= self._limits.unsettled:
+        if request.number in session.results:
+            return session.results[request.number]
+        if sum(number >= request.settled for number in session.results) >= self._limits.unsettled:
             fact = f"too many requests unsettled (most: {self._limits.unsettled})"
             raise Full(f"{fact}; wait for the replies to earlier ones")
-        return session.results.get(request.number)
+        return None
 
     def keep(self, request: DirectoryRequest, result: int) -> None:
         """Keep the result of a request that was carried out."""
