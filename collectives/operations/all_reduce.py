@@ -46,6 +46,8 @@ async def all_reduce(
     run, reduction, signature = group.workspace.cached_last(
         request, lambda: _resolve(vector, op, algorithm, accumulate)
     )
+    if group.size == 1:
+        return  # the array is its own sum
     async with group.call(signature):
         if not len(vector):
             await dissemination_barrier(group)
