@@ -5,7 +5,7 @@ order, and every rank derives the same norm, loss and decision to stop, to the l
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,9 +107,9 @@ class StepTotals:
         return bool(total[STOPS])
 
 
-def _in_order(numbers: Iterable[float]) -> float:
+def _in_order(numbers: np.ndarray) -> float:
     """The sum from left to right (numpy's pairwise sum would depend on the length)."""
     total = 0.0
-    for number in numbers:
-        total += float(number)
+    for number in numbers.tolist():
+        total += number
     return total

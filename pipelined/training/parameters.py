@@ -28,7 +28,7 @@ from pipelined.training.check_model import (
 )
 from pipelined.training.model import Model
 from pipelined.training.sums.accumulation import Accumulation
-from pipelined.training.sums.bucket import Bucket, fill_bucket
+from pipelined.training.sums.bucket import Bucket, clear, fill_bucket
 from pipelined.training.sums.update_shards import shard_update
 from pipelined.training.teams.model import split_model
 from pipelined.training.teams.pieces import Membership
@@ -117,12 +117,13 @@ class LocalParameters:
 
     def squares(self, accumulation: Accumulation) -> dict[str, float]:
         """The squared gradient norm of what this rank counts of each parameter, by entries of its parts; float64."""
-        counted = self.saved.keys()
-        each = [accumulation.squares(bucket) for bucket in self.buckets if counted & bucket.parameters.keys()]
-        counted_squares = {name: parts for squares in each for name, parts in squares.items() if name in counted}
+        counted = {name for name, one in self.owned.items() if one.is_counted}
         return {
             part_entry(self.team.entry(name), part): square
-            for name, parts in counted_squares.items()
+            for bucket in self.buckets
+            if not counted.isdisjoint(bucket.parameters)
+            for name, parts in accumulation.squares(bucket).items()
+            if name in counted
             for part, square in enumerate(parts)
         }
 
@@ -132,8 +133,8 @@ class LocalParameters:
         return any(bucket.update_shards for bucket in self.buckets)
 
     def clear_gradients(self) -> None:
-        for bucket in self.buckets:
-            bucket.clear()
+        """Clear what was accumulated for a step that updates nothing."""
+        clear(self.buckets)
 
 
 def build_local(

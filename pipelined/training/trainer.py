@@ -148,7 +148,6 @@ class RankTrainer:
         try:
             await self.rank_optimizer.use_values()
             await self.sums.publish(self.local.buckets, self.context.executor)
-            self.local.clear_gradients()
             yield
         finally:
             with torch.no_grad():

@@ -133,7 +133,7 @@ def test_a_step_copies_and_waits_where_the_page_says(width, monkeypatch):
     assert last["to the host"] == 2 * each + 1, "losses, gradients, the norm"
     assert first["to the device"] == 2 * each, "token ids, gradients"
     assert last["to the device"] == 2 * each, "activations, targets"
-    assert first["run"] == 2 * each + 3, "forwards, backwards, the norm, the update, the clearing of gradients"
+    assert first["run"] == 2 * each + 2, "forwards, backwards, the norm, the update"
     assert loop["to the host"] == loop["to the device"] == (2 * width if width > 1 else 0), "the sum of each bucket"
     assert not any(counts["waits"] for counts in (loop, first, last))
     assert found == pytest.approx(expected, rel=1e-6)
@@ -146,7 +146,7 @@ def test_a_backward_in_halves_copies_and_waits_as_a_whole_one(monkeypatch):
     counts, each = [counts for counts, _ in ranks], job.plan.microbatches
     assert [one["to the host"] for one in counts] == [each + 1, 2 * each + 1, 2 * each + 1], "as of 1F1B"
     assert [one["to the device"] for one in counts] == 3 * [2 * each]
-    assert [one["run"] for one in counts] == 3 * [3 * each + 3], "forwards, both halves, and once a step as of 1F1B"
+    assert [one["run"] for one in counts] == 3 * [3 * each + 2], "forwards, both halves, and once a step as of 1F1B"
     assert not any(one["waits"] for one in (loop, *counts))
     assert not loop["to the host"] + loop["to the device"]
     assert ranks[0][1] == pytest.approx(on_ranks(plain, trained_losses)[0], rel=1e-6)
@@ -161,7 +161,7 @@ def test_ranks_that_hold_a_stage_of_each_pipe_copy_what_each_stage_does(monkeypa
     assert other["to the host"] == 3 * each, "activations of one pipe, losses and gradients of the other"
     assert owner["to the host"] == 3 * each + buckets, "and the norm of each bucket"
     assert owner["to the device"] == other["to the device"] == 4 * each, "ids, gradients; activations, targets"
-    assert owner["run"] == other["run"] == 2 * 2 * each + 3
+    assert owner["run"] == other["run"] == 2 * 2 * each + 2
     assert loop["to the host"] == loop["to the device"] == 2 * buckets, "the sum of each bucket, on both ranks"
     assert not any(counts["waits"] for counts in (loop, owner, other))
     assert found == pytest.approx(on_ranks(plain, trained_losses)[0], rel=1e-6)

@@ -28,7 +28,7 @@ from pipelined.training.job import JobDescription
 from pipelined.training.optimizer.config import update
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.optimizer.state import VALUE, VERSION_PREFIX
-from pipelined.training.sums.bucket import Bucket
+from pipelined.training.sums.bucket import Bucket, clear
 
 IN_USE = f"{VERSION_PREFIX}-1"
 """The field of the value that the next step computes with, where the newest one is of a delayed update."""
@@ -70,6 +70,7 @@ class MasterOptimizer(RankOptimizer):
         self._submit(lambda: update(self.optimizer, rate, gradient_scale))
         if not self._delayed:
             await self.use_values()
+        await self._executor.run("step", partial(clear, buckets))
         return start, self._executor.clock.now()
 
     def then(self, work: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from pipelined.actors.device.executor import Executor
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer.config import update
 from pipelined.training.optimizer.state import VALUE, OptimizerState
-from pipelined.training.sums.bucket import Bucket
+from pipelined.training.sums.bucket import Bucket, clear
 
 
 class RankOptimizer:
@@ -34,8 +34,16 @@ class RankOptimizer:
         """Take the gradient of a bucket, which is summed; other buckets may still be computed."""
 
     async def update(self, buckets: Sequence[Bucket], rate: float | None, gradient_scale: float) -> tuple[float, float]:
-        """One update by the gradients of these buckets; see `update`. Returns its start and end, on the device."""
-        return (await self._executor.run("step", lambda: update(self.optimizer, rate, gradient_scale)))[1:]
+        """One update by the gradients of these buckets, which are cleared; see `update`.
+
+        Returns: its start and end, on the device.
+        """
+
+        def work() -> None:
+            update(self.optimizer, rate, gradient_scale)
+            clear(buckets)
+
+        return (await self._executor.run("step", work))[1:]
 
     def then(self, work: Callable[[], None]) -> None:
         """Do some work after the last update, such as a step of a scheduler of the learning rate."""

@@ -101,7 +101,6 @@ class FlushedStep(Segment):
         updated = [self._buckets[apply.bucket] for apply in self._rule.drain()]
         start, end = await self.optimizer.update(updated, rate, gradient_scale)
         await self.sums.publish(updated, self.context.executor)
-        await self.context.executor.run("step", self.local.clear_gradients)
         self.context.tracer.record("step", "step", start, end, (self.step, -1, -1, -1))
 
     def record_agreed(self, number: int, stop: bool) -> None:

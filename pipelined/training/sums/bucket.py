@@ -7,7 +7,7 @@ every rank that holds any of its stages; each rank contributes its own sum once.
 the same order, from the plan and the names alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -67,10 +67,11 @@ class Bucket:
 
         Cost: on a GPU one transfer for all of them.
         """
-        pieces = [self.gradient[low:high] for low, high in self.spans.values()]
+        spans = self.spans
+        pieces = [self.gradient[low:high] for low, high in spans.values()]
         norms = torch._foreach_norm(pieces, dtype=torch.float64) if pieces else ()
         each = torch.stack(norms).cpu().tolist() if norms else []
-        return {name: norm**2 for name, norm in zip(self.spans, each, strict=True)}
+        return {name: norm**2 for name, norm in zip(spans, each, strict=True)}
 
     def attach_gradient_views(self) -> None:
         """Give what this rank updates its gradient: that part of the bucket's."""
@@ -83,11 +84,12 @@ class Bucket:
             self.gradient[low:high].copy_(self.updated[name].detach().reshape(-1))
 
     def unpack_values(self) -> None:
-        """Take the new values that lie where the gradients were."""
+        """Take the new values that lie where the gradients were, and clear their memory."""
         with torch.no_grad():
             for parameter in self.parameters.values():
                 assert parameter.grad is not None  # it is a view of the bucket's gradient
                 parameter.copy_(parameter.grad)
+        self.clear()
 
     def rebase(self, memory: np.ndarray) -> None:
         """Move what is summed, with its values, to other memory of the same size.
@@ -112,6 +114,12 @@ class Bucket:
         """Set all that was accumulated to 0."""
         for tensor in {id(tensor): tensor for tensor in (self.gradient, self.summed)}.values():
             tensor.zero_()
+
+
+def clear(buckets: Iterable[Bucket]) -> None:
+    """Clear each of these buckets."""
+    for bucket in buckets:
+        bucket.clear()
 
 
 def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter], member: int = 0) -> Bucket:
