@@ -80,7 +80,7 @@ class Reassembly(FrameReceiver[RpcKind]):
         self._streams: dict[int, tuple[RpcKind, IncomingMessage | DiscardedBody]] = {}
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
-    def begin(self, preamble: Preamble[RpcKind], header: Header) -> Body:
+    def on_header(self, preamble: Preamble[RpcKind], header: Header) -> Body:
         if preamble.kind is RpcKind.PART:
             return self._next_part(preamble.number, preamble.body_bytes)
         wanted = self._session.accepts(preamble.kind, header)
@@ -92,7 +92,7 @@ class Reassembly(FrameReceiver[RpcKind]):
         self._streams[preamble.number] = preamble.kind, body
         return EMPTY_BODY
 
-    def complete(self, preamble: Preamble[RpcKind], header: Header, body: Body) -> None:
+    def on_frame(self, preamble: Preamble[RpcKind], header: Header, body: Body) -> None:
         if preamble.kind is RpcKind.PART:
             kind, body = self._streams[preamble.number]
             if preamble.body_bytes and body.remaining:

@@ -48,7 +48,7 @@ class FrameReceiver(ABC, Generic[K]):
     """Receives the frames that a `FrameReader` reads, by one protocol."""
 
     @abstractmethod
-    def begin(self, preamble: Preamble[K], header: Header) -> Body:
+    def on_header(self, preamble: Preamble[K], header: Header) -> Body:
         """The header of a frame has come; return the destination of its body.
 
         Raises:
@@ -56,8 +56,8 @@ class FrameReceiver(ABC, Generic[K]):
         """
 
     @abstractmethod
-    def complete(self, preamble: Preamble[K], header: Header, body: Body) -> None:
-        """The frame is complete; `body` is what `begin` returned. Raises WireError as `begin`."""
+    def on_frame(self, preamble: Preamble[K], header: Header, body: Body) -> None:
+        """The frame is complete; `body` is what `on_header` returned. Raises WireError as that does."""
 
 
 class FrameReader(Generic[K]):
@@ -123,10 +123,10 @@ class FrameReader(Generic[K]):
         while True:
             preamble = parse_preamble((yield PREAMBLE_BYTES), self._kinds)
             header = parse_header(preamble, (yield preamble.header_bytes) if preamble.header_bytes else b"")
-            body = self._receiver.begin(preamble, header)
+            body = self._receiver.on_header(preamble, header)
             if body.remaining:
                 yield body
-            self._receiver.complete(preamble, header, body)
+            self._receiver.on_frame(preamble, header, body)
 
     def _process_staged(self) -> None:
         """Process the staged bytes as far as possible, and move the rest to the front."""

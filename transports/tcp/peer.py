@@ -140,7 +140,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         elif credit := self._credit.on_consumed(body.kept_bytes):
             self.connection.write(encode(TcpKind.CREDIT, note=credit))
 
-    def begin(self, preamble: Preamble[TcpKind], header: Header) -> Body:
+    def on_header(self, preamble: Preamble[TcpKind], header: Header) -> Body:
         match preamble.kind:
             case TcpKind.MESSAGE:
                 kept = kept_bytes(header)
@@ -161,7 +161,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             f"body: {preamble.body_bytes} bytes); use one release on every rank"
         )
 
-    def complete(self, preamble: Preamble[TcpKind], header: Header, body: Body) -> None:
+    def on_frame(self, preamble: Preamble[TcpKind], header: Header, body: Body) -> None:
         match preamble.kind:
             case TcpKind.CTS if self._owner.inboxes.state.end is None:  # else the offer has failed
                 self._deliver(preamble.number, self._outgoing_offers.pop(preamble.number))

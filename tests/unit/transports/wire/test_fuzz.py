@@ -46,11 +46,11 @@ class Reader:
             data = data[count:]
             self.stream.advance(count)
 
-    def begin(self, preamble, header):
+    def on_header(self, preamble, header):
         self.begun.append(IncomingMessage(header))
         return self.begun[-1]
 
-    def complete(self, preamble, header, incoming):
+    def on_frame(self, preamble, header, incoming):
         self.frames.append((preamble.kind, header.key, header.note, [bytes(block.data) for block in incoming.blocks]))
 
 

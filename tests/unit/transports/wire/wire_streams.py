@@ -57,17 +57,17 @@ def read(data: bytes, step: int) -> int:
     """
     credit, count = Credit(credit_limit(64)), 0
 
-    def begin(preamble, header):
+    def on_header(preamble, header):
         body = IncomingMessage(header)
         credit.on_received(body.nbytes)
         return body
 
-    def complete(preamble, header, body):
+    def on_frame(preamble, header, body):
         nonlocal count
         count += 1
         assert isinstance(header, Header) and not body.remaining
 
-    receiver, view = SimpleNamespace(begin=begin, complete=complete), memoryview(data)
+    receiver, view = SimpleNamespace(on_header=on_header, on_frame=on_frame), memoryview(data)
     reader = FrameReader(FrameKinds(Kind, HEADERLESS), receiver)
     try:
         while view:
