@@ -58,28 +58,28 @@ class CallSequence:
         return CallContext(self, Call(self._rank, signature))
 
     async def enter(self, call: Call) -> Call:
-        """Wait for the turn of this call, and begin it. Raises BrokenGroup: an earlier call ended half done."""
-        if call is not self._current:  # else it was begun in a thread
+        """Wait for the turn of this call, and start it. Raises BrokenGroup: an earlier call ended half done."""
+        if call is not self._current:  # else it was started in a thread
             if not self._lock.acquire_nowait():
                 await self._lock.acquire()
-            self._begin(call)
+            self._start(call)
         call.task = this_task()
-        self.wait_check.begin(call)
+        self.wait_check.start(call)
         return call
 
-    def begin_in_thread(self, signature: Signature) -> Call | None:
-        """Begin a call in another thread than the loop's, which may wait only for a moment; None: another one runs.
+    def start_in_thread(self, signature: Signature) -> Call | None:
+        """Start a call in another thread than the loop's, which may wait only for a moment; None: another one runs.
 
-        `end_in_thread` ends it; or the loop enters it, to wait for longer. No other call of the group may begin at the
+        `end_in_thread` ends it; or the loop enters it, to wait for longer. No other call of the group may start at the
         same time.
         """
         if not self._lock.acquire_nowait():
             return None
         call = Call(self._rank, signature)
-        self._begin(call)
+        self._start(call)
         return call
 
-    def _begin(self, call: Call) -> None:
+    def _start(self, call: Call) -> None:
         self._number += 1
         call.number, self._current = self._number, call
 
@@ -93,7 +93,7 @@ class CallSequence:
         if isinstance(error, Unsupported):
             error = None
         try:
-            await self.wait_check.end(error)
+            await self.wait_check.stop(error)
         except BaseException as found:
             error = found
             raise

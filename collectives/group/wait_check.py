@@ -44,15 +44,15 @@ class WaitCheck:
         self._waited: dict[int, tuple[float, float]] = {}
         self._found: Mismatch | None = None
 
-    def begin(self, call: Call) -> None:
+    def start(self, call: Call) -> None:
         """Start the check for this call."""
         loop = asyncio.get_running_loop()
         self._call, self._due, self._cancelling = call, loop.time() + self._patience, call.task.cancelling()
         if self._loop is not loop:
             self._arm(loop)
 
-    async def end(self, error: BaseException | None) -> None:
-        """End the check. The first rank receives the remaining reports of this call, so that no message is left over.
+    async def stop(self, error: BaseException | None) -> None:
+        """Stop the check. The first rank receives the remaining reports of this call, so that no message is left over.
 
         After an error no timer is left: it would keep the transport, and with the error what was exchanged.
 

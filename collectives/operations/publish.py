@@ -53,7 +53,7 @@ async def publish(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> Seq
 
 
 def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> "Publication | None":
-    """Begin `publish` in another thread than the loop's, and wait there for a moment.
+    """Start `publish` in another thread than the loop's, and wait there for a moment.
 
     Only one task or thread uses the group at a time.
 
@@ -65,7 +65,7 @@ def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> 
     if buffer is None or not buffer.memory.is_threadsafe:
         return None
     places = _places(group, buffer, array, shapes)
-    if not places.fit or buffer.is_read_again or (call := group.calls.begin_in_thread(places.signature)) is None:
+    if not places.fit or buffer.is_read_again or (call := group.calls.start_in_thread(places.signature)) is None:
         return None
     publication = Publication(group, call, buffer, places)
     try:
@@ -81,7 +81,7 @@ def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> 
 
 
 class Publication:
-    """A publication that `start_publishing` has begun.
+    """A publication that `start_publishing` has started.
 
     Attributes:
         arrays: as `publish` returns them, if all ranks have arrived; else None, and the loop awaits `finish`.

@@ -51,7 +51,7 @@ class MpiChannels:
             raise outcome
 
     async def receive(self, peer: int, channel: int, data: memoryview) -> None:
-        """Fill `data` with the next buffer from this peer on this channel, after the receives that began earlier."""
+        """Fill `data` with the next buffer from this peer on this channel, after the earlier receives."""
         if (waiting := self._waiting.get((peer, channel))) is None:
             self._waiting[peer, channel] = deque()
         else:
@@ -59,7 +59,7 @@ class MpiChannels:
         try:
             await self._receive(peer, channel, data)
         finally:
-            self._begin_next(peer, channel)
+            self._grant_next(peer, channel)
 
     async def _wait_for_turn(self, peer: int, channel: int, waiting: deque[asyncio.Future[None]]) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -68,13 +68,13 @@ class MpiChannels:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._begin_next(peer, channel)
+                self._grant_next(peer, channel)
             raise
         if self._end is not None:
-            self._begin_next(peer, channel)
+            self._grant_next(peer, channel)
             raise self._end
 
-    def _begin_next(self, peer: int, channel: int) -> None:
+    def _grant_next(self, peer: int, channel: int) -> None:
         waiting = self._waiting[peer, channel]
         while waiting:
             turn = waiting.popleft()

@@ -56,10 +56,10 @@ class MpiFrameSender:
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send a frame; returns when MPI has accepted it, which needs no posted receive."""
-        if (sending := self.begin(peer, frame)) is not None:
+        if (sending := self.start_send(peer, frame)) is not None:
             await sending
 
-    def begin(self, peer: int, frame: bytes) -> asyncio.Future[Any] | None:
+    def start_send(self, peer: int, frame: bytes) -> asyncio.Future[Any] | None:
         """As `send`, but returns None if MPI accepts the frame at once, as it usually does; else the future."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = self._progress.poll_until(partial(outcome_now, request), SEND_TEST_S)
@@ -70,8 +70,8 @@ class MpiFrameSender:
             raise outcome
         return None
 
-    def start(self, peer: int, frame: bytes) -> None:
-        """Send without waiting; an error ends this rank."""
+    def send_nowait(self, peer: int, frame: bytes) -> None:
+        """As `send`, without waiting; an error ends this rank."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = outcome_now(request)
         if outcome is None:
@@ -113,7 +113,7 @@ class MpiFrameReceiver:
         return received > 0
 
     def _receive_next(self, probes: int) -> bool:
-        """Begin to receive the next frame, unless another is being received; most receives complete at once."""
+        """Start to receive the next frame, unless another is being received; most receives complete at once."""
         if self._fetching:
             return False
         try:

@@ -37,7 +37,7 @@ class Shutdown:
     channels: MpiChannels
     progress: ProgressEngine
 
-    def begin(self) -> None:
+    def discard_messages(self) -> None:
         """Discard the messages that peers hold for this rank; the caller then sends them GOODBYE."""
         self.progress.set_wakeable(False)  # no doorbell rings for bare buffers without a posted receive
         for peer in range(self.comm.size):

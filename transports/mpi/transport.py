@@ -131,13 +131,13 @@ class MpiTransport(Transport):
             self._messages.deliver(peer, unpack_header(header), blocks)
         elif nbytes <= self._settings.inline:
             frame = b"".join([join_head(MESSAGE, header, nbytes), *[block.data for block in blocks]])
-            if (sending := self._frames.begin(peer, frame)) is not None:
+            if (sending := self._frames.start_send(peer, frame)) is not None:
                 await sending
         elif (page := self._node_peers.put(peer, blocks)) is not None:
             await self._frames.send(peer, join_head(SHARED, header, nbytes, page))
         else:
             tag = self._bodies.reserve_tag(peer)
-            self._frames.start(peer, join_head(MpiKind.RTS, header, nbytes, tag))
+            self._frames.send_nowait(peer, join_head(MpiKind.RTS, header, nbytes, tag))
             await self._bodies.hold(peer, tag, blocks)
         self.traffic.count_sent(peer, nbytes)
 
@@ -204,7 +204,7 @@ class MpiTransport(Transport):
                 return
             if self._state.end is None:
                 self._shutdown.refuse(Closed(f"rank {self.rank} is closed"))
-                self._shutdown.begin()
+                self._shutdown.discard_messages()
                 self._send_goodbyes()
             while not self._shutdown.drain():
                 await self._progress.next_poll()
@@ -218,7 +218,7 @@ class MpiTransport(Transport):
 
     def _send_goodbyes(self) -> None:
         for peer in range(self.world_size):
-            self._frames.start(peer, encode_head(MpiKind.GOODBYE, note=self._channels.sent[peer]))
+            self._frames.send_nowait(peer, encode_head(MpiKind.GOODBYE, note=self._channels.sent[peer]))
 
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")

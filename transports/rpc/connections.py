@@ -136,7 +136,7 @@ class CommonEndpoint(Endpoint, Generic[C]):
 
     @abstractmethod
     def open_connection(self, address: str) -> C:
-        """Begin a connection and add it to the table; its requests wait until it is established."""
+        """Start a connection and add it to the table; its requests wait until it is established."""
 
     def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
         self.handlers.handle(topic, handler, max_bytes, max_waiting)

@@ -117,7 +117,7 @@ class SendScheduler:
         self._writing = self.queued = 0
         self._part = MAX_PART
 
-    def begin(self, writer: Writer) -> None:
+    def on_connected(self, writer: Writer) -> None:
         """The connection is established: send the queued frames first."""
         self._writer = writer
         self._write_parts()

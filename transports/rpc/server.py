@@ -1,6 +1,6 @@
 """The server side: the handlers of an endpoint by topic, and the requests received on one connection.
 
-    admitted        begun, when complete         replied              sent
+    admitted        handled, when complete       replied              sent
     |--- a slot and memory for all of it ----|--- a slot ---|        one reply each; none if the sender cancelled
 
 A request keeps its slot until its reply is sent, so that a sender that does not read cannot fill this end's memory.
@@ -142,7 +142,7 @@ class RpcServer:
         self._budget.taken += kept
         return True
 
-    def begin(self, number: int, sender: Party, header: Header, blocks: tuple[Block, ...]) -> None:
+    def start_handler(self, number: int, sender: Party, header: Header, blocks: tuple[Block, ...]) -> None:
         """An admitted request is complete: start its handler, unless its sender has cancelled it."""
         if (slot := self._slots.get(number)) is not None:
             request = Request(sender, slot.topic.name, header.note, blocks)

@@ -158,7 +158,7 @@ class RpcSession:
         """
         match kind, header.key:
             case RpcKind.REQUEST, (int(number), *_) if self.peer is not None:
-                self._server.begin(number, self.peer, header, blocks)
+                self._server.start_handler(number, self.peer, header, blocks)
             case RpcKind.RESPONSE, (int(number), *_):
                 self._client.on_response(number, header, blocks)
             case RpcKind.REJECTED, (int(number), str(reason)):

@@ -70,7 +70,7 @@ class TcpEndpointConnection(ConnectionOwner):
             link = SlowLink(self._profile, (self._endpoint.address, peer.address))
             delay_line = DelayLine(link, up=self._line.up if self._line else None)
             self._slow = SlowWriter(self._connection, delay_line)
-        self._scheduler.begin(self._slow or self._connection)
+        self._scheduler.on_connected(self._slow or self._connection)
 
     @property
     def progress(self) -> float:

@@ -88,7 +88,7 @@ class Reader:
 
 def speaking(seconds=0.0):
     scheduler, pen = SendScheduler(), Pen(seconds)
-    scheduler.begin(pen)
+    scheduler.on_connected(pen)
     return scheduler, pen
 
 
@@ -197,7 +197,7 @@ async def test_messages_queued_before_there_is_a_writer_are_sent_first():
     ask(scheduler, 1, 8)
     scheduler.withdraw(Kind.REQUEST, 1)
     ask(scheduler, 2, 8)
-    scheduler.begin(pen)
+    scheduler.on_connected(pen)
     await asyncio.sleep(0)
     assert [word for word in pen.story if word.startswith("REQUEST")] == ["REQUEST0", "REQUEST2"]
 
