@@ -80,8 +80,8 @@ class WaitCheck:
         if self._call is not None and loop.time() < self._due:
             self._arm(loop)
         elif self._call is not None:
-            late = self._compare if self._members.rank == 0 else self._send
-            self._task = loop.create_task(late(self._call))
+            work = self._compare if self._members.rank == 0 else self._send
+            self._task = loop.create_task(work(self._call))
 
     async def _send(self, call: Call) -> None:
         pause = STALL_S

@@ -144,10 +144,10 @@ class DelayedSender:
         finally:
             turn.cancel()
 
-    def _adjust(self, late: float) -> None:
+    def _adjust(self, lateness: float) -> None:
         """Correct for lateness gradually; a difference within the clock's rounding is ignored."""
-        if abs(late) > ROUNDING_S:
-            self._line.lead_s = min(max(0.0, self._line.lead_s + GAIN * late), MAX_LATENESS_S)
+        if abs(lateness) > ROUNDING_S:
+            self._line.lead_s = min(max(0.0, self._line.lead_s + GAIN * lateness), MAX_LATENESS_S)
 
     def _on_done(self, window_bytes: int, forwarding: asyncio.Task[None]) -> None:
         self._window += window_bytes

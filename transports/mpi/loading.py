@@ -182,9 +182,9 @@ def init_timeout(seconds: float, environ: Mapping[str, str]) -> Iterator[None]:
 
 def _reason(seconds: float, rank: str, environ: Mapping[str, str]) -> str:
     _, count = size_by(environ) or ("", "an unknown number of")
-    late = "at least one of the others" if rank == "0" else "rank 0, and perhaps another rank,"
+    missing = "at least one of the others" if rank == "0" else "rank 0, and perhaps another rank,"
     return (
-        f"rank {rank} waited {seconds:g} s for all ranks to open MPI (ranks: {count}); {late} has not called "
+        f"rank {rank} waited {seconds:g} s for all ranks to open MPI (ranks: {count}); {missing} has not called "
         "MPI_Init, and MPI does not say which: look on each node for one that has not started, is stopped or still "
         f"imports (ps -C python -o pid,stat,etime,args), or wait longer: --transport 'mpi://?wait={2 * seconds:g}'"
     )

@@ -2,7 +2,7 @@
 
     mode         what comes next                                                         `wake`
     SPINNING     a poll, as soon as the loop has run its other callbacks                 changes nothing
-    SETTLING     after events: the tasks that they woke run, then the pause is chosen    polls instead
+    YIELDING     after events: the tasks that they woke run, then the pause is chosen    polls instead
     ANNOUNCING   the peers know that this rank sleeps: a last poll, after `announce_s`   changes nothing
     NAPPING      a poll, after a nap                                                     polls instead
 
@@ -25,7 +25,7 @@ from transports.mpi.backoff import PollBackoff
 
 Callback = Callable[[Any], None]
 Test = Callable[[list[Any]], list[tuple[int, Any]]]
-Mode = Enum("Mode", "SPINNING SETTLING ANNOUNCING NAPPING")
+Mode = Enum("Mode", "SPINNING YIELDING ANNOUNCING NAPPING")
 """What the engine does next: see the table above."""
 MAX_PENDING_REQUESTS, URGENT_POLLS = 8, 4
 
@@ -206,9 +206,9 @@ class ProgressEngine:
             resolve(self._ended, None)
         elif any_event:
             self._active, self._doorbell_rang = self._loop.time(), False
-            self._enter(Mode.SETTLING, self._settle)
+            self._enter(Mode.YIELDING, self._choose_pause)
         else:
-            self._settle()
+            self._choose_pause()
 
     def _poll_burst(self) -> bool:
         """Poll; several times if a wait is urgent, because a turn of the loop takes longer than several polls."""
@@ -233,7 +233,7 @@ class ProgressEngine:
         del self.requests[index]
         self._callbacks.pop(index)(outcome)
 
-    def _settle(self) -> None:
+    def _choose_pause(self) -> None:
         """Choose the pause and the mode. After announcing sleep poll once more: a sender may have checked before."""
         quiet, asleep = self._loop.time() - self._active, self._wakeable and not self.requests
         pause = self._backoff.nap(quiet, self._computing, self._urgent > 0 or self._doorbell_rang, asleep)
@@ -272,7 +272,7 @@ class ProgressEngine:
     def wake(self) -> None:
         """End the nap and poll without naps again after an event on this rank."""
         self._active = self._loop.time()
-        if self._next is not None and self._mode in (Mode.SETTLING, Mode.NAPPING):
+        if self._next is not None and self._mode in (Mode.YIELDING, Mode.NAPPING):
             self._next.cancel()
             self._enter(Mode.SPINNING, self._poll_tick)
             if self._backoff.spin_s and not self._computing:  # else this rank would announce sleep twice
