@@ -33,7 +33,7 @@ async def open_url(url: ParsedUrl) -> "LocalTransport":
     return world(1)[0]
 
 
-class _Offer:
+class _PendingSend:
     """A message that waits at its sender: its header, views of its arrays, and the future that its receive resolves."""
 
     def __init__(self, peer: int, blocks: tuple[Block, ...], header: Header = NO_HEADER):
@@ -66,9 +66,9 @@ class LocalTransport(Transport):
     def __init__(self, rank: int, world_size: int, ranks: Sequence["LocalTransport"]):
         super().__init__(rank, world_size)
         self._ranks = ranks
-        self._inboxes = Inboxes[_Offer, _Offer](world_size)
+        self._inboxes = Inboxes[_PendingSend, _PendingSend](world_size)
         self._state, self._messages, self._buffers = self._inboxes.state, self._inboxes.messages, self._inboxes.buffers
-        self._outgoing: set[_Offer] = set()
+        self._outgoing: set[_PendingSend] = set()
 
     def __repr__(self) -> str:
         return f"<LocalTransport rank {self.rank} of {self.world_size}>"
@@ -76,9 +76,9 @@ class LocalTransport(Transport):
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
-        offer = _Offer(peer, blocks, unpack_header(pack_header(key, blocks, note)))
-        self._ranks[peer]._messages.put(self.rank, key, offer)
-        await self._wait_taken(offer)
+        pending = _PendingSend(peer, blocks, unpack_header(pack_header(key, blocks, note)))
+        self._ranks[peer]._messages.put(self.rank, key, pending)
+        await self._wait_taken(pending)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._state.check(peer)
@@ -96,20 +96,20 @@ class LocalTransport(Transport):
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check_sendable(peer, channel)
         block = Block.bare(buffer)
-        offer = _Offer(peer, (block,))
-        self._ranks[peer]._buffers.put(self.rank, (channel,), offer)
-        await self._wait_taken(offer, uncounted)
+        pending = _PendingSend(peer, (block,))
+        self._ranks[peer]._buffers.put(self.rank, (channel,), pending)
+        await self._wait_taken(pending, uncounted)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
         block = Block.bare(writable_bytes(buffer))
-        offer = (await self._buffers.take(peer, (channel,))).item
-        if offer.nbytes != block.nbytes:
-            prefix = memoryview(bytes(offer.blocks[0].data[: block.nbytes]))
-            offer.release()
-            raise SizeMismatch(peer, channel, block.nbytes, offer.nbytes, prefix)
-        offer.copy_into((block,))
-        self.traffic.count_received(offer.nbytes, uncounted)
+        pending = (await self._buffers.take(peer, (channel,))).item
+        if pending.nbytes != block.nbytes:
+            prefix = memoryview(bytes(pending.blocks[0].data[: block.nbytes]))
+            pending.release()
+            raise SizeMismatch(peer, channel, block.nbytes, pending.nbytes, prefix)
+        pending.copy_into((block,))
+        self.traffic.count_received(pending.nbytes, uncounted)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
@@ -122,23 +122,23 @@ class LocalTransport(Transport):
     async def close(self) -> None:
         if self._state.end is not None:
             return
-        for offer in self._outgoing:
-            offer.detach()
+        for pending in self._outgoing:
+            pending.detach()
         self._finish(Closed(f"rank {self.rank} is closed"))
         for other in self._others():
             other._lose(PeerLost(self.rank, "it closed"))
 
-    async def _wait_taken(self, offer: _Offer, uncounted: int = 0) -> None:
-        self._outgoing.add(offer)
+    async def _wait_taken(self, pending: _PendingSend, uncounted: int = 0) -> None:
+        self._outgoing.add(pending)
         try:
-            await offer.taken
+            await pending.taken
         except asyncio.CancelledError:
-            if offer.taken.cancelled():
-                offer.detach()
+            if pending.taken.cancelled():
+                pending.detach()
             raise
         finally:
-            self._outgoing.discard(offer)
-        self.traffic.count_sent(offer.peer, offer.nbytes, uncounted)
+            self._outgoing.discard(pending)
+        self.traffic.count_sent(pending.peer, pending.nbytes, uncounted)
 
     def _others(self) -> list["LocalTransport"]:
         return [other for other in self._ranks if other is not self]
@@ -146,11 +146,11 @@ class LocalTransport(Transport):
     def _lose(self, error: PeerLost) -> None:
         """Fail all receives from, and pending sends to, the lost rank; messages that arrived before stay available."""
         self._inboxes.lose(error)
-        for offer in self._outgoing:
-            if offer.peer == error.rank:
-                offer.release(error)
+        for pending in self._outgoing:
+            if pending.peer == error.rank:
+                pending.release(error)
 
     def _finish(self, error: TransportError) -> None:
         error = self._inboxes.end(error)
-        for offer in self._outgoing:
-            offer.release(error)
+        for pending in self._outgoing:
+            pending.release(error)
