@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from transports.errors import PeerLost, TransportError
 
 CHANNELS = 16384
-ABORT_CHARACTERS = 4096
-"""Characters of the reason of an abort that are sent."""
+ABORT_S, ABORT_CHARACTERS = 1.0, 4096
+"""Seconds for a failed rank to send its reason to the others, and the characters of the reason that are sent."""
 
 
 @dataclass(slots=True)

@@ -42,11 +42,9 @@ from transports.mpi.shared import MpiSharedWindows, map_windows
 from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
 from transports.shm.windows import TOTAL_STORE_ORDER
-from transports.state import TransportState
+from transports.state import ABORT_S, TransportState
 from transports.wire.arrays import Block, destinations, flat_bytes, writable_bytes
 from transports.wire.frames import LIMITS, Key, encode_head, join_head, pack_header, unpack_header
-
-ABORT_S = 1.0
 
 
 class Communicators(NamedTuple):

@@ -32,7 +32,6 @@ WILDCARD = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 CONNECT_S = 15.0  # for one attempt to connect; the kernel alone would try for more than two minutes
 HANDSHAKE_TIMEOUT_S = 4.0  # for each handshake, at the end that was called
 ACK_TIMEOUT_S = 60.0  # without an acknowledgement of sent bytes, or an answer to a probe
-ABORT_S = 1.0  # for a failed rank to send its reason to the others
 CLOSE_S = 10.0  # without progress while a rank closes
 
 

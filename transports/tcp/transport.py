@@ -16,11 +16,11 @@ from transports.base import Message, Transport
 from transports.errors import Closed, SizeMismatch
 from transports.mailbox import Arrival, Mailbox
 from transports.shm.cores import own_cores
-from transports.state import ABORT_CHARACTERS
+from transports.state import ABORT_CHARACTERS, ABORT_S
 from transports.stream.connection import Ending
 from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage, ReceiveMemory, WrongSize
 from transports.stream.reader import copy_into_body
-from transports.stream.sockets import ABORT_S, CLOSE_S
+from transports.stream.sockets import CLOSE_S
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
