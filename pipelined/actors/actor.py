@@ -9,9 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from transports import Message, Nursery, Transport
-
-Key = tuple[int | str, ...]
+from transports import Key, Message, Nursery, Transport
 
 
 class Actor:

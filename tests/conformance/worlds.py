@@ -64,7 +64,8 @@ async def tcp_world(
     point, limit = InProcess(), limit or credit_limit(world_size)
     names = machines or [this_machine()] * world_size
     configs = [
-        TcpConfig(rank, world_size, LOOPBACK, 0, key=key, machine=name, unix=unix) for rank, name in enumerate(names)
+        TcpConfig(rank, world_size, LOOPBACK, 0, shared_key=key, machine=name, unix=unix)
+        for rank, name in enumerate(names)
     ]
     async with Nursery() as group:
         found = [group.create_task(connect_ranks(config, point, limit)) for config in configs]

@@ -15,7 +15,7 @@ from transports.errors import AuthenticationError, RendezvousError, TransportErr
 from transports.rpc.base import Party, Unreachable, reason_of
 from transports.stream.acceptor import run_handshake_in_time
 from transports.stream.handshake import NONCE_BYTES, VERSION, Hello, Identity, Role, Verdict, check_prefix, connecting
-from transports.stream.key import SAME_KEY
+from transports.stream.shared_key import SAME_KEY
 from transports.stream.sockets import SocketAddress, connect_to, is_loopback, lookup, set_options, system_text
 
 SCHEME = "tcp://"
@@ -69,7 +69,7 @@ class PartyIdentity(Identity[PartyHello, int]):
     hello_bytes = HELLO.size
     address: SocketAddress
     incarnation: int
-    key: bytes = field(repr=False)
+    shared_key: bytes = field(repr=False)
 
     def hello(self, role: Role, peer: int) -> PartyHello:
         ip = ipaddress.ip_address(self.address[0])
@@ -150,7 +150,7 @@ async def _first(found: list[SocketAddress], me: PartyIdentity) -> tuple[socket.
 
 async def _connect_to(address: SocketAddress, me: PartyIdentity) -> tuple[socket.socket, Party]:
     """Connect to one address and complete the handshake. Raises OSError with the reason if that fails."""
-    if not me.key and not is_loopback(address[0]):
+    if not me.shared_key and not is_loopback(address[0]):
         raise NoSharedKey(f"it is on another machine, and no key is shared; {SAME_KEY}")
     sock = await connect_to(address)
     try:

@@ -29,7 +29,7 @@ from transports.rpc.slow_links import SharedLine
 from transports.rpc.tcp_connection import TcpEndpointConnection
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
-from transports.stream.key import SAME_KEY, read_key
+from transports.stream.shared_key import SAME_KEY, read_shared_key
 from transports.stream.sockets import SocketAddress, address_to_bind, is_loopback, listen, lookup, system_text
 from transports.urls import ParsedUrl
 
@@ -51,12 +51,12 @@ async def open_url(url: ParsedUrl) -> "TcpEndpoint":
         bind_address = None if listening is None else parse_address(f"{SCHEME}{listening}")
     except ValueError as error:
         raise ValueError(f"?listen= takes HOST:PORT (got: {listening!r}); {USAGE}") from error
-    return await open_at(host_port, read_key(os.environ), url.links, bind_address=bind_address)
+    return await open_at(host_port, read_shared_key(os.environ), url.links, bind_address=bind_address)
 
 
 async def open_at(
     host_port: SocketAddress,
-    key: bytes = b"",
+    shared_key: bytes = b"",
     profile: LinkProfile | None = None,
     max_in_flight: int = MAX_BYTES_IN_FLIGHT,
     bind_address: SocketAddress | None = None,
@@ -64,7 +64,7 @@ async def open_at(
     """Listen at the host and port at which others reach this party.
 
     Args:
-        key: the shared secret; empty: none, and then only loopback is allowed.
+        shared_key: empty: none, and then only loopback is allowed.
         profile: the profile of emulated slow links to all others.
         max_in_flight: bytes of messages that one connection may have in this endpoint's memory, headers included.
         bind_address: the address to listen at, if a router or container forwards `host_port` to it.
@@ -79,7 +79,7 @@ async def open_at(
                 f"{host} is not an address that others can connect to; name the one by which they reach this machine"
             )
         at = address_to_bind((host, host_port[1])) if bind_address is None else (await lookup(*bind_address))[0]
-        if not key and not (is_loopback(at[0]) and is_loopback(host)):
+        if not shared_key and not (is_loopback(at[0]) and is_loopback(host)):
             raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
         listener = listen(at)
     except OSError as error:
@@ -88,7 +88,7 @@ async def open_at(
             f"cannot listen there ({system_text(error)}; host: {where[0]}, port: {where[1]}); choose another address"
         ) from error
     own = host, host_port[1] or listener.getsockname()[1]
-    end = TcpEndpoint(own, listener, key, profile, max_in_flight)
+    end = TcpEndpoint(own, listener, shared_key, profile, max_in_flight)
     await end.listen()
     return end
 
@@ -102,10 +102,15 @@ class TcpEndpoint(CommonEndpoint[TcpEndpointConnection], AcceptorOwner[PartyHell
     """See `open_at`."""
 
     def __init__(
-        self, own: SocketAddress, listener: socket.socket, key: bytes, profile: LinkProfile | None, max_in_flight: int
+        self,
+        own: SocketAddress,
+        listener: socket.socket,
+        shared_key: bytes,
+        profile: LinkProfile | None,
+        max_in_flight: int,
     ):
         super().__init__(format_address(own), secrets.randbits(63), max_in_flight)
-        self._me, self._profile = PartyIdentity(own, self.incarnation, key), profile
+        self._me, self._profile = PartyIdentity(own, self.incarnation, shared_key), profile
         self._line = SharedLine.of(profile)
         self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}

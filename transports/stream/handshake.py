@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Generic, TypeVar
 
 from transports.errors import AuthenticationError, TransportError, WireError
-from transports.stream.key import SAME_KEY, UnprovenKey
+from transports.stream.shared_key import SAME_KEY, UnprovenKey
 
 VERSION = 3
 PREFIX = Struct("!4sBB")  # kind of hello, version, role
@@ -67,11 +67,11 @@ class Identity(ABC, Generic[H, P]):
     """One end as it presents itself to others, by hellos of type H; it names the others by values of type P.
 
     Attributes:
-        key: the key that it proves; empty: none.
+        shared_key: what it proves; empty: none.
         hello_bytes: the size of a hello.
     """
 
-    key: bytes
+    shared_key: bytes
     hello_bytes: int
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Identity(ABC, Generic[H, P]):
         """The sender of a hello, for errors; "an unknown caller" if its hello names another network."""
 
     def proof(self, role: Role, connector: bytes, acceptor: bytes) -> bytes:
-        return hmac.digest(self.key, role.to_bytes(1, "big") + connector + acceptor, "sha256")
+        return hmac.digest(self.shared_key, role.to_bytes(1, "big") + connector + acceptor, "sha256")
 
 
 def connecting(me: Identity[H, P], peer: P) -> Handshake[H]:

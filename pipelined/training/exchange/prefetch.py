@@ -10,9 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 from pipelined.actors.actor import Actor
-from transports import Message
+from transports import Key, Message
 
-Key = tuple[int | str, ...]
 Origin = tuple[int, Key]
 """The rank that sends a message, and the key of its address."""
 Receive = Callable[[int, Key], Coroutine[Any, Any, Message]]

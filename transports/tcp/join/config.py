@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from transports.errors import RendezvousError
-from transports.stream.key import read_key
+from transports.stream.shared_key import read_shared_key
 from transports.urls import ParsedUrl
 
 WAIT = 60.0
@@ -31,7 +31,7 @@ class TcpConfig:
     Args:
         host, port: the address at which rank 0 or the launcher's store listens.
         run: the name of this run and attempt; ranks of another run are refused.
-        key: the shared secret; empty: none, and then only loopback is allowed.
+        shared_key: empty: none, and then only loopback is allowed.
         wait: seconds to wait for all ranks.
         one_machine: whether all ranks run on this machine, according to the launcher.
         store: whether `host:port` is the launcher's store, in which rank 0 must publish its own address.
@@ -44,7 +44,7 @@ class TcpConfig:
     host: str
     port: int
     run: str = "none/0"
-    key: bytes = field(default=b"", repr=False)
+    shared_key: bytes = field(default=b"", repr=False)
     wait: float = WAIT
     one_machine: bool = False
     store: bool = False
@@ -73,7 +73,7 @@ class TcpConfig:
             host=host,
             port=port,
             run=f"{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
-            key=read_key(environ),
+            shared_key=read_shared_key(environ),
             wait=wait,
             unix=unix,
             one_machine=environ.get("LOCAL_WORLD_SIZE") == str(world_size),

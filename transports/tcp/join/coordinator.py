@@ -14,7 +14,7 @@ from transports.aio.nursery import Nursery
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
-from transports.stream.key import SAME_KEY, UnprovenKey
+from transports.stream.shared_key import SAME_KEY, UnprovenKey
 from transports.stream.sockets import SocketAddress, is_loopback, wait_readable
 from transports.tcp.join.control import read_control, refuse, send_control
 from transports.tcp.join.rank_hello import RankHello, RankIdentity

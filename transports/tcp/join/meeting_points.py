@@ -36,10 +36,10 @@ class MeetingPoint(ABC):
     """Rank 0 calls `listen` once; every other rank calls `find` repeatedly.
 
     Attributes:
-        key: the secret of the meeting point, available after `listen` or `find`; empty if it has none.
+        shared_key: that of the meeting point, available after `listen` or `find`; empty if it has none.
     """
 
-    key: bytes = b""
+    shared_key: bytes = b""
 
     @abstractmethod
     async def listen(self) -> socket.socket:
@@ -151,7 +151,7 @@ class AgentStore(MeetingPoint):
 
 
 def check_key_required(address: SocketAddress, config: TcpConfig) -> SocketAddress:
-    if is_loopback(address[0]) or config.key:
+    if is_loopback(address[0]) or config.shared_key:
         return address
     raise RendezvousError(
         f"the ranks would leave this machine without a shared key (rank 0 at: {address[0]}); "
@@ -169,20 +169,20 @@ class NodeFile(MeetingPoint):
     lock was left by a dead rank 0 and is ignored: its port may belong to another program now.
 
     Attributes:
-        key: the key of this meeting, set when `listen` has returned, or `find` has returned an address.
+        shared_key: that of this meeting, set when `listen` has returned, or `find` has returned an address.
     """
 
     def __init__(self, config: TcpConfig):
         self._file = private_folder() / f"{config.port}-{digest(config.run).hex()}"
         self._locked: int | None = None
-        self.key = b""
+        self.shared_key = b""
 
     async def listen(self) -> socket.socket:
         """Listen, and write the port and a new key into the file; replaces the file of a dead rank 0."""
         listener = listen((LOOPBACK, 0))
-        self.key = secrets.token_bytes(KEY_BYTES)
+        self.shared_key = secrets.token_bytes(KEY_BYTES)
         try:
-            self._publish(f"{listener.getsockname()[1]} {self.key.hex()}")
+            self._publish(f"{listener.getsockname()[1]} {self.shared_key.hex()}")
         except BaseException:
             listener.close()
             raise
@@ -236,7 +236,7 @@ class NodeFile(MeetingPoint):
     def _read(self, data: bytes) -> list[SocketAddress]:
         try:
             port, key = data.decode().split()
-            address, self.key = (LOOPBACK, int(port)), bytes.fromhex(key)
+            address, self.shared_key = (LOOPBACK, int(port)), bytes.fromhex(key)
         except ValueError as error:
             raise self._no_file(f"{len(data)} bytes of another form") from error
         return [address]

@@ -7,7 +7,7 @@ from struct import Struct
 
 from transports.errors import AuthenticationError, RendezvousError, TransportError
 from transports.stream.handshake import NONCE_BYTES, VERSION, Hello, Identity, Role, Verdict, check_prefix
-from transports.stream.key import SAME_KEY
+from transports.stream.shared_key import SAME_KEY
 
 MAGIC = b"PPLN"
 HELLO = Struct("!4sBBIIIQ16s16s32s")
@@ -68,7 +68,7 @@ class RankIdentity(Identity[RankHello, int]):
     world_size: int
     run: bytes
     incarnation: int
-    key: bytes = field(repr=False)
+    shared_key: bytes = field(repr=False)
     machine: bytes = bytes(16)
 
     def hello(self, role: Role, peer: int) -> RankHello:

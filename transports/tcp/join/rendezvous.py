@@ -80,7 +80,7 @@ async def gather(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
         world_size=config.world_size,
         run=run,
         incarnation=secrets.randbits(63),
-        key=config.key,
+        shared_key=config.shared_key,
         machine=machine,
     )
     if config.world_size == 1:
@@ -88,21 +88,21 @@ async def gather(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
     if config.rank == 0:
         listener = await point.listen()
         try:
-            me = with_key(me, point)
+            me = with_shared_key(me, point)
             return PeerSockets(me, await Coordinator(me, config.wait).gather(listener))
         finally:
             point.close()
     with ExitStack() as opened:
         sock, hello = await connect_to_rank_0(config, point, me)
         opened.callback(sock.close)
-        peers = await join(config, with_key(me, point), sock, hello, opened)
+        peers = await join(config, with_shared_key(me, point), sock, hello, opened)
         opened.pop_all()
         return peers
 
 
-def with_key(me: RankIdentity, point: MeetingPoint) -> RankIdentity:
+def with_shared_key(me: RankIdentity, point: MeetingPoint) -> RankIdentity:
     """This rank's identity with the key of the meeting point, unless it has its own key."""
-    return me if me.key else replace(me, key=point.key)
+    return me if me.shared_key else replace(me, shared_key=point.shared_key)
 
 
 async def connect_to_rank_0(
@@ -117,7 +117,7 @@ async def connect_to_rank_0(
         try:
             sock, pause = await connect_to(address), next(pauses)
             seen = f"what listens at {at} does not reply: rank 0 is busy, or the port belongs to another program"
-            return sock, await greet(sock, address, with_key(me, point), 0, silence_allowed(config.wait))
+            return sock, await greet(sock, address, with_shared_key(me, point), 0, silence_allowed(config.wait))
         except OSError as error:
             seen = f"{at}: {system_text(error)}"
             await asyncio.sleep(pause)

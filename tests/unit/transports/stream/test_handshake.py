@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from transports import AuthenticationError, RendezvousError, TransportError, WireError
 from transports.rpc.identity import PartyIdentity
 from transports.stream.handshake import PROOF_BYTES, VERDICT, Hello, Role, Verdict, accepting, connecting
-from transports.stream.key import UnprovenKey
+from transports.stream.shared_key import UnprovenKey
 from transports.tcp.join.rank_hello import HELLO, RankIdentity, digest
 
-RANK_3 = RankIdentity(rank=3, world_size=4, run=digest("job/0"), incarnation=33, key=b"secret")
-RANK_1 = RankIdentity(rank=1, world_size=4, run=digest("job/0"), incarnation=11, key=b"secret")
-PARTY_3 = PartyIdentity(("10.0.0.3", 3000), incarnation=33, key=b"secret")
-PARTY_1 = PartyIdentity(("fd00::1", 1000), incarnation=11, key=b"secret")
+RANK_3 = RankIdentity(rank=3, world_size=4, run=digest("job/0"), incarnation=33, shared_key=b"secret")
+RANK_1 = RankIdentity(rank=1, world_size=4, run=digest("job/0"), incarnation=11, shared_key=b"secret")
+PARTY_3 = PartyIdentity(("10.0.0.3", 3000), incarnation=33, shared_key=b"secret")
+PARTY_1 = PartyIdentity(("fd00::1", 1000), incarnation=11, shared_key=b"secret")
 PAIRS = [(RANK_3, 1, RANK_1), (PARTY_3, 1000, PARTY_1)]
 
 
@@ -83,7 +83,7 @@ def test_a_rank_and_an_endpoint_refuse_each_other():
 
 @pytest.mark.parametrize("key", [b"", b"secreT", b"secret\n"])
 def test_another_key_is_an_authentication_error_on_both_sides_with_the_remedy(key):
-    for connector, acceptor in [(replace(RANK_3, key=key), RANK_1), (RANK_3, replace(RANK_1, key=key))]:
+    for connector, acceptor in [(replace(RANK_3, shared_key=key), RANK_1), (RANK_3, replace(RANK_1, shared_key=key))]:
         ends = spoken(connecting(connector, 1), accepting(acceptor, welcome))
         for end in ends:
             assert isinstance(end, AuthenticationError) and "PIPELINED_KEY_FILE" in str(end)
@@ -91,7 +91,7 @@ def test_another_key_is_an_authentication_error_on_both_sides_with_the_remedy(ke
 
 
 def test_a_process_of_another_run_is_refused():
-    stranger = replace(RANK_3, key=b"", run=digest("another"))
+    stranger = replace(RANK_3, shared_key=b"", run=digest("another"))
     assert spoken(connecting(stranger, 1), accepting(RANK_1, welcome))[1].caller == "an unknown caller"
 
 
@@ -110,7 +110,7 @@ def test_a_rank_of_another_world_is_refused_with_the_reason_on_both_sides(connec
 
 def test_a_hello_is_judged_only_after_its_proof():
     asked = []
-    spoken(connecting(replace(RANK_3, key=b"no"), 1), accepting(RANK_1, asked.append))
+    spoken(connecting(replace(RANK_3, shared_key=b"no"), 1), accepting(RANK_1, asked.append))
     assert not asked
     ends = spoken(connecting(RANK_3, 1), accepting(RANK_1, lambda hello: Verdict.UNEXPECTED))
     assert all("rank 1 does not expect rank 3" in str(end) for end in ends)
@@ -139,7 +139,7 @@ def test_a_reflected_hello_is_refused():
 def test_a_welcome_from_an_unauthenticated_acceptor_is_refused():
     connector, said = connecting(RANK_3, 1), []
     ended(connector, None, said)
-    ended(connector, replace(RANK_1, key=b"").hello(Role.ACCEPTOR, 3).pack(), said)
+    ended(connector, replace(RANK_1, shared_key=b"").hello(Role.ACCEPTOR, 3).pack(), said)
     end, _ = ended(connector, VERDICT.pack(Verdict.ACCEPTED, bytes(PROOF_BYTES)), said)
     assert isinstance(end, AuthenticationError) and "rank 1 could not prove" in str(end)
 
@@ -148,7 +148,7 @@ def test_a_false_acceptor_that_returns_the_connectors_own_proof_is_not_believed(
     """The role is part of every proof; without it this acceptor, which holds no key, would be admitted."""
     connector, said = connecting(RANK_3, 1), []
     ended(connector, None, said)
-    ended(connector, replace(RANK_1, key=b"").hello(Role.ACCEPTOR, 3).pack(), said)
+    ended(connector, replace(RANK_1, shared_key=b"").hello(Role.ACCEPTOR, 3).pack(), said)
     _, proof = said
     end, _ = ended(connector, VERDICT.pack(Verdict.ACCEPTED, proof), said)
     assert isinstance(end, AuthenticationError) and "rank 1 could not prove" in str(end)
@@ -157,7 +157,7 @@ def test_a_false_acceptor_that_returns_the_connectors_own_proof_is_not_believed(
 def test_a_connector_with_another_key_gets_no_proof_of_the_acceptors():
     """A proof sent to a stranger would let it test guesses of the key at leisure."""
     said = []
-    stranger = replace(RANK_3, key=b"")
+    stranger = replace(RANK_3, shared_key=b"")
     spoken(connecting(stranger, 1), accepting(RANK_1, welcome), lambda words, data: said.append(data) or data)
     assert said[-1] == VERDICT.pack(Verdict.WRONG_KEY, bytes(PROOF_BYTES))
 

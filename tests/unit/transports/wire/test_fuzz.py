@@ -265,7 +265,7 @@ async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_th
             sock.shutdown(socket.SHUT_WR)
             with suppress(ConnectionError):
                 await read_exactly(sock, HELLO.size + 1)  # until it hangs up
-    config = TcpConfig(1, 2, LOOPBACK, 0, key=b"key")
+    config = TcpConfig(1, 2, LOOPBACK, 0, shared_key=b"key")
     seated, peers = await asyncio.gather(gathering, gather(config, point))
     for sock in [*peers.values(), *(sock for sock, _ in seated.values())]:
         sock.close()

@@ -83,10 +83,10 @@ def test_a_url_that_makes_no_sense_is_a_value_error(url, message):
 def test_the_key_comes_from_a_variable_or_a_file_and_is_never_shown(tmp_path):
     path = tmp_path / "key"
     path.write_bytes(b"from a file\n")
-    assert config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "given"}).key == b"given"
+    assert config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "given"}).shared_key == b"given"
     found = config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(path)})
-    assert found.key == b"from a file" and "from a file" not in repr(found)
-    assert config("tcp://a:1", BY_HAND).key == b""
+    assert found.shared_key == b"from a file" and "from a file" not in repr(found)
+    assert config("tcp://a:1", BY_HAND).shared_key == b""
 
 
 def test_a_key_that_cannot_be_read_is_an_authentication_error(tmp_path):

@@ -49,7 +49,7 @@ async def test_all_ranks_of_a_crowd_connect_with_rank_0(monkeypatch):
     monkeypatch.setattr(rendezvous, "connect_to", rank_0.connect_to)
     monkeypatch.setattr(rendezvous, "greet", rank_0.greet)
     ranks = range(1, 1 + RANKS)
-    wait = {"key": b"secret", "wait": WAIT_S}
+    wait = {"shared_key": b"secret", "wait": WAIT_S}
     found = await asyncio.gather(
         *(
             rendezvous.connect_to_rank_0(config(rank, 1 + RANKS, **wait), rank_0, identity(rank, 1 + RANKS, b"secret"))

@@ -44,7 +44,7 @@ async def test_a_stale_node_file_is_ignored_and_replaced():
     here, there = NodeFile(config(0)), NodeFile(config(1))
     assert await there.find() == []
     with await here.listen() as listener:
-        assert await there.find() == [listener.getsockname()] and there.key == here.key
+        assert await there.find() == [listener.getsockname()] and there.shared_key == here.shared_key
         here.close()
 
 

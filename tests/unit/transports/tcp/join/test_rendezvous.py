@@ -75,7 +75,7 @@ class Joining:
 
     def join(self, rank):
         """A real rank that gathers on its own; await it for its end."""
-        return asyncio.create_task(gathered(config(rank, self.world_size, key=self.key), point=self.point))
+        return asyncio.create_task(gathered(config(rank, self.world_size, shared_key=self.key), point=self.point))
 
     async def seat(self, rank, listening=(LOOPBACK, 1)):
         """A rank played by the test: it has told where it listens, and waits for the table."""
@@ -101,7 +101,7 @@ def identity(rank, world_size, key=b""):
 def test_every_pair_ends_up_with_one_connection(world_size):
     async def open_all():
         point = InProcess()
-        configs = [config(rank, world_size, key=KEY) for rank in range(world_size)]
+        configs = [config(rank, world_size, shared_key=KEY) for rank in range(world_size)]
         ends = await asyncio.gather(*(gather(config, point) for config in configs))
         lines = pairs(ends)
         for end in ends:
@@ -119,7 +119,7 @@ def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
 
     async def open_all():
         point = InProcess()
-        ends = await asyncio.gather(*(gather(config(rank, 3, key=KEY), point) for rank in range(3)))
+        ends = await asyncio.gather(*(gather(config(rank, 3, shared_key=KEY), point) for rank in range(3)))
         with ExitStack() as opened:
             return [limits_when_idle(opened.enter_context(sock)) for end in ends for sock in end.values()]
 
@@ -128,7 +128,7 @@ def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
 
 async def test_all_ranks_know_which_ranks_share_a_machine():
     point, machines = InProcess(), ["here", "there", "here", "elsewhere", "there"]
-    configs = [config(rank, 5, key=KEY, machine=name) for rank, name in enumerate(machines)]
+    configs = [config(rank, 5, shared_key=KEY, machine=name) for rank, name in enumerate(machines)]
     ends = await asyncio.gather(*(gather(each, point) for each in configs))
     for end in ends:
         for sock in end.values():
@@ -333,7 +333,7 @@ async def test_a_second_process_with_one_rank_is_refused_and_the_job_starts():
 
 def test_a_rank_with_a_wrong_key_ends_at_once_and_the_others_at_their_limit_with_its_number():
     keys = [KEY, KEY, b"another", KEY]
-    ends = asyncio.run(gathered(*(config(rank, 4, key=key, wait=0.5) for rank, key in enumerate(keys))))
+    ends = asyncio.run(gathered(*(config(rank, 4, shared_key=key, wait=0.5) for rank, key in enumerate(keys))))
     assert isinstance(ends[2], AuthenticationError) and "this rank's key is not that of rank 0" in str(ends[2])
     for end in (ends[0], ends[1], ends[3]):
         assert isinstance(end, RendezvousError)
@@ -488,7 +488,7 @@ def test_without_a_key_no_rank_leaves_loopback():
             check_key_required((at, 5), config(0, 2))
         with pytest.raises(RendezvousError, match="without a shared key"):
             read_table([[1, at, 5, 9]], config(1, 2))
-        assert check_key_required((at, 5), config(0, 2, key=KEY)) == (at, 5)
+        assert check_key_required((at, 5), config(0, 2, shared_key=KEY)) == (at, 5)
     (end,) = asyncio.run(gathered(at := config(0, 2, host="192.0.2.7"), point=MasterPort(at)))
     assert isinstance(end, RendezvousError) and "without a shared key" in str(end)
 

@@ -17,7 +17,7 @@ class UnprovenKey(AuthenticationError):
         super().__init__(f"{caller} holds another key or none; {SAME_KEY}")
 
 
-def read_key(environ: Mapping[str, str]) -> bytes:
+def read_shared_key(environ: Mapping[str, str]) -> bytes:
     """The shared key: the text of PIPELINED_KEY, or the content of the file that PIPELINED_KEY_FILE names."""
     text, path = environ.get("PIPELINED_KEY", ""), environ.get("PIPELINED_KEY_FILE", "")
     if text and path:
