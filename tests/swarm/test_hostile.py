@@ -32,7 +32,7 @@ from tests.swarm.virtual_swarm import VirtualSwarm
 from tests.virtual_time import virtual_seconds
 from transports import Nursery, TransportError, pack
 from transports.rpc import Rejected
-from transports.rpc.tcp import open_at
+from transports.rpc.tcp.endpoint import open_at
 
 STEPS = 14
 MAX_BYTES = 64 << 20

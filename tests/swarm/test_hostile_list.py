@@ -22,12 +22,12 @@ from pipelined.swarm.records import members as records
 from pipelined.swarm.rules import Rules
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
-from tests.unit.transports.rpc.hostile import KEY, forged, intruder, request, resident, until_lost
+from tests.unit.transports.rpc.tcp.hostile import KEY, forged, intruder, request, resident, until_lost
 from transports import Nursery, pack
 from transports.rpc import Rejected, Unreachable
 from transports.rpc.frames import RpcKind as Kind
-from transports.rpc.identity import PartyIdentity, connect
-from transports.rpc.tcp import open_at
+from transports.rpc.tcp.endpoint import open_at
+from transports.rpc.tcp.identity import PartyIdentity, connect
 
 STEPS, BATCH = 30, 6
 MAX_BYTES = 64 << 20

@@ -9,8 +9,8 @@ from pipelined.aio.clock import run_virtual
 from tests.conformance.requests import CLAUSES
 from transports.emulation.options import LinkProfile
 from transports.rpc import endpoint_schemes
-from transports.rpc.identity import parse_address
-from transports.rpc.tcp import open_at
+from transports.rpc.tcp.endpoint import open_at
+from transports.rpc.tcp.identity import parse_address
 from transports.rpc.virtual.network import VirtualNetwork
 
 ROOM = 1 << 30

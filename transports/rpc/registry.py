@@ -10,7 +10,7 @@ from transports.rpc.base import Endpoint
 from transports.urls import ParsedUrl
 
 ENDPOINTS = {
-    "tcp": "transports.rpc.tcp:open_url",
+    "tcp": "transports.rpc.tcp.endpoint:open_url",
     "virtual": "transports.rpc.virtual.network:open_url",
 }
 """The function that opens a URL, by the URL's scheme. A new kind of endpoint gets a line here."""

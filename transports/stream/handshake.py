@@ -8,8 +8,8 @@ Every step has a fixed size, so no length is ever taken from an unauthenticated 
     proof of the key over both hellos      →
                                            ←    verdict, and the acceptor's own proof over both hellos
 
-A hello names its sender and the end that the sender expects; ranks (`transports.tcp.join.rank_hello`) and endpoints
-(`transports.rpc.identity`) have hellos of their own. A proof covers both hellos, so a recorded proof cannot be
+A hello names its sender and the end that the sender expects; ranks (`transports.tcp.join.identity`) and endpoints
+(`transports.rpc.tcp.identity`) have hellos of their own. A proof covers both hellos, so a recorded proof cannot be
 replayed, reflected, or used for another end. Without a key both sides use an empty key, which proves nothing; then only
 loopback is allowed. The handshake authenticates the peer; it does not encrypt or protect the later bytes.
 

@@ -17,7 +17,7 @@ from transports.stream.handshake import Verdict
 from transports.stream.shared_key import SAME_KEY, UnprovenKey
 from transports.stream.sockets import SocketAddress, is_loopback, wait_readable
 from transports.tcp.join.control import read_control, refuse, send_control
-from transports.tcp.join.rank_hello import RankHello, RankIdentity
+from transports.tcp.join.identity import RankHello, RankIdentity
 
 MAX_LISTED = 16
 

@@ -24,7 +24,7 @@ from typing import Any
 from transports.errors import RendezvousError
 from transports.stream.sockets import SocketAddress, address_to_bind, family, is_loopback, listen, lookup, system_text
 from transports.tcp.join.config import TcpConfig
-from transports.tcp.join.rank_hello import digest
+from transports.tcp.join.identity import digest
 
 LOOPBACK = "127.0.0.1"
 STORE_S = 6.0

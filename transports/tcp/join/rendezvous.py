@@ -38,8 +38,8 @@ from transports.stream.sockets import (
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, parse_listen_address
+from transports.tcp.join.identity import RankHello, RankIdentity, digest
 from transports.tcp.join.meeting_points import MeetingPoint, check_key_required
-from transports.tcp.join.rank_hello import RankHello, RankIdentity, digest
 
 RETRY_S, MAX_RETRY_S = 0.05, 8.0
 TABLE_BYTES = 1 << 12

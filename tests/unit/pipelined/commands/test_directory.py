@@ -21,7 +21,7 @@ import sys
 from pipelined import __main__
 from pipelined.commands import directory
 async def imported(*arguments):
-    import transports.rpc.tcp
+    import transports.rpc.tcp.endpoint
     print(*sys.modules)
 directory.serve = imported
 __main__.main(["directory"])

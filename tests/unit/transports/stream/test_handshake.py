@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transports import AuthenticationError, RendezvousError, TransportError, WireError
-from transports.rpc.identity import PartyIdentity
+from transports.rpc.tcp.identity import PartyIdentity
 from transports.stream.handshake import PROOF_BYTES, VERDICT, Hello, Role, Verdict, accepting, connecting
 from transports.stream.shared_key import UnprovenKey
-from transports.tcp.join.rank_hello import HELLO, RankIdentity, digest
+from transports.tcp.join.identity import HELLO, RankIdentity, digest
 
 RANK_3 = RankIdentity(rank=3, world_size=4, run=digest("job/0"), incarnation=33, shared_key=b"secret")
 RANK_1 = RankIdentity(rank=1, world_size=4, run=digest("job/0"), incarnation=11, shared_key=b"secret")

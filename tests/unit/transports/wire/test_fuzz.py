@@ -19,8 +19,8 @@ from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, connect_to, l
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.coordinator import Coordinator
+from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK
-from transports.tcp.join.rank_hello import HELLO, RankIdentity, digest
 from transports.tcp.join.rendezvous import gather
 from transports.tcp.peer import KINDS
 from transports.tcp.peer import TcpKind as Kind

@@ -8,7 +8,7 @@ import pytest
 from tests.virtual_time import virtual_seconds
 from transports import Closed, PeerAborted, PeerLost, WireError
 from transports.rpc import Rejected, Unreachable, open_endpoint
-from transports.rpc.tcp import TcpEndpoint, open_at
+from transports.rpc.tcp.endpoint import TcpEndpoint, open_at
 from transports.rpc.virtual.network import VirtualNetwork
 from transports.rpc.world import Worlds
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.transports.tcp.join.calling import connect
 from transports import AuthenticationError, RendezvousError
 from transports.tcp.join.config import TcpConfig
+from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, NodeFile, private_folder
-from transports.tcp.join.rank_hello import RankIdentity, digest
 from transports.tcp.join.rendezvous import gather
 
 

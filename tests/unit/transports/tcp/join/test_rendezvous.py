@@ -24,8 +24,8 @@ from transports.stream.sockets import (
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import LENGTH, SHORT, read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, check_reach
+from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, MasterPort, check_key_required
-from transports.tcp.join.rank_hello import RankIdentity, digest
 from transports.tcp.join.rendezvous import gather, read_table
 
 KEY = b"secret"

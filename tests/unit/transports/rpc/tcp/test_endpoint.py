@@ -10,7 +10,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from tests.unit.transports.rpc.hostile import (
+from tests.unit.transports.rpc.tcp.hostile import (
     KEY,
     MEBI,
     echo,
@@ -26,13 +26,13 @@ from transports import AuthenticationError, RendezvousError
 from transports.emulation.options import LinkProfile
 from transports.rpc import Response, Unreachable, open_endpoint
 from transports.rpc.frames import RpcKind as Kind
-from transports.rpc.identity import parse_address
-from transports.rpc.tcp import open_at
-from transports.rpc.tcp_connection import TcpEndpointConnection
+from transports.rpc.tcp.connection import TcpEndpointConnection
+from transports.rpc.tcp.endpoint import open_at
+from transports.rpc.tcp.identity import parse_address
 from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import connecting
 from transports.stream.sockets import KEEPALIVE, connect_to
-from transports.tcp.join.rank_hello import RankIdentity, digest
+from transports.tcp.join.identity import RankIdentity, digest
 from transports.wire.frames import encode_bare
 
 

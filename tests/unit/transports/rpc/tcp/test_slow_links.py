@@ -8,7 +8,7 @@ from tests.virtual_time import virtual_seconds
 from transports import WireError
 from transports.emulation.options import LinkProfile
 from transports.rpc.frames import RpcKind
-from transports.rpc.slow_links import SharedLine, SlowSession
+from transports.rpc.tcp.slow_links import SharedLine, SlowSession
 from transports.wire.frames import PREAMBLE_BYTES, Header
 
 pytestmark = pytest.mark.virtual

@@ -12,9 +12,9 @@ from transports import WireError
 from transports.rpc import Party, Response
 from transports.rpc.frames import KINDS
 from transports.rpc.frames import RpcKind as Kind
-from transports.rpc.reassembly import Reassembly
 from transports.rpc.server import Handlers
 from transports.rpc.session import RpcSession
+from transports.rpc.tcp.reassembly import Reassembly
 from transports.stream.reader import FrameReader
 from transports.wire.arrays import Block
 from transports.wire.frames import encode, encode_bare, encode_head

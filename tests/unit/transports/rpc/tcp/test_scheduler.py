@@ -8,8 +8,8 @@ from tests.virtual_time import virtual_seconds
 from transports import WireError
 from transports.rpc.frames import KINDS
 from transports.rpc.frames import RpcKind as Kind
-from transports.rpc.reassembly import Reassembly
-from transports.rpc.scheduler import MAX_PART, MIN_PART, WHOLE_BODY_BYTES, SendScheduler
+from transports.rpc.tcp.reassembly import Reassembly
+from transports.rpc.tcp.scheduler import MAX_PART, MIN_PART, WHOLE_BODY_BYTES, SendScheduler
 from transports.stream.reader import FrameReader
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block

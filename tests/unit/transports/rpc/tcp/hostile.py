@@ -8,8 +8,8 @@ import msgpack
 
 from transports.rpc import Response
 from transports.rpc.frames import RpcKind as Kind
-from transports.rpc.identity import PartyIdentity, connect
-from transports.rpc.tcp import open_at
+from transports.rpc.tcp.endpoint import open_at
+from transports.rpc.tcp.identity import PartyIdentity, connect
 from transports.wire.arrays import Block
 from transports.wire.frames import MAGIC, VERSION, encode
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgpack
 import pytest
 
-from tests.unit.transports.rpc.hostile import (
+from tests.unit.transports.rpc.tcp.hostile import (
     MEBI,
     forged,
     intruder,
@@ -19,7 +19,7 @@ from tests.unit.transports.rpc.hostile import (
     until_lost,
 )
 from transports.rpc.frames import RpcKind as Kind
-from transports.rpc.identity import parse_address
+from transports.rpc.tcp.identity import parse_address
 from transports.stream.sockets import connect_to, read_exactly
 from transports.tcp.peer import TcpKind
 from transports.wire.arrays import Block

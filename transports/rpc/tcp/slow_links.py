@@ -16,8 +16,8 @@ from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import WireError
 from transports.rpc.frames import RpcKind
-from transports.rpc.scheduler import Writer
 from transports.rpc.session import RpcSession
+from transports.rpc.tcp.scheduler import Writer
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, Header

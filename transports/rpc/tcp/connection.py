@@ -18,10 +18,10 @@ from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, count_reason, reason_of
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.frames import KINDS, RpcKind
-from transports.rpc.reassembly import Reassembly
-from transports.rpc.scheduler import SendScheduler
 from transports.rpc.session import RpcSession
-from transports.rpc.slow_links import SharedLine, SlowSession, SlowWriter
+from transports.rpc.tcp.reassembly import Reassembly
+from transports.rpc.tcp.scheduler import SendScheduler
+from transports.rpc.tcp.slow_links import SharedLine, SlowSession, SlowWriter
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.reader import FrameReader
 from transports.wire.arrays import Block

@@ -15,7 +15,9 @@ from transports.emulation.options import LinkProfile
 from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable, count_reason
 from transports.rpc.connections import CommonEndpoint
-from transports.rpc.identity import (
+from transports.rpc.server import MAX_BYTES_IN_FLIGHT
+from transports.rpc.tcp.connection import TcpEndpointConnection
+from transports.rpc.tcp.identity import (
     SCHEME,
     PartyHello,
     PartyIdentity,
@@ -24,9 +26,7 @@ from transports.rpc.identity import (
     parse_address,
     rejection_label,
 )
-from transports.rpc.server import MAX_BYTES_IN_FLIGHT
-from transports.rpc.slow_links import SharedLine
-from transports.rpc.tcp_connection import TcpEndpointConnection
+from transports.rpc.tcp.slow_links import SharedLine
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.shared_key import SAME_KEY, read_shared_key
