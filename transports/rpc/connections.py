@@ -103,7 +103,7 @@ class ConnectionTable(Generic[C]):
                 return
 
 
-class CommonEndpoint(Endpoint, Generic[C]):
+class BaseEndpoint(Endpoint, Generic[C]):
     """The part of an endpoint that does not depend on how connections are made.
 
     Args:

@@ -16,7 +16,7 @@ from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, count_reason, reason_of
-from transports.rpc.connections import CommonEndpoint
+from transports.rpc.connections import BaseEndpoint
 from transports.rpc.frames import KINDS, RpcKind
 from transports.rpc.session import RpcSession
 from transports.rpc.tcp.reassembly import Reassembly
@@ -31,7 +31,7 @@ UNSENT_BYTES = 256 << 10  # limit of unsent bytes in the socket's buffer: later 
 MAX_QUEUED_REJECTIONS = 1 << 12  # short frames that may be queued for a party that does not read
 
 
-class TcpEndpointConnection(ConnectionOwner):
+class TcpConnection(ConnectionOwner):
     """One end of a connection.
 
     Args:
@@ -46,7 +46,7 @@ class TcpEndpointConnection(ConnectionOwner):
 
     def __init__(
         self,
-        endpoint: "CommonEndpoint[TcpEndpointConnection]",
+        endpoint: "BaseEndpoint[TcpConnection]",
         address: str,
         profile: LinkProfile | None,
         line: SharedLine | None = None,

@@ -14,9 +14,9 @@ import socket
 from transports.emulation.options import LinkProfile
 from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable, count_reason
-from transports.rpc.connections import CommonEndpoint
+from transports.rpc.connections import BaseEndpoint
 from transports.rpc.server import MAX_BYTES_IN_FLIGHT
-from transports.rpc.tcp.connection import TcpEndpointConnection
+from transports.rpc.tcp.connection import TcpConnection
 from transports.rpc.tcp.identity import (
     SCHEME,
     PartyHello,
@@ -98,7 +98,7 @@ def is_wildcard(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
 
 
-class TcpEndpoint(CommonEndpoint[TcpEndpointConnection], AcceptorOwner[PartyHello]):
+class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
     """See `open_at`."""
 
     def __init__(
@@ -136,14 +136,14 @@ class TcpEndpoint(CommonEndpoint[TcpEndpointConnection], AcceptorOwner[PartyHell
         await self._acceptor.__aexit__()
         await self.handlers.close()
 
-    def open_connection(self, address: str) -> TcpEndpointConnection:
+    def open_connection(self, address: str) -> TcpConnection:
         connection = self._connection(address)
         task = asyncio.create_task(self._connect(connection))
         self._calls[task] = None
         task.add_done_callback(self._calls.pop)
         return connection
 
-    async def _connect(self, connection: TcpEndpointConnection) -> None:
+    async def _connect(self, connection: TcpConnection) -> None:
         try:
             sock, peer = await connect(connection.address, self._me)
         except Unreachable as error:
@@ -164,12 +164,12 @@ class TcpEndpoint(CommonEndpoint[TcpEndpointConnection], AcceptorOwner[PartyHell
     def on_error(self, error: Exception) -> None:
         self.handlers.fail(error)
 
-    def _connection(self, address: str) -> TcpEndpointConnection:
-        connection = TcpEndpointConnection(self, address, self._profile, self._line)
+    def _connection(self, address: str) -> TcpConnection:
+        connection = TcpConnection(self, address, self._profile, self._line)
         self.connections.add(connection)
         return connection
 
-    def _attach(self, connection: TcpEndpointConnection, sock: socket.socket, peer: Party) -> None:
+    def _attach(self, connection: TcpConnection, sock: socket.socket, peer: Party) -> None:
         if connection.ended:
             return sock.close()
         self.connections.identify(connection, peer)

@@ -60,8 +60,8 @@ class BodyPart:
         self._whole.fail(error)
 
 
-class FrameTaker(Protocol):
-    """Takes the frames of a connection; see `RpcSession`."""
+class FrameConsumer(Protocol):
+    """Accepts or refuses each frame by its header, and receives those accepted; see `RpcSession`."""
 
     def accepts(self, kind: RpcKind, header: Header) -> bool: ...
     def receive(self, kind: RpcKind, header: Header, blocks: tuple[Block, ...] = ()) -> None: ...
@@ -75,7 +75,7 @@ class Reassembly(FrameReceiver[RpcKind]):
         received: called with the bytes of accepted arrays that have come: those of a long body at each read.
     """
 
-    def __init__(self, session: FrameTaker, received: Callable[[int], None]):
+    def __init__(self, session: FrameConsumer, received: Callable[[int], None]):
         self._session, self._received = session, received
         self._streams: dict[int, tuple[RpcKind, IncomingMessage | DiscardedBody]] = {}
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from transports.emulation.delay_line import DelayLine
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, count_reason, reason_of
-from transports.rpc.connections import CommonEndpoint
+from transports.rpc.connections import BaseEndpoint
 from transports.rpc.frames import KINDS, RpcKind, nothing
 from transports.rpc.session import RpcSession
 from transports.rpc.virtual.process import Process
@@ -194,7 +194,7 @@ class VirtualConnection:
             self.other.end("the connection was closed")
 
 
-class VirtualEndpoint(CommonEndpoint[VirtualConnection]):
+class VirtualEndpoint(BaseEndpoint[VirtualConnection]):
     """See `VirtualNetwork.endpoint`.
 
     Args:

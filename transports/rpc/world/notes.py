@@ -124,8 +124,8 @@ class EndNote(WorldNote):
         return cls(world, rank, reason[:ABORT_CHARACTERS], failed)
 
 
-def culprit(error: Rejected, sender: int) -> tuple[int, str]:
-    """The rank that failed and its reason, as a rejection names them; a malformed one blames its sender."""
+def failed_rank(error: Rejected, sender: int) -> tuple[int, str]:
+    """The rank that failed and its reason, by a rejection; for a malformed one, the rejection's sender."""
     rank, why = error.facts.get("rank"), error.facts.get("why")
     return (rank, why) if type(rank) is int and type(why) is str else (sender, str(error))
 

@@ -26,8 +26,8 @@ from transports.inboxes import Inboxes
 from transports.mailbox import Mailbox
 from transports.rpc.base import Endpoint, Party, Rejected, Unreachable
 from transports.rpc.world.holders import Holders
-from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote, culprit
-from transports.rpc.world.unanswered import Unanswered
+from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote, failed_rank
+from transports.rpc.world.pending_requests import PendingRequests
 from transports.state import ABORT_CHARACTERS
 from transports.wire.arrays import Block, copied
 from transports.wire.frames import Header
@@ -65,7 +65,7 @@ class World:
         self.from_twin = Mailbox[tuple[Header, Blocks]](2)
         self._state = self.inboxes.state
         self._turns = [asyncio.Semaphore(MAX_SENDS_AT_ONCE) for _ in self._addresses]
-        self._unanswered = Unanswered()
+        self._pending = PendingRequests()
         self._silent = set[int]()
         self._has_left = False
 
@@ -110,14 +110,14 @@ class World:
 
     async def close(self) -> None:
         """See `Transport.close`. Messages to a stopped rank fail after `CLOSE_S` in which no byte passes."""
-        await self._unanswered.wait(lambda holder: self.endpoint.progress(self._addresses[holder]))
+        await self._pending.wait(lambda holder: self.endpoint.progress(self._addresses[holder]))
         self.end(Closed(f"rank {self.rank} is closed"))
         await self._leave(PeerLost(self.rank, CLOSED))
 
     def end(self, error: TransportError) -> None:
         """Fail every operation here, now and later, with the first reason given."""
         self.from_twin.fail_all(self.inboxes.end(error))
-        self._unanswered.cancel()
+        self._pending.cancel()
 
     def on_open(self, party: Party) -> None:
         """A party has opened the world. Raises Rejected: it is no holder, or the world has ended."""
@@ -173,7 +173,7 @@ class World:
         elif not self.holders.remaining(rank):
             self.inboxes.lose(error)
         if self.holders.have_backups:  # a silent holder never answers
-            self._unanswered.cancel(holder)
+            self._pending.cancel(holder)
 
     async def _leave(self, error: PeerAborted | PeerLost) -> None:
         """Forget the world. Give the ranks that are not lost the error to raise, or the abort that ended this rank.
@@ -212,7 +212,7 @@ class World:
 
     async def _wait_answered(self, holder: int, request: Coroutine[Any, Any, None]) -> None:
         """Await a request; it fails when this rank ends."""
-        task = await self._unanswered.run(holder, request)
+        task = await self._pending.run(holder, request)
         if task.cancelled():
             self._state.check(None)
             if holder in self.holders.lost:
@@ -224,7 +224,7 @@ class World:
 
         Raises: as `send`.
         """
-        remaining, start = self.holders.remaining(rank), self._unanswered.start
+        remaining, start = self.holders.remaining(rank), self._pending.start
         sends = {start(holder, self._send_copy(holder, note, blocks)) for holder in remaining}
         while sends:
             done, sends = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
@@ -258,7 +258,7 @@ class World:
             if error.reason == "too large":
                 raise WireError(f"rank {self.holders.ranks[holder]} did not take the message: {error}") from error
             if error.reason == "aborted":
-                self.end(PeerAborted(*culprit(error, self.holders.ranks[holder])))
+                self.end(PeerAborted(*failed_rank(error, self.holders.ranks[holder])))
             raise self._lose_unless_ended(holder, error) from error
 
     async def _deliver(self, holder: int, note: WorldNote, blocks: Blocks) -> None:

@@ -26,7 +26,7 @@ from transports import AuthenticationError, RendezvousError
 from transports.emulation.options import LinkProfile
 from transports.rpc import Response, Unreachable, open_endpoint
 from transports.rpc.frames import RpcKind as Kind
-from transports.rpc.tcp.connection import TcpEndpointConnection
+from transports.rpc.tcp.connection import TcpConnection
 from transports.rpc.tcp.endpoint import open_at
 from transports.rpc.tcp.identity import parse_address
 from transports.stream.acceptor import run_handshake
@@ -104,13 +104,13 @@ async def test_a_request_progresses_while_it_is_on_an_emulated_slow_link(slow):
 
 
 async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(monkeypatch):
-    seen, attach = [], TcpEndpointConnection.attach
+    seen, attach = [], TcpConnection.attach
 
     def look(self, sock, peer):
         seen.append(limits_when_idle(sock))
         attach(self, sock, peer)
 
-    monkeypatch.setattr(TcpEndpointConnection, "attach", look)
+    monkeypatch.setattr(TcpConnection, "attach", look)
     async with opened() as here, opened() as other:
         await other.request(here.address, "echo")
     assert seen == 2 * [(1, *KEEPALIVE)]

@@ -7,7 +7,7 @@ from typing import Any
 from transports.stream.sockets import CLOSE_S
 
 
-class Unanswered:
+class PendingRequests:
     """The requests that a rank waits for when it closes, and cancels when it ends."""
 
     def __init__(self) -> None:
