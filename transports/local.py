@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.base import Message, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.inboxes import Inboxes, fit_or_put_back

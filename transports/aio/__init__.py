@@ -1,1 +1,1 @@
-"""Small asyncio tools: a loop with exact timers, a nursery for tasks."""
+"""Small asyncio tools: a loop with exact timers, a nursery for tasks, futures."""

@@ -5,7 +5,7 @@ import ctypes
 import selectors
 import sys
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 
 PR_SET_TIMERSLACK = 29
 

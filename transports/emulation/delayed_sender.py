@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.emulation.delay_line import DelayLine
 from transports.emulation.link import SlowLink
 from transports.errors import TransportError

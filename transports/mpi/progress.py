@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, IntEnum
 from typing import Any, Protocol
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.errors import TransportError
 from transports.mpi.backoff import PollBackoff
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.errors import WireError
 from transports.rpc.base import Party, Rejected, Response, Unreachable
 from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.wire.arrays import Block, receive_blocks
 from transports.wire.frames import Header, Key
 

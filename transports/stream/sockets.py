@@ -18,7 +18,7 @@ import termios
 from contextlib import suppress
 from typing import NamedTuple
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.errors import RendezvousError
 
 BACKLOG = 4096

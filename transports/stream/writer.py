@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 
 PIECES = 64
 CACHED_CHUNK = 256 << 10  # for frames that fit a core's cache: the peer reads one chunk while the next is written

@@ -13,7 +13,7 @@ receiver checks its peer's count against its own. No I/O.
 import asyncio
 from collections.abc import Sequence
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.errors import TransportError, WireError
 from transports.stream.writer import Outgoing
 from transports.wire.frames import NUMBERS

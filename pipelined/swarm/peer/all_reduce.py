@@ -21,7 +21,7 @@ from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
 from pipelined.swarm.stages.stage import Coded, Coding, add_sums
 from transports import Block, Nursery, WireError
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.rpc import Endpoint, Party, Rejected, Unreachable
 
 IN_FLIGHT = 4  # chunks requested at once from one owner

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.errors import Closed
 
 T = TypeVar("T")

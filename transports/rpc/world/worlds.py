@@ -11,7 +11,7 @@ connection breaks.
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from transports.aio.nursery import resolve
+from transports.aio.futures import resolve
 from transports.rpc.base import Endpoint, Party, Rejected, Request, Response
 from transports.rpc.world.holders import Holders
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote

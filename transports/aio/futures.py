@@ -1,0 +1,15 @@
+"""Futures whose outcome comes from elsewhere: a callback, a lost peer, the end of a transport."""
+
+import asyncio
+from typing import Any
+
+
+def resolve(future: asyncio.Future[Any], outcome: Any = None) -> None:
+    """Set a future's result, or its exception if the outcome is one; a done or cancelled future stays as it is."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+        future.exception()  # else the loop would report an unread exception if the waiter was cancelled
+    else:
+        future.set_result(outcome)
