@@ -14,8 +14,8 @@ from benchmarks._fair_network import FairNetwork
 from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock, run_virtual
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.node import Node
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.node import Capacity, RavnestNode
@@ -107,14 +107,14 @@ class Party:
         self._tasks = [self.network.run(DIRECTORY, serve_directory(endpoint, self.network.clock(DIRECTORY), disk))]
         for name in self.nodes:
             self.join(name)
-        node = self._node(TRAIN)
-        self.view = RavnestView(node.directory, node.clock)
+        local = self._local(TRAIN)
+        self.view = RavnestView(local.directory, local.clock)
         self._tasks += [asyncio.ensure_future(work) for work in (self.view.follow(), self._watch(), *beside)]
         sizes = LayerSize(100, 8, 8, 1.0)
         layers = (sizes,) * self.training.model.layers
         rules = StageRules(ahead=self.ahead)
         request = PoolRequest((), layers, clusters=self.clusters, rules=rules, newcomers=self.newcomers)
-        former = ClusterFormer(node, len(self.nodes), request, self._show, lambda _: None)
+        former = ClusterFormer(local, len(self.nodes), request, self._show, lambda _: None)
         running = asyncio.ensure_future(former.run())
         try:
             await self._end_of(running)
@@ -136,17 +136,17 @@ class Party:
         """Start one more node."""
         if self.rate:
             self.network.set_access_rate(name, self.rate)
-        node = self._node(name)
-        worlds = Worlds(node.endpoint, MAX_BYTES)
-        self.executors[name] = executor = NotingExecutor(self.seconds, node.clock)
+        local = self._local(name)
+        worlds = Worlds(local.endpoint, MAX_BYTES)
+        self.executors[name] = executor = NotingExecutor(self.seconds, local.clock)
         member = ClusterMember(self.training, worlds, executor, **self.keeps)
         capacity = Capacity(self.ram, self.rate or 1e9, 1e6)
-        work = RavnestNode(node, member, capacity, LEASE_S, lambda _: None).run()
+        work = RavnestNode(local, member, capacity, LEASE_S, lambda _: None).run()
         self._tasks.append(self.network.run(name, work))
 
-    def _node(self, name: str) -> Node:
+    def _local(self, name: str) -> LocalMember:
         endpoint, clock = self.network.endpoint(name), self.network.clock(name)
-        return Node(name, endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, LEASE_S), clock)
+        return LocalMember(name, endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, LEASE_S), clock)
 
     async def _watch(self) -> None:
         """Note the generations that are written."""

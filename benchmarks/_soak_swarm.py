@@ -15,9 +15,9 @@ from benchmarks._levels import Levels, least, look
 from benchmarks._swarm_devices import Relay
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import Directory, open_directory, serve_directory
 from pipelined.membership.directory.limits import DirectoryLimits
-from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import PeerConfig, Rules
@@ -45,10 +45,13 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
             return endpoint, await stack.enter_async_context(open_directory(coordinator.address, endpoint, clock))
 
         for number in range(STAGES * PEERS_A_STAGE):
-            node, config = Node(f"peer{number}", *await client(), clock), PeerConfig(number % STAGES, threads=False)
-            peer = PeerProcess(node, lambda _: Relay(ELEMENTS), RULES, TimedExecutor(NO_TIME, clock), config)
+            local, config = (
+                LocalMember(f"peer{number}", *await client(), clock),
+                PeerConfig(number % STAGES, threads=False),
+            )
+            peer = PeerProcess(local, lambda _: Relay(ELEMENTS), RULES, TimedExecutor(NO_TIME, clock), config)
             running.append(tasks.create_task(peer.run()))
-        trainer = TrainerProcess(Node("trainer", *await client(), clock), _data, RULES, slots=2)
+        trainer = TrainerProcess(LocalMember("trainer", *await client(), clock), _data, RULES, slots=2)
         running.append(tasks.create_task(trainer.run()))
         before = await _levels(trainer.view, settled, looks)
         after = await _levels(trainer.view, steps - looks, looks)

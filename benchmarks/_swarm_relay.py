@@ -15,8 +15,8 @@ from benchmarks._punctual import PunctualClock
 from benchmarks._swarm_devices import Relay, Work, device_seconds
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import PeerConfig, Rules
@@ -47,8 +47,8 @@ async def serve(address: str, name: str, task: dict[str, Any]) -> None:
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
         directory, device = EmbeddedDirectory(endpoint, address, RealClock()), TimedExecutor(seconds, PunctualClock())
         elements = task["activation_bytes"] // 4
-        node = Node(name, endpoint, directory, RealClock())
-        process = PeerProcess(node, lambda _: Relay(elements), rules_of(task), device, PeerConfig(stage))
+        local = LocalMember(name, endpoint, directory, RealClock())
+        process = PeerProcess(local, lambda _: Relay(elements), rules_of(task), device, PeerConfig(stage))
         await process.run()
 
 
@@ -57,8 +57,8 @@ async def train(address: str, name: str, task: dict[str, Any]) -> None:
     tensor = np.arange(task["activation_bytes"] // 4, dtype=np.float32)
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
         directory = EmbeddedDirectory(endpoint, address, RealClock())
-        node, feed = Node(name, endpoint, directory, RealClock()), lambda _: ([tensor], [tensor])
-        process = TrainerProcess(node, feed, rules_of(task), slots=task["slots"], steps=task["steps"])
+        local, feed = LocalMember(name, endpoint, directory, RealClock()), lambda _: ([tensor], [tensor])
+        process = TrainerProcess(local, feed, rules_of(task), slots=task["slots"], steps=task["steps"])
         telling = asyncio.create_task(_tell_steps(process.view))
         await process.run()
         telling.cancel()

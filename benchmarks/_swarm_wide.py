@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.node import Node
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.rounds import PartTotal, SendPart
@@ -106,8 +106,8 @@ async def serve(address: str, name: str, task: Task) -> None:
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
         device = TimedExecutor({"backward": task["microbatch_s"]}, clock)
         directory = EmbeddedDirectory(endpoint, address, clock)
-        node = Node(name, endpoint, directory, clock)
-        await PeerProcess(node, lambda _: Wide(task), rules_of(task), device, PeerConfig(0)).run()
+        local = LocalMember(name, endpoint, directory, clock)
+        await PeerProcess(local, lambda _: Wide(task), rules_of(task), device, PeerConfig(0)).run()
 
 
 async def train(address: str, name: str, task: Task) -> None:
@@ -116,8 +116,8 @@ async def train(address: str, name: str, task: Task) -> None:
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
         directory, slots, steps = EmbeddedDirectory(endpoint, address, clock), 2 * task["peers"], task["epochs"]
         feed = lambda _: ([one], [one])  # noqa: E731
-        node = Node(name, endpoint, directory, clock)
-        await TrainerProcess(node, feed, rules_of(task), slots=slots, steps=steps).run()
+        local = LocalMember(name, endpoint, directory, clock)
+        await TrainerProcess(local, feed, rules_of(task), slots=slots, steps=steps).run()
     print("done", flush=True)
 
 

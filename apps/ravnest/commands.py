@@ -12,7 +12,7 @@ from apps.ravnest.parties import cluster_member, planned_places, read_data, resu
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.membership.addresses import described
-from pipelined.membership.connection import connected, member_node
+from pipelined.membership.connection import connected, local_member
 from pipelined.membership.task_record import RUN, publish_task, read_task
 from pipelined.process.reporting.progress import Say, reported_wait
 from pipelined.ravnest.forming.former import ClusterFormer
@@ -55,19 +55,19 @@ async def _serve(flags: Serve, say: Say) -> None:
         from pipelined.ravnest.node.node import RavnestNode
 
         training = training_of(task, data)
-        async with member_node(url, endpoint, flags.address.name, task.subject.lease) as node:
-            executor = TorchExecutor(flags.device, node.clock)
+        async with local_member(url, endpoint, flags.address.name, task.subject.lease) as local:
+            executor = TorchExecutor(flags.device, local.clock)
             try:
                 orders = OrderDirectory(flags.orders, task.pack().decode()) if flags.orders else None
                 run = (await directory.read(RUN)).entries[RUN].value.decode()
                 kept = flags.checkpoint and (flags.checkpoint, flags.save_every)
                 saving = await asyncio.to_thread(saving_of, *kept, task, run) if kept else None
-                member = cluster_member(node, training, executor, orders=orders, saving=saving)
+                member = cluster_member(local, training, executor, orders=orders, saving=saving)
                 planned, executor.remedy = planned_places(task, saves=saving is not None), OUT_OF_MEMORY
-                capacity, words = await offer(flags, task, training, node, executor)
-                say(f"{node.name}: node at {endpoint.address}, {words}")
+                capacity, words = await offer(flags, task, training, local, executor)
+                say(f"{local.name}: node at {endpoint.address}, {words}")
                 lease, at, memory = task.subject.lease, record.revision, PeakMemory()
-                await RavnestNode(node, member, capacity, lease, say, task=at, memory=memory, planned=planned).run()
+                await RavnestNode(local, member, capacity, lease, say, task=at, memory=memory, planned=planned).run()
             finally:
                 executor.close()
 
@@ -85,15 +85,15 @@ async def train(flags: Train, say: Say) -> None:
         async with reported_wait(described(url), say):
             record = await publish_task(directory, task, run, until=GENERATION)
         require_own_code(RavnestTask.unpack(record.value), task.code)
-        async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
+        async with local_member(url, endpoint, flags.address.name, subject.lease) as local:
             request = pool_request(subject, subject.model(symbols), flags.forming)
             request = replace(request, newcomers=flags.later.newcomers)
-            former = ClusterFormer(node, flags.nodes, request, on_step, say, resume=flags.resume, task=record.revision)
+            former = ClusterFormer(local, flags.nodes, request, on_step, say, resume=flags.resume, task=record.revision)
             await former.run()
             if not flags.final.is_empty:
                 from apps.ravnest.final import write_average
 
-                await write_average(node, task, data, flags.final, say)
+                await write_average(local, task, data, flags.final, say)
 
 
 async def export(flags: Export, say: Say) -> None:

@@ -15,8 +15,8 @@ from apps.ravnest.flag_groups import AverageFlags
 from apps.ravnest.training import training_of
 from pipelined.aio.tasks import beside
 from pipelined.errors import UsageError
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import DirectoryRefusal
-from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.averaging.rounds import state_by_layer
@@ -29,21 +29,23 @@ AGAIN_S = 0.2
 """Seconds between two requests for what a node does not give yet: it joins again after its last step."""
 
 
-async def fetch_average(node: Node, task: RavnestTask, data: Text | Digits) -> Mapping[str, torch.Tensor]:
+async def fetch_average(local: LocalMember, task: RavnestTask, data: Text | Digits) -> Mapping[str, torch.Tensor]:
     """Get the average from the nodes of clusters that have trained their last step; by name.
 
     Raises:
         UsageError: no node gives a part of it any more. DirectoryRefusal: as `ClusterFormer.run`.
     """
-    training, view = training_of(task, data), RavnestView(node.directory, node.clock)
+    training, view = training_of(task, data), RavnestView(local.directory, local.clock)
     layers = state_by_layer(training.model, training.numerics.dtype)
-    found = await beside(_fetch_until_whole(node, view, layers, task.subject.lease), view.follow((DirectoryRefusal,)))
+    found = await beside(_fetch_until_whole(local, view, layers, task.subject.lease), view.follow((DirectoryRefusal,)))
     return {name: block.torch() for name, block in found.items()}
 
 
-async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flags: AverageFlags, say: Say) -> None:
+async def write_average(
+    local: LocalMember, task: RavnestTask, data: Text | Digits, flags: AverageFlags, say: Say
+) -> None:
     """Get the average, and write what is asked for. Raises: as `fetch_average`."""
-    tensors = await fetch_average(node, task, data)
+    tensors = await fetch_average(local, task, data)
     subject, model = task.subject, task.subject.model(task.vocabulary)
     if isinstance(data, Digits):
         from apps.ravnest.digits_training import export_digits
@@ -56,9 +58,11 @@ async def write_average(node: Node, task: RavnestTask, data: Text | Digits, flag
     await output.write(weights, data.tokenizer, say)
 
 
-async def _fetch_until_whole(node: Node, view: RavnestView, layers: Layers, lease_s: float) -> Mapping[str, Block]:
+async def _fetch_until_whole(
+    local: LocalMember, view: RavnestView, layers: Layers, lease_s: float
+) -> Mapping[str, Block]:
     """All values of the average; a node that gives nothing yet is asked again for at most two leases."""
-    exchange, found, since = ParameterExchange(node, view, None), dict[str, Block](), node.clock.now()
+    exchange, found, since = ParameterExchange(local, view, None), dict[str, Block](), local.clock.now()
     generation = await view.wait_for(lambda: view.generation)
     while True:
         known = len(found)
@@ -66,8 +70,8 @@ async def _fetch_until_whole(node: Node, view: RavnestView, layers: Layers, leas
             await exchange.fetch_average(generation, layers, found)
             return found
         except NoLongerValid as error:
-            since = node.clock.now() if len(found) > known else since
-            if node.clock.now() - since > 2 * lease_s:
+            since = local.clock.now() if len(found) > known else since
+            if local.clock.now() - since > 2 * lease_s:
                 fact = f"the nodes do not give the whole average ({error})"
                 raise UsageError(f"{fact}; start training with --checkpoint, and export that") from error
-        await node.clock.sleep(AGAIN_S)
+        await local.clock.sleep(AGAIN_S)

@@ -13,7 +13,7 @@ from pipelined.actors.device.executor import Executor
 from pipelined.actors.device.host_memory import free_memory
 from pipelined.measurement.line import Line, measure_line
 from pipelined.measurement.speed import SpeedProbe
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.ravnest.node.node import Capacity
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.stage import StageRules, StageSizes
@@ -27,11 +27,11 @@ MOST = 2
 
 
 async def offer(
-    flags: Serve, task: RavnestTask, training: ClusterTraining, node: Node, executor: Executor
+    flags: Serve, task: RavnestTask, training: ClusterTraining, local: LocalMember, executor: Executor
 ) -> tuple[Capacity, str]:
     """What a node offers, and the same in words."""
     ram, flops = flags.ram_bytes or free_memory(), flags.find_speed()
-    line, how = await _choose_line(flags, node)
+    line, how = await _choose_line(flags, local)
     speed = "speed not known"
     if flops is None:
         flops = await measure_speed(task, training, ram, executor)
@@ -43,11 +43,11 @@ async def offer(
     return Capacity(ram, line.rate, flops, line.delay, flags.reliability), words
 
 
-async def _choose_line(flags: Serve, node: Node) -> tuple[Line, str]:
+async def _choose_line(flags: Serve, local: LocalMember) -> tuple[Line, str]:
     """The line, and where it is from."""
     if flags.rate is not None:
         return Line(flags.rate, flags.delay_s or 0.0), ""
-    found, how = await measure_own_line(node, flags.address.url), " (measured)"
+    found, how = await measure_own_line(local, flags.address.url), " (measured)"
     if found is None:
         found, how = NOT_MEASURED, " (assumed: no node replies)"
     return (found if flags.delay_s is None else replace(found, delay=flags.delay_s)), how
@@ -64,29 +64,29 @@ async def measure_speed(task: RavnestTask, training: ClusterTraining, ram: int, 
     return await probe.flops([layer.work for layer in layers], fitting)
 
 
-async def measure_own_line(node: Node, url: str) -> Line | None:
+async def measure_own_line(local: LocalMember, url: str) -> Line | None:
     """The line to the nodes that joined last, one after another, or else to the coordinator; None: no reply.
 
     Args:
         url: of the directory.
     """
-    found = [await _measure(node, address) for address in await _read_others(node)]
+    found = [await _measure(local, address) for address in await _read_others(local)]
     if not any(found) and url.partition("://")[0] in endpoint_schemes():
-        found = [await _measure(node, url)]
+        found = [await _measure(local, url)]
     lines = [line for line in found if line]
     return Line.best_of(lines) if lines else None
 
 
-async def _measure(node: Node, address: str) -> Line | None:
-    line = await measure_line(node.endpoint, address, node.clock)
+async def _measure(local: LocalMember, address: str) -> Line | None:
+    line = await measure_line(local.endpoint, address, local.clock)
     return line and replace(line, delay=min(line.delay, MAX_DELAY_S))
 
 
-async def _read_others(node: Node) -> list[str]:
+async def _read_others(local: LocalMember) -> list[str]:
     """The addresses of the nodes that joined last."""
     found = list[NodeRecord]()
-    for entry in (await node.directory.read(NODES)).entries.values():
+    for entry in (await local.directory.read(NODES)).entries.values():
         with suppress(ValueError):
             found.append(NodeRecord.unpack(entry.value))
     found.sort(key=lambda each: each.incarnation)
-    return [each.address for each in found if each.name != node.name][-MOST:]
+    return [each.address for each in found if each.name != local.name][-MOST:]

@@ -16,7 +16,7 @@ from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.plan import pool_request
 from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.planned_bytes import PlannedPlaces
 from pipelined.ravnest.records.nodes import UPDATES
@@ -35,7 +35,7 @@ MAX_BYTES = 1 << 30
 
 
 def cluster_member(
-    node: Node,
+    local: LocalMember,
     training: "ClusterTraining",
     executor: "TorchExecutor",
     *,
@@ -46,8 +46,8 @@ def cluster_member(
     from pipelined.ravnest.node.cluster_member import ClusterMember
     from transports.rpc.world import Worlds
 
-    serve_line(node.endpoint)
-    return ClusterMember(training, Worlds(node.endpoint, MAX_BYTES), executor, orders=orders, saving=saving)
+    serve_line(local.endpoint)
+    return ClusterMember(training, Worlds(local.endpoint, MAX_BYTES), executor, orders=orders, saving=saving)
 
 
 def planned_places(task: RavnestTask, *, saves: bool) -> PlannedPlaces:

@@ -14,7 +14,7 @@ from apps.swarm.data import task_and_feed
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.process.stop_request import stop_event
 from pipelined.swarm.rules import SwarmAddress
 
@@ -60,9 +60,9 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     output = FinalOutput(final.export, final.sample, final.prompt, subject.seq, subject.seed)
     output.check(session.model)
 
-    async def write(node: Node) -> None:
+    async def write(local: LocalMember) -> None:
         if not output.is_empty:
-            await output.write(await fetch(node, session, say), text.tokenizer, say)
+            await output.write(await fetch(local, session, say), text.tokenizer, say)
 
     job = roles.TrainerJob(
         task=task, session=session, data=feed, steps=subject.steps, slots=flags.slots, resume=flags.resume

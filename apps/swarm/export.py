@@ -14,9 +14,8 @@ from apps.swarm.flags import Export
 from apps.swarm.training import ModelSession, session_of
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.membership.connection import connected
+from pipelined.membership.connection import LocalMember, connected
 from pipelined.membership.directory import CutOff
-from pipelined.membership.node import Node
 from pipelined.membership.task_record import read_task
 from pipelined.process.reporting.progress import reported_wait
 from pipelined.swarm.process.session import snapshot
@@ -46,22 +45,22 @@ async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
         session = await asyncio.to_thread(session_of, trained)
         if flags.output.to is not None:
             check_destination("--to", flags.output.to, session.model)
-        node = Node(f"export-{secrets.token_hex(4)}", endpoint, directory, RealClock())
-        return await fetch(node, session, say)
+        local = LocalMember(f"export-{secrets.token_hex(4)}", endpoint, directory, RealClock())
+        return await fetch(local, session, say)
 
 
-async def fetch(node: Node, session: ModelSession, say: Say) -> Weights:
+async def fetch(local: LocalMember, session: ModelSession, say: Say) -> Weights:
     """Fetch the parameters of every stage; waits while a stage has no peer.
 
     Args:
-        node: takes no part in training.
+        local: takes no part in training.
     Raises:
         UsageError: the directory does not reply.
     Cost: as `SwarmObserver.snapshot`.
     """
     try:
         async with reported_wait(f"the state of every stage (stages: {session.rules.stages})", say):
-            stages = await snapshot(node, session)
+            stages = await snapshot(local, session)
     except CutOff as error:
         raise UsageError(f"the directory does not reply ({error}); start it again, and repeat this command") from error
     step = stages[0][0].step

@@ -1,18 +1,34 @@
-"""The connection of a process to its system: its endpoint, and the directory, which may start later. No torch."""
+"""The connection of a process to its system: its endpoint, its directory, which may start later, its name. No torch."""
 
 import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
-from pipelined.aio.clock import RealClock
+from pipelined.aio.clock import Clock, RealClock
 from pipelined.errors import UsageError
 from pipelined.membership.addresses import listen_url
 from pipelined.membership.directory import Directory, open_directory
-from pipelined.membership.node import Node
 from pipelined.process.reporting.progress import MOMENT_S
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMember:
+    """This process as a member of the system.
+
+    Args:
+        name: unique among the processes of its role.
+        endpoint: sends and serves its requests.
+        directory: this process's client of the directory.
+    """
+
+    name: str
+    endpoint: Endpoint
+    directory: Directory
+    clock: Clock
 
 
 @asynccontextmanager
@@ -31,7 +47,7 @@ async def connected(url: str, listen: str | None = None) -> AsyncIterator[tuple[
 
 
 @asynccontextmanager
-async def member_node(url: str, endpoint: Endpoint, name: str, lease_s: float) -> AsyncIterator[Node]:
+async def local_member(url: str, endpoint: Endpoint, name: str, lease_s: float) -> AsyncIterator[LocalMember]:
     """A member of the system: a request to its directory without a reply for a lease's length raises CutOff.
 
     Args:
@@ -40,7 +56,7 @@ async def member_node(url: str, endpoint: Endpoint, name: str, lease_s: float) -
     """
     clock = RealClock()
     async with open_directory(url, endpoint, clock, max(MOMENT_S, lease_s)) as directory:
-        yield Node(name or f"{socket.gethostname()}-{os.getpid()}", endpoint, directory, clock)
+        yield LocalMember(name or f"{socket.gethostname()}-{os.getpid()}", endpoint, directory, clock)
 
 
 async def endpoint_at(url: str, given: str | None = None) -> Endpoint:

@@ -3,15 +3,15 @@
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, LeaseLost
 from pipelined.membership.directory.registration import Registration, registered
-from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import warn
 
 
 async def run_under_leases(
-    node: Node, prefix: str, lease_s: float, live: Callable[[Registration], Awaitable[object]]
+    local: LocalMember, prefix: str, lease_s: float, live: Callable[[Registration], Awaitable[object]]
 ) -> NoReturn:
     """Hold this process's name and run `live`; then, or when the lease is lost, begin anew under a new lease.
 
@@ -24,9 +24,9 @@ async def run_under_leases(
     """
     while True:
         try:
-            address = node.endpoint.address
-            async with registered(node.directory, prefix + node.name, lease_s, node.clock, address) as registration:
+            address = local.endpoint.address
+            async with registered(local.directory, prefix + local.name, lease_s, local.clock, address) as registration:
                 await live(registration)
         except (LeaseLost, CutOff) as error:
-            warn("membership lost", member=node.name, why=str(error) or type(error).__name__)
-            await node.clock.sleep(RETRY_S)
+            warn("membership lost", member=local.name, why=str(error) or type(error).__name__)
+            await local.clock.sleep(RETRY_S)

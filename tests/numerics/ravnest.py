@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import open_directory
 from pipelined.membership.directory.server import serve_directory
-from pipelined.membership.node import Node
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.node import Capacity, RavnestNode
@@ -58,9 +58,9 @@ class Together:
             tasks = await stack.enter_async_context(_cancelled_at_end())
             directory = self.network.endpoint("directory")
             tasks.append(asyncio.ensure_future(serve_directory(directory, RealClock())))
-            tasks += [asyncio.ensure_future(self._node(name)) for name in self.names]
-            async with self._as_node("former") as node:
-                former = ClusterFormer(node, len(self.names), request, self._on_step, self.said.append)
+            tasks += [asyncio.ensure_future(self._local(name)) for name in self.names]
+            async with self._as_member("former") as local:
+                former = ClusterFormer(local, len(self.names), request, self._on_step, self.said.append)
                 running = asyncio.ensure_future(former.run())
                 await asyncio.wait([running, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
@@ -76,22 +76,22 @@ class Together:
     def _on_step(self, cluster, progress):
         self.steps.append((cluster, progress))
 
-    async def _node(self, name):
+    async def _local(self, name):
         executor = TorchExecutor("cpu", RealClock())
         try:
-            async with self._as_node(name) as node:
-                member = ClusterMember(self.training, Worlds(node.endpoint, 1 << 26), executor, self.tracers[name])
+            async with self._as_member(name) as local:
+                member = ClusterMember(self.training, Worlds(local.endpoint, 1 << 26), executor, self.tracers[name])
                 capacity = Capacity(1 << 20, 1e6)
-                self.nodes[name] = RavnestNode(node, member, capacity, LEASE_S, self.said.append)
+                self.nodes[name] = RavnestNode(local, member, capacity, LEASE_S, self.said.append)
                 await self.nodes[name].run()
         finally:
             executor.close()
 
     @asynccontextmanager
-    async def _as_node(self, name):
+    async def _as_member(self, name):
         endpoint = self.network.endpoint(name)
         async with open_directory(address_of("directory"), endpoint, RealClock()) as directory:
-            yield Node(name, endpoint, directory, RealClock())
+            yield LocalMember(name, endpoint, directory, RealClock())
 
 
 @asynccontextmanager

@@ -21,8 +21,8 @@ import torch
 from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, EmbeddedDirectory, serve_directory
-from pipelined.membership.node import Node
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
@@ -160,45 +160,47 @@ class Story(Befallen):
         if name == DIRECTORY:
             work = serve_directory(endpoint, clock, self.disk)
         else:
-            node = Node(name, endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, LEASE_S), clock)
-            work = self._work(name, node)
+            local = LocalMember(
+                name, endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, LEASE_S), clock
+            )
+            work = self._work(name, local)
         self.tasks[name] = self.network.run(name, work)
 
-    def _work(self, name, node):
+    def _work(self, name, local):
         if name == WATCHER:
-            self.view = RavnestView(node.directory, node.clock)
+            self.view = RavnestView(local.directory, local.clock)
             self.changes = self._stack.enter_context(self.view.change_queue(Chain.keys))
             self.formed = self._stack.enter_context(self.view.change_queue((GENERATION,)))
             return self.view.follow()
         if name == TRAIN:
-            return self._operate(node)
+            return self._operate(local)
         kept = {key: of.get(name) if isinstance(of, dict) else of for key, of in self._kept.items()}
-        member = self._member(name, node, kept)
+        member = self._member(name, local, kept)
         capacity = Capacity(self._ram, 1e6)
-        self.nodes[name] = RavnestNode(node, member, capacity, LEASE_S, self._tell, planned=self.planned)
+        self.nodes[name] = RavnestNode(local, member, capacity, LEASE_S, self._tell, planned=self.planned)
         return self.nodes[name].run()
 
-    def _member(self, name, node, kept):
+    def _member(self, name, local, kept):
         """What trains in a node."""
-        executor = TimedExecutor(SECONDS, node.clock)
-        worlds = Worlds(node.endpoint, MAX_BYTES)
+        executor = TimedExecutor(SECONDS, local.clock)
+        worlds = Worlds(local.endpoint, MAX_BYTES)
         return WatchedMember(self.training, worlds, executor, invariants=self.invariants, **kept)
 
     def done_at(self, generation, number, round_):
         """See `ClusterTraining.done_at`."""
         return replace(self.training, begin=generation.begun.step).done_at(generation, number, round_)
 
-    async def _operate(self, node):
+    async def _operate(self, local):
         """Start `train`, and start it again when it is cut off."""
         while True:
             try:
                 arguments = self._request, self._show, self.told.append, RETURN_S, self._resume
-                await ClusterFormer(node, len(self.names), *arguments).run()
+                await ClusterFormer(local, len(self.names), *arguments).run()
                 self.ends.append(next(each for each in reversed(self.told) if each.startswith("average")))
                 await asyncio.Event().wait()
             except CutOff as error:
                 self._tell(f"train gave up: {error}")
-            await node.clock.sleep(AGAIN_S)
+            await local.clock.sleep(AGAIN_S)
 
     def _show(self, cluster, progress):
         self.shown[progress.step, cluster].append(progress.loss)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks._timed_executor import TimedExecutor
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.swarm.process.session import torch_peer
 from pipelined.swarm.rules import PeerConfig
 from tests.ravnest.counted import Seen
@@ -127,9 +127,9 @@ class WeighedSwarm(VirtualParties):
 
     def weighed_peer(self, name, stage, most=None, store=None):
         """Start a peer; `most` is called with its device for the bytes of its memory."""
-        node = Node(name, *self.client(name))
-        device = self.devices[name] = WeighingExecutor(node.clock, most and (lambda: most(device)))
+        local = LocalMember(name, *self.client(name))
+        device = self.devices[name] = WeighingExecutor(local.clock, most and (lambda: most(device)))
         config = PeerConfig(stage=stage, store=store, save_every=1, threads=False)
-        process = self.peers[name] = torch_peer(node, self.session, device, config)
+        process = self.peers[name] = torch_peer(local, self.session, device, config)
         device.replica = lambda: process.peer.replica
         self.start(name, process.run())

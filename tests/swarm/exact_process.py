@@ -18,8 +18,8 @@ from functools import partial
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import open_directory, serve_directory
-from pipelined.membership.node import Node
 from pipelined.state import donor
 from pipelined.swarm.peer import all_reduce, replica, rounds, stage_state
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
@@ -136,7 +136,7 @@ async def peer(address, name, late=False):
         stage = int(name[1]) if name[0] == "s" else None
         device = TimedExecutor(SECONDS, clock)
         process = PeerProcess(
-            Node(name, endpoint, directory, clock), build, RULES, device, PeerConfig(stage, threads=False)
+            LocalMember(name, endpoint, directory, clock), build, RULES, device, PeerConfig(stage, threads=False)
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.peer.leave)
         await run(process)
@@ -151,8 +151,8 @@ def build(index):
 async def train(address, name):
     clock = RealClock()
     async with found(address, clock) as (endpoint, directory):
-        node = Node(name, endpoint, directory, clock)
-        await run(TrainerProcess(node, data, RULES, slots=3, steps=STEPS))
+        local = LocalMember(name, endpoint, directory, clock)
+        await run(TrainerProcess(local, data, RULES, slots=3, steps=STEPS))
     say("done")
 
 

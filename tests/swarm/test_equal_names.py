@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.errors import UsageError
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.rules import PeerConfig
 from tests.swarm.exact import ExactStage, data
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.virtual
 
 def twin(swarm, kind, host, name):
     """Start a process on a machine of its own under a name that another one has; returns it and its task."""
-    node = Node(name, *swarm.client(host))
+    local = LocalMember(name, *swarm.client(host))
     if kind == "peer":
         build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
         config = PeerConfig(0, threads=False)
-        process = PeerProcess(node, build, swarm.rules, TimedExecutor(SECONDS, node.clock), config)
+        process = PeerProcess(local, build, swarm.rules, TimedExecutor(SECONDS, local.clock), config)
     else:
-        process = TrainerProcess(node, data, swarm.rules)
+        process = TrainerProcess(local, data, swarm.rules)
     swarm.start(host, process.run())
     return process, swarm.tasks[host]
 

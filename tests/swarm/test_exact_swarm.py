@@ -18,7 +18,7 @@ from pipelined.api.swarm.parties import StepResults, SwarmSettings
 from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.swarm.process.observer import SwarmObserver
 from pipelined.swarm.records.committed_steps import StepsBegan
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -75,8 +75,8 @@ async def run(training, data, *, peers, trainers=1, seed=None, steps=STEPS):
     for number in range(STAGES * peers):
         swarm.start_peer(f"p{number}", build, SECONDS, number % STAGES)
     every = [swarm.start_trainer(f"t{n}", data(), 4, steps, balance=balance) for n in range(trainers)]
-    node = Node("observer", *swarm.client("observer"))
-    observer = SwarmObserver(node, build, training.rules(), swarm.device(SECONDS, node.clock))
+    local = LocalMember("observer", *swarm.client("observer"))
+    observer = SwarmObserver(local, build, training.rules(), swarm.device(SECONDS, local.clock))
     watched = Run("", {}, [], [])
     async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch(every[0], watched))

@@ -16,11 +16,11 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, run_virtual
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.directory.registration import registered
 from pipelined.membership.messaging.messages import VERSION, send
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
@@ -232,12 +232,14 @@ async def over_tcp():
         running = [tasks.create_task(serve_directory(ends[0], clock))]
         views = [EmbeddedDirectory(end, ends[0].address, clock) for end in ends[1:]]
         peers = [
-            PeerProcess(Node(f"p{at}", ends[at], views[at - 1], clock), build, rules, TimedExecutor(seconds, clock))
+            PeerProcess(
+                LocalMember(f"p{at}", ends[at], views[at - 1], clock), build, rules, TimedExecutor(seconds, clock)
+            )
             for at in (1, 2)
         ]
         running += [tasks.create_task(peer.run()) for peer in peers]
         running += [tasks.create_task(shouted_at(end.address, random.Random(at))) for at, end in enumerate(ends)]
-        trainer = TrainerProcess(Node("t0", ends[3], views[2], clock), data, rules, steps=steps)
+        trainer = TrainerProcess(LocalMember("t0", ends[3], views[2], clock), data, rules, steps=steps)
         await trainer.run()
         while any(peer.peer.replica.step < steps for peer in peers):  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)

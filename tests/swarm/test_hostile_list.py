@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.directory.registration import registered
-from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.work import Backward, GetWork
 from pipelined.swarm.records import members as records
@@ -90,10 +90,12 @@ class Swarm:
         self.directory = EmbeddedDirectory(self.mallory, at, clock)
         build = lambda index: ExactStage(index, 1)  # noqa: E731
         self.peers = [
-            PeerProcess(Node(name, end[name], views[name], clock), build, self.rules, TimedExecutor(seconds, clock))
+            PeerProcess(
+                LocalMember(name, end[name], views[name], clock), build, self.rules, TimedExecutor(seconds, clock)
+            )
             for name in ("p0", "p1")
         ]
-        self.trainer = TrainerProcess(Node("t0", end["t0"], views["t0"], clock), data, self.rules, steps=STEPS)
+        self.trainer = TrainerProcess(LocalMember("t0", end["t0"], views["t0"], clock), data, self.rules, steps=STEPS)
         self.running = [tasks.create_task(serve_directory(end["directory"], clock))]
         self.running += [tasks.create_task(peer.run()) for peer in self.peers]
         self.clock = clock

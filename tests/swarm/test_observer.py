@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.swarm.process.observer import SwarmObserver
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
@@ -25,9 +25,9 @@ def snapshot(after, kill=""):
             swarm.peer(name, stage)
         swarm.trainer("t0", steps=STEPS)
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step >= after)
-        node = Node("visitor", *swarm.client("visitor"))
+        local = LocalMember("visitor", *swarm.client("visitor"))
         build = lambda index: ExactStage(index, 2)  # noqa: E731
-        observer = SwarmObserver(node, build, swarm.rules, TimedExecutor({}, node.clock))
+        observer = SwarmObserver(local, build, swarm.rules, TimedExecutor({}, local.clock))
         if kill:
             swarm.kill(kill)
         taken = await observer.snapshot()
@@ -51,9 +51,9 @@ def test_every_stage_is_of_one_step_and_as_one_process_has_it(after, kill):
 
 def observing(swarm, **seconds):
     """Start an observer that reads every stage, with a device of these seconds for each op; returns its task."""
-    node = Node("observer", *swarm.client("observer"))
+    local = LocalMember("observer", *swarm.client("observer"))
     build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
-    observer = SwarmObserver(node, build, swarm.rules, TimedExecutor(seconds, node.clock))
+    observer = SwarmObserver(local, build, swarm.rules, TimedExecutor(seconds, local.clock))
     swarm.start("observer", observer.snapshot())
     return swarm.tasks["observer"]
 

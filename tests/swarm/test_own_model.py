@@ -20,7 +20,7 @@ from pipelined.aio.clock import run_virtual
 from pipelined.api.swarm.parties import StepData, StepResults, SwarmSettings
 from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.swarm.process.observer import SwarmObserver
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -62,8 +62,8 @@ async def trained_virtually(peers, killed, optimizer, lr_scheduler, clip):
         results.add(event)
         if len(results.losses) == 2 and killed in swarm.peers:
             swarm.kill(killed)
-    node = Node("observer", *swarm.client("observer"))
-    stages = await SwarmObserver(node, build, training.rules(), swarm.device(SECONDS, node.clock)).snapshot()
+    local = LocalMember("observer", *swarm.client("observer"))
+    stages = await SwarmObserver(local, build, training.rules(), swarm.device(SECONDS, local.clock)).snapshot()
     await swarm.close()
     return results.losses, training.whole_state([state for _, state in stages])
 

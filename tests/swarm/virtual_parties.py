@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks._memory_disk import MemoryDisk
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.node import Node
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.leader.reassignment import Rebalance
 from pipelined.swarm.peer.stage_join import Build
@@ -62,10 +62,10 @@ class VirtualParties:
         save_every: int = 0,
     ) -> PeerProcess:
         """Start a peer with a device that takes these seconds for each op; see `PeerProcess`."""
-        node = Node(name, *self.client(name))
-        device = self.devices[name] = self.device(seconds, node.clock)
+        local = LocalMember(name, *self.client(name))
+        device = self.devices[name] = self.device(seconds, local.clock)
         config = PeerConfig(stage=stage, store=store, save_every=save_every, threads=False)
-        process = self.peers[name] = PeerProcess(node, build, self.rules, device, config)
+        process = self.peers[name] = PeerProcess(local, build, self.rules, device, config)
         self.start(name, process.run())
         return process
 
@@ -80,9 +80,9 @@ class VirtualParties:
         resume: bool = False,
     ) -> TrainerProcess:
         """Start a trainer; see `TrainerProcess`."""
-        node = Node(name, *self.client(name))
+        local = LocalMember(name, *self.client(name))
         process = self.trainers[name] = TrainerProcess(
-            node, data, self.rules, slots=slots, steps=steps, balance=balance, resume=resume
+            local, data, self.rules, slots=slots, steps=steps, balance=balance, resume=resume
         )
         self.start(name, process.run())
         return process

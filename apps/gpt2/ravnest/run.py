@@ -30,8 +30,7 @@ from pipelined.actors.device.executor import TorchExecutor
 from pipelined.actors.device.host_memory import free_memory
 from pipelined.aio.tasks import cancel_and_wait
 from pipelined.errors import UsageError
-from pipelined.membership.connection import connected, member_node
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember, connected, local_member
 from pipelined.membership.task_record import publish_task, read_task
 from pipelined.process.exit import print_line, print_to_stderr
 from pipelined.process.launch import Launch
@@ -88,25 +87,25 @@ class Rank:
         lead = self._lead if self.transport.rank == 0 else self._follow
         async with (
             connected(url) as (endpoint, _),
-            member_node(url, endpoint, f"rank{self.transport.rank}", self.task.subject.lease) as node,
+            local_member(url, endpoint, f"rank{self.transport.rank}", self.task.subject.lease) as local,
             Nursery() as tasks,
         ):
-            serving = tasks.create_task(self._serve(node, url))
+            serving = tasks.create_task(self._serve(local, url))
             done = await lead(url, request)
             await cancel_and_wait(serving)
         return done
 
-    async def _serve(self, node: Node, url: str) -> None:
+    async def _serve(self, local: LocalMember, url: str) -> None:
         saving = SaveSettings(self.store, 1, self.run) if self.store else None
-        member = cluster_member(node, self.training, self.executor, saving=saving)
+        member = cluster_member(local, self.training, self.executor, saving=saving)
         planned = planned_places(self.task, saves=bool(saving))
         say = say_nothing if self.transport.rank else print_line
         several = len(set(self.transport.nodes)) > 1
-        line = (await measure_own_line(node, url) if several else None) or NOT_MEASURED
+        line = (await measure_own_line(local, url) if several else None) or NOT_MEASURED
         capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
-        task, lease = (await read_task(node.directory, url, say)).revision, self.task.subject.lease
+        task, lease = (await read_task(local.directory, url, say)).revision, self.task.subject.lease
         try:
-            await RavnestNode(node, member, capacity, lease, say, task=task, planned=planned).run()
+            await RavnestNode(local, member, capacity, lease, say, task=task, planned=planned).run()
         except AgreedError as error:  # that of one cluster's ranks
             raise UsageError(str(error)) from error
 
@@ -117,13 +116,13 @@ class Rank:
         async with (
             opened_trackers(config, shown=True) as trackers,
             connected(url) as (endpoint, _),
-            member_node(url, endpoint, "train", self.task.subject.lease) as node,
+            local_member(url, endpoint, "train", self.task.subject.lease) as local,
             Nursery() as tasks,
         ):
             on_step = show_steps(print_line, config.metrics, trackers)
             planned = pool_request(subject, subject.model(self.task.vocabulary), self.job.forming)
-            task = (await read_task(node.directory, url, print_line)).revision
-            former = ClusterFormer(node, self.job.ranks, planned, on_step, print_line, resume=self.resumes, task=task)
+            task = (await read_task(local.directory, url, print_line)).revision
+            former = ClusterFormer(local, self.job.ranks, planned, on_step, print_line, resume=self.resumes, task=task)
             training = tasks.create_task(former.run())
             stops: list[asyncio.Task[Any]] = [tasks.create_task(transport.receive(rank, STOP)) for rank in others]
             stops.append(tasks.create_task(request.wait()))
@@ -131,7 +130,7 @@ class Rank:
             done = training.done()
             await cancel_and_wait(training, *stops)
             if done:
-                await self._finish(node)
+                await self._finish(local)
         for rank in others:
             await transport.send(rank, OVER, note=done)
         return done
@@ -148,12 +147,12 @@ class Rank:
         await request.wait()
         await self.transport.send(0, STOP)
 
-    async def _finish(self, node: Node) -> None:
+    async def _finish(self, local: LocalMember) -> None:
         """Get the model from the nodes, export it and sample from it, as the flags request."""
         config, seq = self.job.config, self.job.subject.seq
         output = FinalOutput(config.export, config.sample, config.prompt, seq, config.seed)
         if not output.is_empty:
-            weights = Weights(UntiedGPT2(self.job.model), await fetch_average(node, self.task, self.text))
+            weights = Weights(UntiedGPT2(self.job.model), await fetch_average(local, self.task, self.text))
             await output.write(weights, self.text.tokenizer, print_line)
 
 

@@ -11,8 +11,7 @@ from apps.swarm.training import ModelSession, session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.tasks import cancel_and_wait
-from pipelined.membership.connection import connected
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember, connected
 from pipelined.membership.task_record import publish_task
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say
@@ -85,11 +84,11 @@ class Rank:
         return self.executor.device
 
     @asynccontextmanager
-    async def opened(self, node: Node, session: Session, say: Say) -> AsyncIterator[PeerProcess]:
+    async def opened(self, local: LocalMember, session: Session, say: Say) -> AsyncIterator[PeerProcess]:
         """See `PeerSource`. The peer begins with its own stage, and later moves to the stage that needs it most."""
         config, stage = self.job.config, self.job.stage_of(self.transport.rank)
         every = config.save_every if config.checkpoint else 0
-        process = torch_peer(node, session, self.executor, PeerConfig(stage, store=self.store, save_every=every))
+        process = torch_peer(local, session, self.executor, PeerConfig(stage, store=self.store, save_every=every))
         async with Nursery() as tasks:
             sending = tasks.create_task(self.active_time.send(process.view))
             yield process

@@ -17,7 +17,7 @@ from apps.lm.data.text import Text
 from collectives.objects import gather
 from pipelined.actors.agree import agree
 from pipelined.aio.tasks import cancel_and_wait
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import say_nothing
@@ -84,7 +84,7 @@ async def _train(rank: Rank, url: str, stop: asyncio.Event) -> None:
             await train(address, rank.trained, _leave, stop=stop, on_step=lambda event: None, say=say_nothing)
 
 
-async def _leave(observer: Node) -> None:
+async def _leave(observer: LocalMember) -> None:
     """Rank 0 alone fetches the model."""
 
 

@@ -12,7 +12,7 @@ from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, spec_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, require_whole
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember
 from pipelined.process.reporting.progress import Say
 from pipelined.swarm.process.roles import TrainerJob, serve, train
 from pipelined.swarm.process.session import PeerOptions, Session, snapshot
@@ -149,8 +149,8 @@ async def run_user_trainer(
     """Train until the last step, or until `stop` is set, then fetch the model; see `train`."""
     session, steps, results = _session_of(training), training.task.steps, StepResults(options.report)
 
-    async def whole_state(node: Node) -> dict[str, torch.Tensor]:
-        stages = await snapshot(node, session)
+    async def whole_state(local: LocalMember) -> dict[str, torch.Tensor]:
+        stages = await snapshot(local, session)
         return await asyncio.to_thread(training.whole_state, [_tensors(state) for _, state in stages])
 
     job = TrainerJob(

@@ -13,8 +13,8 @@ from functools import partial
 
 from pipelined.aio.tasks import beside, with_timeout
 from pipelined.errors import UsageError
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import Change, DirectoryRefusal
-from pipelined.membership.node import Node
 from pipelined.membership.task_record import TASK
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.forming.continuation import Joining, rules_of
@@ -49,7 +49,7 @@ class ClusterFormer:
         resume: whether training goes on from a save of any run; else only if this run has one.
     """
 
-    node: Node
+    local: LocalMember
     nodes: int
     request: PoolRequest
     on_step: Callable[[int, ClusterProgress], None]
@@ -66,7 +66,7 @@ class ClusterFormer:
                 this one before any cluster was formed. UnequalClusters.
             DirectoryRefusal: another directory came in the place of this one, or one with another key.
         """
-        view = RavnestView(self.node.directory, self.node.clock)
+        view = RavnestView(self.local.directory, self.local.clock)
         with view.change_queue(PROGRESS) as changes:
             await beside(self._run(view, changes), view.follow((DirectoryRefusal,)), self._raise_when_replaced(view))
 
@@ -92,7 +92,7 @@ class ClusterFormer:
         self, generation: Generation, view: RavnestView, changes: deque[Change]
     ) -> Mapping[int, str] | None:
         """See `Supervision.run`; the nodes that left are counted in any case."""
-        joining, clock = Joining(view, self.request, self.nodes), self.node.clock
+        joining, clock = Joining(view, self.request, self.nodes), self.local.clock
         supervision = Supervision(
             generation, joining, changes, clock=clock, quiet_s=self.return_s, on_step=self.on_step, say=self.say
         )
@@ -119,7 +119,7 @@ class ClusterFormer:
                 if view.generation is None:
                     await write_waits(view, f"for another `train`: this one forms no clusters of them ({error})")
                     raise
-                self.say(f"{self.node.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
+                self.say(f"{self.local.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
                 await write_waits(view, f"because they cannot form a cluster ({error})")
                 await view.wait_for(partial(self._has_changed, view, nodes))
         for number, cluster in enumerate(plan.clusters):
@@ -137,13 +137,13 @@ class ClusterFormer:
         if (missing := self.nodes - len(view.free)) > 0:
             here = f"{missing} more node{'s' * (missing > 1)} ({self.nodes - missing} of {self.nodes} here)"
             fewer = f"; forms clusters of fewer after {self.return_s:g} s without a change" if view.generation else ""
-            self.say(f"{self.node.name}: waits for {here}{fewer}")
+            self.say(f"{self.local.name}: waits for {here}{fewer}")
             quiet = f", or none has come for {self.return_s:g} s" if view.generation else ""
             await write_waits(view, f"until {self.nodes} nodes are there{quiet}")
         while not view.current and len(view.free) < max(self.nodes, len(view.nodes)):
             change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
             try:
-                await (with_timeout(self.node.clock, self.return_s, change) if view.generation else change)
+                await (with_timeout(self.local.clock, self.return_s, change) if view.generation else change)
             except TimeoutError:
                 if 0 < len(view.nodes) == len(view.free):
                     return

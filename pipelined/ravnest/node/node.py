@@ -13,8 +13,8 @@ from traceback import clear_frames
 
 from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.aio.tasks import beside, with_timeout
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory.registration import Registration
-from pipelined.membership.node import Node
 from pipelined.membership.presence import run_under_leases
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import printable
@@ -50,7 +50,7 @@ class RavnestNode:
     """One node.
 
     Args:
-        node: this process; its name is unique among the nodes.
+        local: this process; its name is unique among the nodes.
         member: trains its stage in a cluster.
         lease_s: seconds without a heartbeat after which it is removed.
         say: prints a line.
@@ -61,7 +61,7 @@ class RavnestNode:
 
     def __init__(
         self,
-        node: Node,
+        local: LocalMember,
         member: ClusterMember,
         capacity: Capacity,
         lease_s: float,
@@ -72,9 +72,9 @@ class RavnestNode:
         planned: PlannedPlaces | None = None,
     ):
         self._task, self._memory, self._planned = task, memory, planned
-        self._node, self._member, self._capacity, self._lease_s, self._say = node, member, capacity, lease_s, say
-        self.view = RavnestView(node.directory, node.clock)
-        self.exchange = ParameterExchange(node, self.view, member.saving)
+        self._local, self._member, self._capacity, self._lease_s, self._say = local, member, capacity, lease_s, say
+        self.view = RavnestView(local.directory, local.clock)
+        self.exchange = ParameterExchange(local, self.view, member.saving)
 
     async def run(self) -> None:
         """Take part until cancelled.
@@ -82,7 +82,7 @@ class RavnestNode:
         Raises:
             NameTaken: another process has this node's name. AgreedError: the training diverged. OtherTask.
         """
-        running = run_under_leases(self._node, NODES, self._lease_s, self._run_registered)
+        running = run_under_leases(self._local, NODES, self._lease_s, self._run_registered)
         await beside(running, self.view.follow(), self._raise_when_failed(), self._raise_when_replaced())
 
     async def _run_registered(self, registration: Registration) -> None:
@@ -92,7 +92,7 @@ class RavnestNode:
 
     async def _take_part(self, registration: Registration, leaving: Nursery) -> None:
         """Wait for a cluster, and train in it, and in those that go on from it, to the end."""
-        name, address = self._node.name, self._node.endpoint.address
+        name, address = self._local.name, self._local.endpoint.address
         known = {**vars(self._capacity), "saves": self._member.saving is not None, "task": self._task}
         record = NodeRecord(name, address, registration.incarnation, **known)
         await self.exchange.publish(registration)
@@ -126,7 +126,7 @@ class RavnestNode:
         while True:
             await self.view.wait_for(partial(self._waits_for_other, said))
             if said := self.view.waits:
-                self._say(f"{self._node.name}: waits {printable(said, but='')}")
+                self._say(f"{self._local.name}: waits {printable(said, but='')}")
 
     def _waits_for_other(self, said: str) -> bool:
         return self.view.waits != said
@@ -152,11 +152,11 @@ class RavnestNode:
 
         def is_known() -> bool:
             names = [each.name for each in self.view.remaining_at(generation, *place)]
-            has_backup = len(names) > 1 and names[0] == self._node.name
+            has_backup = len(names) > 1 and names[0] == self._local.name
             return has_backup or bool(self.view.missing(generation))
 
         with suppress(TimeoutError):
-            await with_timeout(self._node.clock, self._lease_s, self.view.wait_for(is_known))
+            await with_timeout(self._local.clock, self._lease_s, self.view.wait_for(is_known))
 
     def _assigned(self, record: NodeRecord) -> tuple[Generation, int, int] | None:
         """The generation that this node is in, the number of its cluster, and its stage."""
@@ -178,11 +178,11 @@ class RavnestNode:
         place = generation.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
         late = f"; it waits for {LATE}" if cluster >= generation.established else ""
-        self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}{late}")
+        self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{late}")
         executor, planned = self._member.executor, self._planned
-        executor.name = self._node.name
-        executor.planned_bytes = partial(planned.bytes_of, generation, at, self._node.name) if planned else None
-        log = ClusterLog(self.view, registration, generation, cluster, self._node.clock)
+        executor.name = self._local.name
+        executor.planned_bytes = partial(planned.bytes_of, generation, at, self._local.name) if planned else None
+        log = ClusterLog(self.view, registration, generation, cluster, self._local.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
             on_step, state = log.report if stage == 0 else lambda report: None, before.state if before else None
@@ -214,4 +214,4 @@ class RavnestNode:
         raise OtherTask
 
     async def _raise_when_failed(self) -> None:
-        await asyncio.shield(self._node.endpoint.failed)
+        await asyncio.shield(self._local.endpoint.failed)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from pipelined.errors import UsageError
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, LeaseLost
 from pipelined.membership.directory.registration import Registration
-from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.ravnest.records.generation import Generation
@@ -41,17 +41,17 @@ class ParameterExchange(ReadsSaved):
     """One node's part in the exchange.
 
     Args:
-        node: this process; it replies to the others from now on.
+        local: this process; it replies to the others from now on.
         saving: where it saves; None: it saves nothing, and only asks.
     """
 
-    def __init__(self, node: Node, view: RavnestView, saving: SaveSettings | None):
-        self._node, self._view, self._saving = node, view, saving
+    def __init__(self, local: LocalMember, view: RavnestView, saving: SaveSettings | None):
+        self._local, self._view, self._saving = local, view, saving
         self._saver = saving.saver() if saving else None
         self.average = dict[str, torch.Tensor]()
         self._generation = 0
         self._given: tuple[tuple[Version, str], Mapping[str, Block], Manifest] | None = None
-        node.endpoint.handle(TOPIC, self._reply)
+        local.endpoint.handle(TOPIC, self._reply)
 
     async def publish(self, registration: Registration) -> None:
         """List for the others what this node can read. Raises: as `Registration.put`."""
@@ -97,7 +97,7 @@ class ParameterExchange(ReadsSaved):
 
     def _holders(self, version: Version) -> list[str]:
         """The nodes that offer a version, in the order in which this one asks them: itself, then those after it."""
-        own = self._node.name
+        own = self._local.name
         return sorted(self._view.holders(version), key=lambda name: (name < own, name))
 
     async def _find(
@@ -111,7 +111,7 @@ class ParameterExchange(ReadsSaved):
         saved, other_layout = version.lineage != AVERAGE, None
         for holder in [*holders]:
             try:
-                give = self._read if holder == self._node.name else partial(self._ask, holder, expected)
+                give = self._read if holder == self._local.name else partial(self._ask, holder, expected)
                 if not (found := await give(version, name)):
                     continue
                 fit = fitting(found, expected, version)
@@ -147,7 +147,7 @@ class ParameterExchange(ReadsSaved):
         self, address: str, at: Version, name: str, index: int
     ) -> tuple[Manifest, Sequence[Block]]:
         """Of what another node saved of a parameter: the manifest, and one chunk. Raises TransferError: malformed."""
-        blocks = (await self._node.endpoint.request(address, TOPIC, note=[*at, name, index])).blocks
+        blocks = (await self._local.endpoint.request(address, TOPIC, note=[*at, name, index])).blocks
         if not blocks:
             raise TransferError("a reply without a manifest")
         return Manifest.unpack(blocks[0].data), blocks[1:]

@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from pipelined.aio.notifier import Notifier
 from pipelined.aio.tasks import first_of
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import Conflict, CutOff
 from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.fields import Malformed
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import emit, shortened, warn
 from pipelined.state.versions import SavedStage
@@ -43,7 +43,7 @@ class Leader:
     """One trainer's part in leading: it leads whenever no other trainer leads.
 
     Args:
-        node: the trainer's process.
+        local: the trainer's process.
         rebalance: decides which peers change stage, once every `rules.rebalance_s`.
         rollback: detects when all stages must return to a saved step.
         steps: number of steps after which the run is over; None: never.
@@ -51,7 +51,7 @@ class Leader:
 
     def __init__(
         self,
-        node: Node,
+        local: LocalMember,
         view: SwarmView,
         rules: Rules,
         *,
@@ -59,8 +59,8 @@ class Leader:
         rollback: Rollback,
         steps: int | None,
     ):
-        clock, client = node.clock, MemberClient(node.endpoint, view)
-        self._me = LeaderRecord(node.name, node.endpoint.address)
+        clock, client = local.clock, MemberClient(local.endpoint, view)
+        self._me = LeaderRecord(local.name, local.endpoint.address)
         self._view, self._rules, self._clock = view, rules, clock
         self._term, self._rollback, self._changed = Term(view), rollback, Notifier()
         self._reassignment = EmergencyReassignment(view, rules, clock)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from pipelined.actors.device.executor import Executor
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.client import MemberClient, Probe
-from pipelined.membership.node import Node
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Presence
@@ -18,14 +18,14 @@ class PeerParts:
     """The parts of one peer.
 
     Args:
-        node: this process; its name is unique among the peers.
+        local: this process; its name is unique among the peers.
         probe: finds the members that this process cannot reach; its client sends all requests to members.
         saver: saves the stage, and finds what was saved.
         presence: what the directory lists of this peer.
         coding: of the tensors between stages.
     """
 
-    node: Node
+    local: LocalMember
     view: SwarmView
     rules: Rules
     device: DeviceWatchdog
@@ -35,17 +35,17 @@ class PeerParts:
     coding: Coding
 
     @classmethod
-    def of(cls, node: Node, view: SwarmView, rules: Rules, device: Executor, config: PeerConfig) -> "PeerParts":
+    def of(cls, local: LocalMember, view: SwarmView, rules: Rules, device: Executor, config: PeerConfig) -> "PeerParts":
         """The parts of a peer with these settings."""
-        address, clock, lease_s = node.endpoint.address, node.clock, rules.lease_s
+        address, clock, lease_s = local.endpoint.address, local.clock, rules.lease_s
         saver = Saver(config.store, config.save_every, config.threads, view.notify)
         return cls(
-            node,
+            local,
             view,
             rules,
             DeviceWatchdog(device, lease_s),
-            Probe(MemberClient(node.endpoint, view), clock, lease_s),
+            Probe(MemberClient(local.endpoint, view), clock, lease_s),
             saver,
-            Presence(node.name, address, rules.digest, clock, view.notify, saver=saver),
+            Presence(local.name, address, rules.digest, clock, view.notify, saver=saver),
             Coding(rules.codec, config.threads),
         )

@@ -8,9 +8,9 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 
 from pipelined.actors.device.executor import Executor
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, LeaseLost
 from pipelined.membership.directory.registration import Registration, registered
-from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import shortened, warn
 from pipelined.swarm.peer.device_watchdog import DeviceLate
@@ -32,21 +32,21 @@ class StagePeer:
     """One peer of a swarm.
 
     Args:
-        node: this process; its name is unique among the peers.
+        local: this process; its name is unique among the peers.
         build: builds a stage.
     """
 
     def __init__(
-        self, node: Node, view: SwarmView, build: Build, rules: Rules, *, device: Executor, config: PeerConfig
+        self, local: LocalMember, view: SwarmView, build: Build, rules: Rules, *, device: Executor, config: PeerConfig
     ):
-        parts = PeerParts.of(node, view, rules, device, config)
-        self.name, self._rules, self._view = node.name, rules, view
-        self._endpoint, self._clock = node.endpoint, node.clock
+        parts = PeerParts.of(local, view, rules, device, config)
+        self.name, self._rules, self._view = local.name, rules, view
+        self._endpoint, self._clock = local.endpoint, local.clock
         self._device, self._client, self._saver = parts.device, parts.probe.client, parts.saver
         self._presence, self._service = parts.presence, PeerService(parts)
         self._join = StageJoin(parts, build, config.stage)
-        self._readmission = Readmission(node.name, view, node.clock, rules.lease_s)
-        self._drain, self._state = Drain(node.name, view, node.clock, config.grace_s), PeerState.OUTSIDE
+        self._readmission = Readmission(local.name, view, local.clock, rules.lease_s)
+        self._drain, self._state = Drain(local.name, view, local.clock, config.grace_s), PeerState.OUTSIDE
 
     @property
     def replica(self) -> Replica | None:

@@ -92,7 +92,7 @@ class PeerService:
     """
 
     def __init__(self, parts: PeerParts):
-        self._endpoint, self._view, self._senders = parts.node.endpoint, parts.view, SenderCheck(parts.view)
+        self._endpoint, self._view, self._senders = parts.local.endpoint, parts.view, SenderCheck(parts.view)
         self._presence, self._probe, self._device = parts.presence, parts.probe, parts.device
         self._batch = parts.rules.batch
         self.replica: Replica | None = None

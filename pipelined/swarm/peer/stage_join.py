@@ -6,9 +6,9 @@ A peer that was no member for a while keeps its stage, and fetches what it lacks
 from collections.abc import Callable
 from functools import partial
 
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.client import MemberClient
-from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.state.fetch import StateFetch
@@ -33,12 +33,12 @@ class StageRequester:
     """A newcomer's requests for a stage.
 
     Args:
-        node: the peer's process.
+        local: the peer's process.
         stages: of the model.
     """
 
-    def __init__(self, node: Node, view: SwarmView, client: MemberClient, stages: int):
-        self._name, self._address, self._clock = node.name, node.endpoint.address, node.clock
+    def __init__(self, local: LocalMember, view: SwarmView, client: MemberClient, stages: int):
+        self._name, self._address, self._clock = local.name, local.endpoint.address, local.clock
         self._view, self._client, self._stages = view, client, stages
 
     async def send(self, registration: Registration) -> int:
@@ -90,9 +90,9 @@ class StageJoin:
     """
 
     def __init__(self, parts: PeerParts, build: Build, configured: int | None):
-        node, view, client, stages = parts.node, parts.view, parts.probe.client, parts.rules.stages
+        local, view, client, stages = parts.local, parts.view, parts.probe.client, parts.rules.stages
         self._parts, self._view, self._build, self._configured = parts, view, build, configured
-        self._request = StageRequester(node, view, client, stages)
+        self._request = StageRequester(local, view, client, stages)
         self.move_target: int | None = None
         self.fetch: StateFetch | None = None
 
@@ -133,7 +133,7 @@ class StageJoin:
             stage,
             index,
             version,
-            requester=parts.node.name,
+            requester=parts.local.name,
             view=self._view,
             probe=parts.probe,
             device=parts.device,
@@ -141,7 +141,7 @@ class StageJoin:
         )
         version = await self.fetch.run()
         state = StageState(
-            parts.node.name,
+            parts.local.name,
             index,
             stage,
             version,
@@ -149,4 +149,4 @@ class StageJoin:
             rules=parts.rules,
             device=parts.device,
         )
-        return Replica(state, parts.node.endpoint, parts.coding)
+        return Replica(state, parts.local.endpoint, parts.coding)

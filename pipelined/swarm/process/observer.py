@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelined.actors.device.executor import Executor
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import LeaseLost
 from pipelined.membership.directory.registration import registered
 from pipelined.membership.messaging.client import MemberClient, Probe
-from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import warn
 from pipelined.state.fetch import StateFetch
@@ -32,14 +32,14 @@ class SwarmObserver:
     """A process that copies the state of a swarm.
 
     Args:
-        node: this process; its name is unique among the observers.
+        local: this process; its name is unique among the observers.
         build: builds a stage; its state is loaded afterwards.
     """
 
-    def __init__(self, node: Node, build: Build, rules: Rules, device: Executor):
-        self._node, self._build, self._rules, self._device = node, build, rules, device
-        self._view = SwarmView(node.directory, node.clock)
-        self._probe = Probe(MemberClient(node.endpoint, self._view), node.clock, rules.lease_s)
+    def __init__(self, local: LocalMember, build: Build, rules: Rules, device: Executor):
+        self._local, self._build, self._rules, self._device = local, build, rules, device
+        self._view = SwarmView(local.directory, local.clock)
+        self._probe = Probe(MemberClient(local.endpoint, self._view), local.clock, rules.lease_s)
 
     async def snapshot(self) -> SwarmSnapshot:
         """The state of every stage at the committed step; waits while a stage has no peer.
@@ -64,21 +64,21 @@ class SwarmObserver:
         return range(self._rules.stages)
 
     def _fetch_of(self, index: int, stage: SwarmStage) -> StateFetch:
-        name, view, probe = self._node.name, self._view, self._probe
+        name, view, probe = self._local.name, self._view, self._probe
         return StateFetch(stage, index, None, requester=name, view=view, probe=probe, device=self._device)
 
     async def _fetch_under_leases(self, fetches: Sequence[StateFetch]) -> Version:
         """Fetch all stages at one version, which is returned. After a lost lease, continue under a new one."""
-        key, seconds, clock = OBSERVERS + self._node.name, self._rules.lease_s, self._node.clock
+        key, seconds, clock = OBSERVERS + self._local.name, self._rules.lease_s, self._local.clock
         while True:
             try:
-                async with registered(self._node.directory, key, seconds, clock) as registration:
-                    record = Observer(self._node.name, self._node.endpoint.address, registration.incarnation)
+                async with registered(self._local.directory, key, seconds, clock) as registration:
+                    record = Observer(self._local.name, self._local.endpoint.address, registration.incarnation)
                     await registration.put(record)
                     while any(fetch.version != self._view.version for fetch in fetches):
                         for fetch in fetches:
                             await fetch.run()
                     return self._view.version
             except LeaseLost as error:
-                warn("membership lost", observer=self._node.name, why=str(error) or type(error).__name__)
+                warn("membership lost", observer=self._local.name, why=str(error) or type(error).__name__)
                 await clock.sleep(RETRY_S)

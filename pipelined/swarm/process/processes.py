@@ -4,9 +4,9 @@ import asyncio
 
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.tasks import beside
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.messages import serve
-from pipelined.membership.node import Node
 from pipelined.membership.presence import run_under_leases
 from pipelined.swarm.leader.assignments import evaluation_due
 from pipelined.swarm.leader.leader import Leader
@@ -30,17 +30,19 @@ class PeerProcess:
     """A peer with all its parts.
 
     Args:
-        node: this process; its name is unique among the peers.
+        local: this process; its name is unique among the peers.
         build: builds a stage as it is before the first step.
     """
 
-    def __init__(self, node: Node, build: Build, rules: Rules, device: Executor, config: PeerConfig | None = None):
-        self.view = SwarmView(node.directory, node.clock, stages=frozenset())
+    def __init__(
+        self, local: LocalMember, build: Build, rules: Rules, device: Executor, config: PeerConfig | None = None
+    ):
+        self.view = SwarmView(local.directory, local.clock, stages=frozenset())
         config = config or PeerConfig()
-        self.peer = StagePeer(node, self.view, build, rules, device=device, config=config)
-        self.name, self.grace_s, self._endpoint = node.name, config.grace_s, node.endpoint
+        self.peer = StagePeer(local, self.view, build, rules, device=device, config=config)
+        self.name, self.grace_s, self._endpoint = local.name, config.grace_s, local.endpoint
         self._device = device
-        device.name = node.name
+        device.name = local.name
 
     @property
     def address(self) -> str:
@@ -64,7 +66,7 @@ class TrainerProcess:
     """A trainer with all its parts; it leads the swarm while no other trainer leads.
 
     Args:
-        node: this process; its name is unique among the trainers.
+        local: this process; its name is unique among the trainers.
         data: finds a microbatch by its name.
         slots: microbatches in progress at once.
         resume: whether to lead on from what any run saved; else only from what this run saved, if a stage is lost.
@@ -73,7 +75,7 @@ class TrainerProcess:
 
     def __init__(
         self,
-        node: Node,
+        local: LocalMember,
         data: Data,
         rules: Rules,
         *,
@@ -82,12 +84,12 @@ class TrainerProcess:
         balance: Rebalance | None = None,
         resume: bool = False,
     ):
-        self.name, self.rules, self._node, self._steps = node.name, rules, node, steps
-        self._endpoint = node.endpoint
-        self.view = SwarmView(node.directory, node.clock)
-        rollback = Rollback(self.view, rules, node.clock, resume)
-        self.leader = Leader(node, self.view, rules, rebalance=balance or rebalance, rollback=rollback, steps=steps)
-        self.trainer = SwarmTrainer(node, self.view, data, rules, slots)
+        self.name, self.rules, self._local, self._steps = local.name, rules, local, steps
+        self._endpoint = local.endpoint
+        self.view = SwarmView(local.directory, local.clock)
+        rollback = Rollback(self.view, rules, local.clock, resume)
+        self.leader = Leader(local, self.view, rules, rebalance=balance or rebalance, rollback=rollback, steps=steps)
+        self.trainer = SwarmTrainer(local, self.view, data, rules, slots)
 
     async def run(self) -> None:
         """Train until the last step is committed, or cancelled.
@@ -98,7 +100,7 @@ class TrainerProcess:
         serve(self._endpoint, GetWork, self.leader.assign_work)
         serve(self._endpoint, GetStage, self.leader.assign_stage)
         serve(self._endpoint, Status, self._status)
-        living = run_under_leases(self._node, TRAINERS, self.rules.lease_s, self._run_registered)
+        living = run_under_leases(self._local, TRAINERS, self.rules.lease_s, self._run_registered)
         await beside(self._wait_over(), self.view.follow(), living, _raise_when_failed(self._endpoint))
 
     @property
@@ -109,7 +111,7 @@ class TrainerProcess:
 
     def committed_steps(self) -> CommittedSteps:
         """The steps of this training, as this process sees them."""
-        return CommittedSteps(self.view, self.rules, self._node.clock, self._steps)
+        return CommittedSteps(self.view, self.rules, self._local.clock, self._steps)
 
     def is_to_evaluate(self) -> bool:
         """Whether the parameters of the directory's head must still be measured on validation data."""

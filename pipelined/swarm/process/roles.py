@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from pipelined.actors.device.torch_devices import check_device
 from pipelined.membership.addresses import described
-from pipelined.membership.connection import connected, member_node
-from pipelined.membership.node import Node
+from pipelined.membership.connection import LocalMember, connected, local_member
 from pipelined.membership.task_record import TaskRecord, publish_task, read_task
 from pipelined.process.reporting.progress import Say, reported_wait
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
@@ -54,7 +53,7 @@ class PeerSource(Protocol):
     def device(self) -> str:
         """Where it computes: "cpu", "cuda:0", ..."""
 
-    def opened(self, node: Node, session: Session, say: Say) -> AbstractAsyncContextManager[PeerProcess]:
+    def opened(self, local: LocalMember, session: Session, say: Say) -> AbstractAsyncContextManager[PeerProcess]:
         """A block with a peer, which does not run yet."""
 
 
@@ -78,8 +77,8 @@ async def serve(
     async with connected(address.url, address.listen) as (endpoint, directory):
         record = await _work_until(stop, read_task(directory, address.url, say))
         session = await asyncio.to_thread(session_of, record.value)
-        async with member_node(address.url, endpoint, address.name, session.rules.lease_s) as node:
-            async with source.opened(node, session, say) as process:
+        async with local_member(address.url, endpoint, address.name, session.rules.lease_s) as local:
+            async with source.opened(local, session, say) as process:
                 await run_peer(process, stop, say)
 
 
@@ -92,7 +91,7 @@ class JoinedTrainer:
     """
 
     process: TrainerProcess
-    observer: Node
+    observer: LocalMember
 
 
 @asynccontextmanager
@@ -109,16 +108,16 @@ async def joined_trainer(
     async with connected(address.url, address.listen) as (endpoint, directory):
         async with reported_wait(described(address.url), say):
             await _work_until(stop, publish_task(directory, job.task, settings=job.settings))
-        async with member_node(address.url, endpoint, address.name, rules.lease_s) as node:
-            process = TrainerProcess(node, job.data, rules, slots=job.slots, steps=job.steps, resume=job.resume)
-            say(f"{node.name}: trainer at {endpoint.address}, model {rules.digest}")
-            yield JoinedTrainer(process, Node(f"{node.name}-{token_hex(4)}", endpoint, directory, node.clock))
+        async with local_member(address.url, endpoint, address.name, rules.lease_s) as local:
+            process = TrainerProcess(local, job.data, rules, slots=job.slots, steps=job.steps, resume=job.resume)
+            say(f"{local.name}: trainer at {endpoint.address}, model {rules.digest}")
+            yield JoinedTrainer(process, LocalMember(f"{local.name}-{token_hex(4)}", endpoint, directory, local.clock))
 
 
 async def train(
     address: SwarmAddress,
     job: TrainerJob,
-    finish: Callable[[Node], Coroutine[Any, Any, T]],
+    finish: Callable[[LocalMember], Coroutine[Any, Any, T]],
     *,
     stop: asyncio.Event,
     on_step: Callable[[StepEvent], None],

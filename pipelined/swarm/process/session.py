@@ -16,8 +16,8 @@ import torch
 
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.errors import refuse_below
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import Directory
-from pipelined.membership.node import Node
 from pipelined.membership.task_record import RUN
 from pipelined.process.reporting.progress import Say
 from pipelined.state.checkpoints.claim import Claim, claim
@@ -72,7 +72,7 @@ class PeerOptions(PeerSettings):
         refuse_below(0, "grace", self.grace)
 
     @asynccontextmanager
-    async def opened(self, node: Node, session: Session, say: Say) -> AsyncIterator[PeerProcess]:
+    async def opened(self, local: LocalMember, session: Session, say: Say) -> AsyncIterator[PeerProcess]:
         """A peer with a device, and a directory of checkpoints that belongs to its swarm; it does not run yet.
 
         Raises:
@@ -84,19 +84,19 @@ class PeerOptions(PeerSettings):
                 saved = await asyncio.to_thread(stages_of_model, path, session.identity)
                 if fact := await asyncio.to_thread(other_text, path, saved, session.text):
                     say(f"warning: {fact}")
-                claimed = stack.enter_context(await claim_for(node.directory, path))
+                claimed = stack.enter_context(await claim_for(local.directory, path))
                 if claimed.warning:
                     say(f"warning: {claimed.warning}")
-                store = DiskStore(path, session.identity, text=session.text, name=node.name)
-            executor = TorchExecutor(self.device, node.clock)
+                store = DiskStore(path, session.identity, text=session.text, name=local.name)
+            executor = TorchExecutor(self.device, local.clock)
             executor.remedy = self.remedy
             stack.callback(executor.close)
             config = PeerConfig(self.stage, self.grace, store, self.save_every)
-            say(f"{node.name}: peer at {node.endpoint.address}, model {session.rules.digest}")
-            yield torch_peer(node, session, executor, config)
+            say(f"{local.name}: peer at {local.endpoint.address}, model {session.rules.digest}")
+            yield torch_peer(local, session, executor, config)
 
 
-def torch_peer(node: Node, session: Session, executor: Executor, config: PeerConfig) -> PeerProcess:
+def torch_peer(local: LocalMember, session: Session, executor: Executor, config: PeerConfig) -> PeerProcess:
     """A peer that computes with this executor.
 
     Where memory runs out the error names the bytes planned for its stage, and those that it keeps for other peers.
@@ -116,7 +116,7 @@ def torch_peer(node: Node, session: Session, executor: Executor, config: PeerCon
         executor.owner, executor.planned_bytes = f"stage {index}", partial(planned, index)
         return TorchStage(session.training, index, executor.device)
 
-    process = PeerProcess(node, build, session.rules, executor, config)  # calls `build` only where it runs
+    process = PeerProcess(local, build, session.rules, executor, config)  # calls `build` only where it runs
     return process
 
 
@@ -130,11 +130,11 @@ async def claim_for(directory: Directory, path: Path) -> Claim:
     return await asyncio.to_thread(claim, path, entry.value.decode(errors="replace") if entry else "")
 
 
-async def snapshot(node: Node, session: Session) -> SwarmSnapshot:
+async def snapshot(local: LocalMember, session: Session) -> SwarmSnapshot:
     """The state of all stages, on the CPU; see `SwarmObserver.snapshot`."""
-    executor = TorchExecutor("cpu", node.clock)
+    executor = TorchExecutor("cpu", local.clock)
     try:
-        return await SwarmObserver(node, partial(TorchStage, session.training), session.rules, executor).snapshot()
+        return await SwarmObserver(local, partial(TorchStage, session.training), session.rules, executor).snapshot()
     finally:
         executor.close()
 

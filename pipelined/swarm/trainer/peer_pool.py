@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import get_args
 
 from pipelined.aio.latency import Backoff, TimeoutEstimator
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.messages import Reply
 from pipelined.membership.messaging.reasons import Next, Reason
-from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, PassRequest
@@ -46,16 +46,16 @@ class PeerPool:
     """The peers that one trainer uses.
 
     Args:
-        node: the trainer's process.
+        local: the trainer's process.
         rules: no reply is late before `rules.lease_s`.
 
     Attributes:
         replies: by name, the replies of each peer.
     """
 
-    def __init__(self, node: Node, view: SwarmView, client: MemberClient, rules: Rules):
-        self._name, self._view, self._client, self._clock = node.name, view, client, node.clock
-        self._stages, self._router = rules.stages, Router(rules.stages, seed=node.name)
+    def __init__(self, local: LocalMember, view: SwarmView, client: MemberClient, rules: Rules):
+        self._name, self._view, self._client, self._clock = local.name, view, client, local.clock
+        self._stages, self._router = rules.stages, Router(rules.stages, seed=local.name)
         self._known = [dict[str, Party]() for _ in range(rules.stages)]  # in the router, by stage and address
         self._timeouts = {(n, topic): TimeoutEstimator(rules.lease_s) for n in range(rules.stages) for topic in TOPICS}
         self.replies, self._announcing = Counter[str](), set[Party]()

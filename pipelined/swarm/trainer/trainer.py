@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from pipelined.errors import UsageError
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
 from pipelined.swarm.protocol.work import Backward, Evaluate, Forward, GetWork, Score, WorkItem, WorkReport
@@ -43,7 +43,7 @@ class SwarmTrainer:
     """The slots of one trainer.
 
     Args:
-        node: the trainer's process.
+        local: the trainer's process.
         slots: microbatches in progress at once.
 
     Attributes:
@@ -51,11 +51,11 @@ class SwarmTrainer:
         done: microbatches that it has taken through the stages.
     """
 
-    def __init__(self, node: Node, view: SwarmView, data: Data, rules: Rules, slots: int):
-        self.name, self._stages, self._data, self._slots = node.name, rules.stages, data, slots
-        self._view, self._clock = view, node.clock
-        self._client = MemberClient(node.endpoint, view)
-        self.pool = PeerPool(node, view, self._client, rules)
+    def __init__(self, local: LocalMember, view: SwarmView, data: Data, rules: Rules, slots: int):
+        self.name, self._stages, self._data, self._slots = local.name, rules.stages, data, slots
+        self._view, self._clock = view, local.clock
+        self._client = MemberClient(local.endpoint, view)
+        self.pool = PeerPool(local, view, self._client, rules)
         self._ends = deque[float](maxlen=RECENT)
         self.done, self._non_finite = 0, 0
 

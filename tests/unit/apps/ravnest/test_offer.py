@@ -10,8 +10,8 @@ from apps.ravnest.flags import Serve
 from apps.ravnest.offer import NOT_MEASURED, offer
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.measurement.line import serve_line
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.node import Node
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.records.nodes import NodeRecord
 from transports import Nursery
@@ -45,7 +45,7 @@ async def offered(told=(), listed=(), served=("directory",), ram=1 << 30):
             record = NodeRecord(name, address_of(name), number, 1, 1.0, 0.0)
             await directory.transact({}, {f"nodes/{name}": record.pack()})
         executor = TimedExecutor({"forward": 0.01, "backward": 0.03}, clock)
-        found = await offer(flags, task, training, Node("new", ends["new"], directory, clock), executor)
+        found = await offer(flags, task, training, LocalMember("new", ends["new"], directory, clock), executor)
         return *found, [layer.work for layer in layer_sizes(model, 2, 8)]
 
 

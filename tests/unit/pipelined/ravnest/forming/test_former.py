@@ -9,9 +9,9 @@ import pytest
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.tasks import cancel_and_wait, with_timeout
 from pipelined.errors import UsageError
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, WrongKey, serve_directory
 from pipelined.membership.directory.registration import registered
-from pipelined.membership.node import Node
 from pipelined.membership.task_record import TASK
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.planning.losses import LossCounts
@@ -44,8 +44,8 @@ async def test_clusters_that_are_done_meanwhile_are_followed_by_none():
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         serving = tasks.create_task(serve_directory(network.endpoint("directory"), clock))
         stack.callback(serving.cancel)
-        node, train = (network.endpoint(name) for name in ("a", "train"))
-        directory = EmbeddedDirectory(node, address_of("directory"), clock)
+        local, train = (network.endpoint(name) for name in ("a", "train"))
+        directory = EmbeddedDirectory(local, address_of("directory"), clock)
         registration = await stack.enter_async_context(registered(directory, NODES + "a", 1.0, clock, "at a"))
         await registration.put(NodeRecord("a", "at a", registration.incarnation, 1, 1.0, 0.0))
         left, lost = (
@@ -57,7 +57,7 @@ async def test_clusters_that_are_done_meanwhile_are_followed_by_none():
         await directory.transact({}, {**begun, f"{STOPPED}0": ClusterStop(1, 4, []).pack()})
         slow = SlowWriter(train, address_of("directory"), clock)
         slow.meanwhile = lambda: directory.transact({}, {f"{PROGRESS}1": done})
-        former = ClusterFormer(Node("train", train, slow, clock), 1, PoolRequest((), ()), print, said.append)
+        former = ClusterFormer(LocalMember("train", train, slow, clock), 1, PoolRequest((), ()), print, said.append)
         await former.run()
         assert said[-1] == "average digest"
         assert (await directory.read(GENERATION)).entries[GENERATION].value == generation.pack()
@@ -93,7 +93,7 @@ async def test_a_train_that_is_cut_off_at_each_write_goes_on(written):
         train = network.endpoint("train")
         own = CutOffWriter(train, address_of("directory"), clock, written=written)
         request = PoolRequest((), (LayerSize(parameters=1, activation_bytes=4, input_bytes=0, work=1.0),), clusters=1)
-        former = ClusterFormer(Node("train", train, own, clock), 1, request, print, print)
+        former = ClusterFormer(LocalMember("train", train, own, clock), 1, request, print, print)
         forming = tasks.create_task(former.run())
         async for changes in nodes.watch(GENERATION, 0):
             first = Generation.unpack(changes[0].entry.value)
@@ -134,7 +134,9 @@ async def test_a_train_that_its_directory_refuses_ends(error):
         own.error = error
         task = await own.transact({}, {TASK: b"what is trained"})
         with pytest.raises(type(error)):
-            former = ClusterFormer(Node("train", train, own, clock), 1, PoolRequest((), ()), print, print, task=task)
+            former = ClusterFormer(
+                LocalMember("train", train, own, clock), 1, PoolRequest((), ()), print, print, task=task
+            )
             await with_timeout(clock, 60.0, former.run())
         await cancel_and_wait(serving)
 
@@ -148,8 +150,8 @@ async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_a
         nodes = EmbeddedDirectory(network.endpoint("a"), address_of("directory"), clock)
         first = await nodes.transact({}, {TASK: b"too large"})
         registration = await stack.enter_async_context(registered(nodes, NODES + "a", 1.0, clock, "at a"))
-        node = NodeRecord("a", "at a", registration.incarnation, 10, 1.0, 1.0, task=first)
-        await registration.put(node)
+        local = NodeRecord("a", "at a", registration.incarnation, 10, 1.0, 1.0, task=first)
+        await registration.put(local)
         asyncio.get_running_loop().run_in_executor = at_once
         train = network.endpoint("train")
         own, said = EmbeddedDirectory(train, address_of("directory"), clock), []
@@ -157,7 +159,9 @@ async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_a
         def forming(parameters, task, nodes=1):
             layers = (LayerSize(parameters=parameters, activation_bytes=0, input_bytes=0, work=1.0),)
             request = PoolRequest((), layers, clusters=1)
-            return ClusterFormer(Node("train", train, own, clock), nodes, request, print, said.append, task=task).run()
+            return ClusterFormer(
+                LocalMember("train", train, own, clock), nodes, request, print, said.append, task=task
+            ).run()
 
         with pytest.raises(UsageError, match="larger than every node"):
             await forming(1000, first)
@@ -172,7 +176,7 @@ async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_a
         trained = tasks.create_task(forming(1, second))
         await clock.sleep(1.0)
         assert GENERATION not in (await nodes.read(GENERATION)).entries
-        await registration.put(replace(node, ram=1000, task=second))
+        await registration.put(replace(local, ram=1000, task=second))
         async for changes in nodes.watch(GENERATION, second):
             assert Generation.unpack(changes[0].entry.value).rows[0][0].holder.name == "a"
             break
@@ -197,7 +201,7 @@ async def formed(request, losses=None, **offered):
         asyncio.get_running_loop().run_in_executor = at_once
         train = network.endpoint("train")
         own = EmbeddedDirectory(train, address_of("directory"), clock)
-        former = ClusterFormer(Node("train", train, own, clock), 3, request, print, print)
+        former = ClusterFormer(LocalMember("train", train, own, clock), 3, request, print, print)
         forming = tasks.create_task(former.run())
         async for changes in directory.watch(GENERATION, 0):
             await cancel_and_wait(forming, serving)

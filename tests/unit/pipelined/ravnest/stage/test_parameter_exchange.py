@@ -10,9 +10,9 @@ import torch
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.errors import UsageError
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.directory.registration import registered
-from pipelined.membership.node import Node
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import Generation
@@ -64,7 +64,7 @@ async def nodes(path, **held):
             view = RavnestView(directory, clock)
             running.append(tasks.create_task(view.follow()))
             saving = SaveSettings(store, 1, "run") if stages else None
-            found[name] = ParameterExchange(Node(name, endpoint, directory, clock), view, saving)
+            found[name] = ParameterExchange(LocalMember(name, endpoint, directory, clock), view, saving)
             lease = registered(directory, NODES + name, 1.0, clock, endpoint.address)
             registration = await stack.enter_async_context(lease)
             await found[name].publish(registration)
@@ -75,8 +75,8 @@ async def nodes(path, **held):
         yield found
 
 
-async def load(node, state=STATE):
-    return {key: block.numpy() async for part in node.load(AT, specs_of(state)) for key, block in part.items()}
+async def load(local, state=STATE):
+    return {key: block.numpy() async for part in local.load(AT, specs_of(state)) for key, block in part.items()}
 
 
 def same(found):
@@ -102,7 +102,7 @@ async def test_a_parameter_larger_than_a_reply_comes_in_chunks_and_is_read_once(
             sizes.append(sum(Block.of(part).nbytes for part in response.blocks[1:]))
             return response
 
-        found["y"]._node.endpoint.handle(TOPIC, counted)
+        found["y"]._local.endpoint.handle(TOPIC, counted)
         assert same(await load(found["x"]))
         assert sizes == [5, 5, 2, 5, 5, 2] and [at[1] for at in read].count("b") == 2
 
@@ -137,7 +137,7 @@ async def test_after_a_wrong_reply_the_next_node_gets_the_request(tmp_path, repl
         return reply
 
     async with nodes(tmp_path, x=[0], y=[1, 2], z=[2]) as found:
-        found["y"]._node.endpoint.handle(TOPIC, give)
+        found["y"]._local.endpoint.handle(TOPIC, give)
         got = await load(found["x"], {"c/value": STATE["c/value"]})
         assert list(got) == ["c/value"] and (got["c/value"] == STATE["c/value"]).all()
 
@@ -148,7 +148,7 @@ async def test_after_a_wrong_reply_the_next_node_gets_the_request(tmp_path, repl
 async def test_a_malformed_request_is_rejected(tmp_path, note):
     async with nodes(tmp_path, x=[0], y=[]) as found:
         with pytest.raises(Rejected, match="malformed"):
-            await found["y"]._node.endpoint.request(address_of("x"), TOPIC, note=note)
+            await found["y"]._local.endpoint.request(address_of("x"), TOPIC, note=note)
 
 
 async def test_a_damaged_tensor_is_not_given_and_its_step_not_offered_any_more(tmp_path):
@@ -162,9 +162,9 @@ async def test_a_damaged_tensor_is_not_given_and_its_step_not_offered_any_more(t
 
 async def test_other_dtypes_are_refused_with_both(tmp_path):
     async with nodes(tmp_path, x=[0], y=[]) as found:
-        for node in found.values():
+        for local in found.values():
             with pytest.raises(UsageError, match=r"not hold a/value \(saved: .*float32.*expected: .*float64.*--dtype"):
-                await load(node, {"a/value": np.zeros(3)})
+                await load(local, {"a/value": np.zeros(3)})
 
 
 GENERATION = Generation(

@@ -11,12 +11,12 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Notifier
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.membership.directory.registration import registered
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.messages import send, serve
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.membership.node import Node
 from pipelined.process.reporting import events
 from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.leader.assignments import Assignments
@@ -266,21 +266,21 @@ class Came3:
 
     def party(self, name):
         endpoint = self.network.endpoint(name)
-        node = Node(name, endpoint, EmbeddedDirectory(endpoint, "virtual://directory", self.clock), self.clock)
-        view = SwarmView(node.directory, self.clock)
+        local = LocalMember(name, endpoint, EmbeddedDirectory(endpoint, "virtual://directory", self.clock), self.clock)
+        view = SwarmView(local.directory, self.clock)
         self.beside.append(self.tasks.create_task(view.follow()))
-        return node, view
+        return local, view
 
     async def lead(self, name, response=None):
-        node, view = self.party(name)
-        serve(node.endpoint, GetStage, response or StageAssigner(view, 3).assign)
-        await view.directory.transact({}, {LEADER: LeaderRecord(name, node.endpoint.address).pack()})
+        local, view = self.party(name)
+        serve(local.endpoint, GetStage, response or StageAssigner(view, 3).assign)
+        await view.directory.transact({}, {LEADER: LeaderRecord(name, local.endpoint.address).pack()})
 
     async def come(self, name, pause=0.0):
-        node, view = self.party(name)
+        local, view = self.party(name)
         await self.clock.sleep(pause)
         async with registered(view.directory, PEERS + name, 60.0, self.clock) as place:
-            stage = await StageRequester(node, view, MemberClient(node.endpoint, view), 3).send(place)
+            stage = await StageRequester(local, view, MemberClient(local.endpoint, view), 3).send(place)
             await place.put(record(name, stage, JOINING, place.incarnation))
             await self.clock.sleep(1.0)
         return stage

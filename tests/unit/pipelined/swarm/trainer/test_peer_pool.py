@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.reasons import Next, Reason
-from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
@@ -24,8 +24,8 @@ class Rejecting:
 
     def __init__(self):
         self.clock, self.banned = VirtualClock(), []
-        node, rules = Node("t0", None, None, self.clock), Rules("m", stages=1, batch=1, samples=1)
-        self.pool = PeerPool(node, SwarmView(None, self.clock), None, rules)
+        local, rules = LocalMember("t0", None, None, self.clock), Rules("m", stages=1, batch=1, samples=1)
+        self.pool = PeerPool(local, SwarmView(None, self.clock), None, rules)
         self.pool._ban = lambda peer, party, why: self.banned.append(why)
 
     async def rejected(self, reason, times=1):
