@@ -11,7 +11,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.aio.notifier import Notifier
 from pipelined.membership.directory import Change, Directory, Lease, Prefixes, View
 from pipelined.membership.directory.api import RENEWALS
-from pipelined.membership.directory.sessions import DirectoryRequest
+from pipelined.membership.directory.messages import RequestId
 from pipelined.membership.directory.state_machine import StateMachine
 
 
@@ -80,9 +80,9 @@ class DirectDirectory(Directory):
     async def close(self) -> None:
         """Nothing is held."""
 
-    def _request(self) -> DirectoryRequest:
+    def _request(self) -> RequestId:
         self._asked += 1
-        return DirectoryRequest(self._client, self._asked, self._asked)
+        return RequestId(self._client, self._asked, self._asked)
 
     def _catch_up(self) -> None:
         self.machine.expire(self._clock.now())

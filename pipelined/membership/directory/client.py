@@ -27,7 +27,6 @@ from pipelined.membership.directory.api import (
 )
 from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.membership.directory.messages import (
-    Changes,
     ClientRequest,
     Enter,
     Entered,
@@ -38,6 +37,7 @@ from pipelined.membership.directory.messages import (
     Renew,
     Revoke,
     Transact,
+    Watch,
 )
 from pipelined.membership.directory.retry import PATIENCE_S, NoReply, Retry
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
@@ -146,7 +146,7 @@ class EmbeddedDirectory(Directory):
         self._limits.check_prefixes(prefix)
         wait = min(self._caller.retry.patience / 2, self._limits.longest_wait)
         while True:
-            reply = await self._request(partial(Changes, prefix=prefix, after=after, wait=wait), wait)
+            reply = await self._request(partial(Watch, prefix=prefix, after=after, wait=wait), wait)
             if changes := messages.unpack_changes(reply["changes"]):
                 yield changes
             after = reply["through"]

@@ -2,17 +2,19 @@
 
 A request is one msgpack map of its fields. A reply is one msgpack map: the result, or `conflict`. Every other outcome
 is a rejection with a reason that stands for an exception on both sides.
+
+These are not the requests of `membership.messaging`, which a note of 64 KiB carries, to members of the same version.
+A transaction may have a megabyte, so it is a block. Its limits are those of the server that it goes to.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import msgpack
 
 from pipelined.membership.directory.api import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
 from pipelined.membership.directory.limits import DirectoryLimits, check_length_of_time, check_whole
-from pipelined.membership.directory.sessions import DirectoryRequest, StaleRequest
 from transports.rpc import Rejected, Request, Response
 
 TOPIC = "directory."
@@ -21,6 +23,11 @@ ALIVE = TOPIC + "alive"
 OTHER_DIRECTORY, STOPPING = "another directory", "stopping"
 OVERHEAD = 64
 """Upper limit of the bytes that a key adds to a request, in addition to itself and its value."""
+
+
+class StaleRequest(Exception):
+    """The client has settled this request, or was forgotten; the request must not be carried out."""
+
 
 ERRORS: dict[str, type[Exception]] = {
     "lease lost": LeaseLost,
@@ -86,22 +93,32 @@ class _Containers:
         return container
 
 
+WHOLE = ("name", "client", "number", "settled", "after", "lease")
+DURATIONS = ("wait", "grace")
+"""The fields with a whole number, and those with a length of time in seconds, of all requests."""
+
+
 @dataclass(frozen=True)
 class ClientRequest:
-    """A request of a client."""
+    """A request of a client. A field's name means the same in every request."""
 
     topic: ClassVar[str]
 
     def check(self, limits: DirectoryLimits) -> None:
         """Raises ValueError: a field is missing, malformed or beyond a limit."""
+        for name, value in vars(self).items():
+            if name in WHOLE:
+                check_whole(name, value)
+            elif name in DURATIONS:
+                check_length_of_time(name, value)
+            elif name == "prefix":
+                limits.check_prefixes(value)
+            elif name == "seconds":
+                limits.check_seconds(value)
 
     @classmethod
     def parse(cls, request: Request, limits: DirectoryLimits) -> Self:
-        """Read and check a request.
-
-        Raises:
-            ValueError: a field is missing, malformed or beyond a limit.
-        """
+        """Read and check a request. Raises ValueError: as `check`, or it is no message."""
         message = _unpack_checked(request, limits.keys_at_once)
         values = {each.name: message.get(each.name) for each in fields(cls)}
         if isinstance(prefix := values.get("prefix"), list):
@@ -115,7 +132,7 @@ class ClientRequest:
 class Enter(ClientRequest):
     """Request a client number, and the directory's name and address."""
 
-    topic: ClassVar[str] = TOPIC + "enter"
+    topic = TOPIC + "enter"
 
 
 @dataclass(frozen=True)
@@ -139,25 +156,17 @@ class NamedRequest(ClientRequest):
 
     name: int
 
-    def check(self, limits: DirectoryLimits) -> None:
-        check_whole("name", self.name)
-
 
 @dataclass(frozen=True)
 class Read(NamedRequest):
     """Read all entries under these prefixes."""
 
-    topic: ClassVar[str] = TOPIC + "read"
-
+    topic = TOPIC + "read"
     prefix: Prefixes
-
-    def check(self, limits: DirectoryLimits) -> None:
-        super().check(limits)
-        limits.check_prefixes(self.prefix)
 
 
 @dataclass(frozen=True)
-class Changes(Read):
+class Watch(Read):
     """Read the changes under these prefixes, as soon as there are any.
 
     Args:
@@ -165,34 +174,36 @@ class Changes(Read):
         wait: seconds after which the reply comes without a change.
     """
 
-    topic: ClassVar[str] = TOPIC + "changes"
-
+    topic = TOPIC + "changes"
     after: int
     wait: float
 
-    def check(self, limits: DirectoryLimits) -> None:
-        super().check(limits)
-        check_whole("after", self.after)
-        check_length_of_time("wait", self.wait)
+
+class RequestId(NamedTuple):
+    """Identifies one request.
+
+    Args:
+        client: the number that the directory gave to the client.
+        number: of the request; each client counts upwards.
+        settled: the client has received the replies of all requests with smaller numbers, or given them up.
+    """
+
+    client: int
+    number: int
+    settled: int
 
 
 @dataclass(frozen=True)
 class NumberedRequest(NamedRequest):
-    """A request that is carried out at most once; the fields are those of `DirectoryRequest`."""
+    """A request that is carried out at most once; the fields are those of `RequestId`."""
 
     client: int
     number: int
     settled: int
 
     @property
-    def identity(self) -> DirectoryRequest:
-        """The client and the number of the request."""
-        return DirectoryRequest(self.client, self.number, self.settled)
-
-    def check(self, limits: DirectoryLimits) -> None:
-        super().check(limits)
-        for name, number in self.identity._asdict().items():
-            check_whole(name, number)
+    def id(self) -> RequestId:
+        return RequestId(self.client, self.number, self.settled)
 
 
 @dataclass(frozen=True)
@@ -203,20 +214,18 @@ class Transact(NumberedRequest):
         lease: number of the lease of the keys that are put; 0: none.
     """
 
-    topic: ClassVar[str] = TOPIC + "transact"
-
+    topic = TOPIC + "transact"
     expect: dict[str, int]
     put: dict[str, bytes]
     delete: list[str]
     lease: int
 
     def check(self, limits: DirectoryLimits) -> None:
-        super().check(limits)
         kinds = isinstance(self.expect, dict), isinstance(self.put, dict), isinstance(self.delete, list)
         if not all(kinds):
             raise ValueError("a transaction expects and puts maps, and deletes a list")
         limits.check_transaction(self.expect, self.put, self.delete)
-        check_whole("lease", self.lease)
+        super().check(limits)
 
 
 @dataclass(frozen=True)
@@ -228,41 +237,25 @@ class Grant(NumberedRequest):
         grace: seconds for which it lasts after the connection to its holder breaks.
     """
 
-    topic: ClassVar[str] = TOPIC + "grant"
-
+    topic = TOPIC + "grant"
     seconds: float
     grace: float
-
-    def check(self, limits: DirectoryLimits) -> None:
-        super().check(limits)
-        limits.check_seconds(self.seconds)
-        check_length_of_time("grace", self.grace)
 
 
 @dataclass(frozen=True)
 class Revoke(NamedRequest):
     """End a lease."""
 
-    topic: ClassVar[str] = TOPIC + "revoke"
-
+    topic = TOPIC + "revoke"
     lease: int
-
-    def check(self, limits: DirectoryLimits) -> None:
-        super().check(limits)
-        check_whole("lease", self.lease)
 
 
 @dataclass(frozen=True)
 class Renew(Revoke):
     """Renew a lease; `grace` as in `Grant`."""
 
-    topic: ClassVar[str] = TOPIC + "renew"
-
+    topic = TOPIC + "renew"
     grace: float
-
-    def check(self, limits: DirectoryLimits) -> None:
-        super().check(limits)
-        check_length_of_time("grace", self.grace)
 
 
 def pack_entries(entries: Mapping[str, Entry | None]) -> list[Any]:

@@ -20,7 +20,6 @@ from pipelined.membership.directory.disk import Disk
 from pipelined.membership.directory.journal import Journal, disk_of
 from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.membership.directory.messages import (
-    Changes,
     ClientRequest,
     Enter,
     Entered,
@@ -30,6 +29,7 @@ from pipelined.membership.directory.messages import (
     Renew,
     Revoke,
     Transact,
+    Watch,
 )
 from pipelined.membership.directory.state_machine import StateMachine
 from pipelined.membership.directory.watchers import Watchers, size
@@ -106,7 +106,7 @@ class _Server:
         operations: dict[type[ClientRequest], Operation] = {
             Enter: self._enter,
             Read: self._read,
-            Changes: self._changes,
+            Watch: self._watch,
             Transact: self._transact,
             Grant: self._grant,
             Renew: self._renew,
@@ -163,7 +163,7 @@ class _Server:
         view = self._machine.read(request.prefix)
         return {"revision": view.revision, "entries": messages.pack_entries(view.entries)}
 
-    async def _changes(self, request: Changes, sender: Party) -> bytes:
+    async def _watch(self, request: Watch, sender: Party) -> bytes:
         """Reply when there are changes, or after the time that the request names."""
         prefixes, after = request.prefix, request.after
         end = self._clock.now() + min(request.wait, self._limits.longest_wait)
@@ -193,10 +193,10 @@ class _Server:
 
     async def _transact(self, request: Transact, sender: Party) -> Reply:
         changes = request.expect, request.put, request.delete, request.lease
-        return {"revision": self._machine.transact(request.identity, *changes)}
+        return {"revision": self._machine.transact(request.id, *changes)}
 
     async def _grant(self, request: Grant, sender: Party) -> Reply:
-        lease = self._machine.grant(request.identity, float(request.seconds), self._clock.now())
+        lease = self._machine.grant(request.id, float(request.seconds), self._clock.now())
         self._hold(lease, sender, request.grace)
         self._lease_changed.notify_all()
         return {"lease": lease}

@@ -11,28 +11,10 @@ import heapq
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pipelined.membership.directory.api import Full
 from pipelined.membership.directory.limits import DirectoryLimits
-
-
-class DirectoryRequest(NamedTuple):
-    """Identifies one request.
-
-    Args:
-        client: the number that `StateMachine.enter` gave to the client.
-        number: of the request; each client counts upwards.
-        settled: the client has received the replies of all requests with smaller numbers, or given them up.
-    """
-
-    client: int
-    number: int
-    settled: int
-
-
-class StaleRequest(Exception):
-    """The client has settled this request, or was forgotten; the request must not be carried out."""
+from pipelined.membership.directory.messages import RequestId, StaleRequest
 
 
 @dataclass(slots=True)
@@ -81,7 +63,7 @@ class RequestDedup:
             if not self._held[client]:
                 del self._held[client]
 
-    def result(self, request: DirectoryRequest) -> int | None:
+    def result(self, request: RequestId) -> int | None:
         """The result of the request, if it has been carried out.
 
         Raises:
@@ -101,7 +83,7 @@ class RequestDedup:
             raise Full(f"{fact}; wait for the replies to earlier ones")
         return None
 
-    def keep(self, request: DirectoryRequest, result: int) -> None:
+    def keep(self, request: RequestId, result: int) -> None:
         """Keep the result of a request that was carried out."""
         session = self.sessions.pop(request.client, None) or ClientSession()  # the journal may come from other limits
         session.settled = max(session.settled, request.settled)

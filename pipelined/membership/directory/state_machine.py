@@ -10,7 +10,8 @@ from typing import Any
 
 from pipelined.membership.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
 from pipelined.membership.directory.limits import DirectoryLimits
-from pipelined.membership.directory.sessions import ClientSession, DirectoryRequest, Leases, RequestDedup
+from pipelined.membership.directory.messages import RequestId
+from pipelined.membership.directory.sessions import ClientSession, Leases, RequestDedup
 from pipelined.membership.directory.watchers import ChangeLog
 
 Transition = tuple[Any, ...]
@@ -91,7 +92,7 @@ class StateMachine:
         self._do("enter", self._numbers + 1)
         return self._numbers
 
-    def grant(self, request: DirectoryRequest, seconds: float, now: float) -> int:
+    def grant(self, request: RequestId, seconds: float, now: float) -> int:
         """Grant a lease; returns its number. Raises StaleRequest; Full."""
         lease = self._dedup.result(request)
         if lease is None:
@@ -119,7 +120,7 @@ class StateMachine:
 
     def transact(
         self,
-        request: DirectoryRequest,
+        request: RequestId,
         expect: Mapping[str, int],
         put: Mapping[str, bytes],
         delete: Sequence[str] = (),
@@ -201,12 +202,12 @@ class StateMachine:
     def _grant(self, request: Sequence[int], lease: int, seconds: float) -> None:
         self._numbers = lease
         self._leases.add(lease, seconds)
-        self._dedup.keep(DirectoryRequest(*request), lease)
-        self._dedup.hold(DirectoryRequest(*request).client, lease)
+        self._dedup.keep(RequestId(*request), lease)
+        self._dedup.hold(RequestId(*request).client, lease)
 
     def _change(self, request: Sequence[int], put: Mapping[str, bytes], gone: Sequence[str], lease: int) -> None:
         self._write([*((key, Entry(value, self.revision + 1, lease)) for key, value in put.items()), *_without(gone)])
-        self._dedup.keep(DirectoryRequest(*request), self.revision)
+        self._dedup.keep(RequestId(*request), self.revision)
 
     def _end(self, lease: int) -> None:
         if lease in self._leases:

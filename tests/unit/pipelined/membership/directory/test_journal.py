@@ -13,7 +13,7 @@ from pipelined.errors import UsageError
 from pipelined.membership.directory import JournalError, journal
 from pipelined.membership.directory.disk import FileDisk
 from pipelined.membership.directory.journal import MAGIC, Journal
-from pipelined.membership.directory.sessions import DirectoryRequest
+from pipelined.membership.directory.messages import RequestId
 from pipelined.membership.directory.state_machine import StateMachine
 from pipelined.process.reporting import events
 from transports import Closed
@@ -59,7 +59,7 @@ class Writer:
 
     async def put(self, key, value=b""):
         self.numbers += 1
-        self.machine.transact(DirectoryRequest(self.client, self.numbers, self.numbers), {}, {key: value})
+        self.machine.transact(RequestId(self.client, self.numbers, self.numbers), {}, {key: value})
         self.journal.queue(self.machine.transitions)
         self.machine.transitions.clear()
         await self.journal.wait_durable()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from pipelined.membership.directory import Change, Conflict, DirectoryLimits, Entry, FellBehind, Full, LeaseLost, View
-from pipelined.membership.directory.sessions import DirectoryRequest, StaleRequest
+from pipelined.membership.directory.messages import RequestId, StaleRequest
 from pipelined.membership.directory.state_machine import StateMachine
 from tests.unit.pipelined.membership.directory.naive_directory import NaiveDirectory
 
@@ -34,7 +34,7 @@ class Twins(RuleBasedStateMachine):
 
     def request(self):
         self.number += 1
-        return DirectoryRequest(self.client, self.number, self.number)
+        return RequestId(self.client, self.number, self.number)
 
     @rule(seconds=st.integers(0, 5))
     def let_time_pass(self, seconds):
@@ -135,7 +135,7 @@ def machine():
 
 def asked(machine, *numbers, settled=0):
     client = machine.enter()
-    return [DirectoryRequest(client, number, settled) for number in numbers]
+    return [RequestId(client, number, settled) for number in numbers]
 
 
 def test_a_repeated_grant_is_the_same_lease(machine):
