@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock, VirtualClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.directory.journal import NoDisk
+from pipelined.membership.directory.server.journal import NoDisk
 from transports import Block
 from transports.rpc import Endpoint, Handler, Party, Request, Response, Unreachable
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
-from pipelined.membership.directory.registration import Registration
+from pipelined.membership.registration import Registration
 from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView

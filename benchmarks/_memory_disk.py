@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pipelined.membership.directory.disk import Disk
+from pipelined.membership.directory.server.disk import Disk
 
 
 class MemoryDisk(Disk):

@@ -12,7 +12,7 @@ from pipelined.aio.notifier import Notifier
 from pipelined.membership.directory import Change, Directory, Lease, Prefixes, View
 from pipelined.membership.directory.api import RENEWALS
 from pipelined.membership.directory.messages import RequestId
-from pipelined.membership.directory.state_machine import StateMachine
+from pipelined.membership.directory.server.state_machine import StateMachine
 
 
 class DirectDirectory(Directory):

@@ -13,7 +13,7 @@ from benchmarks._swarm_account import Account
 from benchmarks._swarm_directory import DirectDirectory
 from benchmarks._swarm_trace import Trace
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.membership.directory.registration import Registration
+from pipelined.membership.registration import Registration
 from pipelined.swarm.leader.reassignment import RebalanceTimer, rebalance
 from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.records.members import PEERS, Peer, Phase

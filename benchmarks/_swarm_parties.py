@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks._swarm_devices import Counted, Relay, device_seconds, hold_back, take_time_to_code
 from benchmarks._swarm_setting import Actors, Step
 from pipelined.aio.clock import Clock
-from pipelined.membership.directory.retry import PATIENCE_S
+from pipelined.membership.directory.client.retry import PATIENCE_S
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.stage import Microbatch

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pipelined.errors import UsageError
 from pipelined.membership.addresses import check_coordinator
-from pipelined.membership.directory.registry import require_kind
+from pipelined.membership.directory.client.registry import require_kind
 
 
 def listen_url(links: str) -> str:

@@ -13,8 +13,8 @@ from typing import get_args
 
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.membership.directory.disk import JournalError
-from pipelined.membership.directory.server import serve_directory
+from pipelined.membership.directory.server.disk import JournalError
+from pipelined.membership.directory.server.serve import serve_directory
 from pipelined.process.exit import print_line
 from pipelined.process.reporting.events import Level, log_to_stderr
 from pipelined.process.stop_request import until_stop_request

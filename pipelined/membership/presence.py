@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, LeaseLost
-from pipelined.membership.directory.registration import Registration, registered
+from pipelined.membership.registration import Registration, registered
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import warn
 

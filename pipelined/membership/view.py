@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
 from pipelined.membership.directory import Change, Conflict, CutOff, Directory, Entry, FellBehind, Prefixes, View
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.process.reporting.events import warn
 
 R = TypeVar("R", bound=Record)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, TypeVar
 
-from pipelined.membership.directory.registration import Registration
+from pipelined.membership.registration import Registration
 from pipelined.process.reporting.events import emit, warn
 from pipelined.state.manifest import TensorSpecs
 from pipelined.state.store import CheckpointStore, DamagedSave, StoreError

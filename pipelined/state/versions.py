@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 
 SAVED = "saved/"
 MAX_STAGES = 4096

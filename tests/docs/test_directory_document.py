@@ -5,9 +5,9 @@ from dataclasses import fields
 
 from pipelined.aio.latency import MIN_S
 from pipelined.membership.directory import DirectoryLimits
-from pipelined.membership.directory.journal import MAGIC, MIN_COMPACTED
-from pipelined.membership.directory.retry import PATIENCE_S
-from pipelined.membership.directory.state_machine import TRANSITIONS
+from pipelined.membership.directory.client.retry import PATIENCE_S
+from pipelined.membership.directory.server.journal import MAGIC, MIN_COMPACTED
+from pipelined.membership.directory.server.state_machine import TRANSITIONS
 from tests.launching import ROOT
 
 TEXT = (ROOT / "docs/directory.md").read_text()

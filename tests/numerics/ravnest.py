@@ -7,7 +7,7 @@ from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import open_directory
-from pipelined.membership.directory.server import serve_directory
+from pipelined.membership.directory.server.serve import serve_directory
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.node import Capacity, RavnestNode

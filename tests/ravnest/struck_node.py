@@ -22,7 +22,7 @@ from apps.common import command_program
 from apps.ravnest import __main__ as command
 from pipelined.aio.clock import RealClock
 from pipelined.membership.directory import open_directory
-from pipelined.membership.directory.registration import Registration
+from pipelined.membership.registration import Registration
 from pipelined.ravnest.averaging import late
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.node.cluster_log import ClusterLog

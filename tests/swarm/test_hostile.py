@@ -18,9 +18,9 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.directory.registration import registered
 from pipelined.membership.messaging.messages import VERSION, send
 from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.registration import registered
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord

@@ -15,7 +15,7 @@ from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.directory.registration import registered
+from pipelined.membership.registration import registered
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.work import Backward, GetWork
 from pipelined.swarm.records import members as records

@@ -1,4 +1,4 @@
-"""The directory of members: a database of records with leases, and its journal; see docs/directory.md."""
+"""The directory of members: a database of records with leases, its clients and its server; see docs/directory.md."""
 
 from pipelined.membership.directory.api import (
     Change,
@@ -15,11 +15,11 @@ from pipelined.membership.directory.api import (
     View,
     WrongKey,
 )
-from pipelined.membership.directory.client import EmbeddedDirectory
-from pipelined.membership.directory.disk import JournalError
+from pipelined.membership.directory.client.embedded import EmbeddedDirectory
+from pipelined.membership.directory.client.registry import open_directory
 from pipelined.membership.directory.limits import DirectoryLimits
-from pipelined.membership.directory.registry import open_directory
-from pipelined.membership.directory.server import serve_directory
+from pipelined.membership.directory.server.disk import JournalError
+from pipelined.membership.directory.server.serve import serve_directory
 
 __all__ = [
     "Change",

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from pipelined.aio.clock import Clock
 from pipelined.aio.tasks import first_of, with_timeout
 from pipelined.membership.directory import Conflict
-from pipelined.membership.directory.record import Record
-from pipelined.membership.directory.registration import Registration
+from pipelined.membership.record import Record
+from pipelined.membership.registration import Registration
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation

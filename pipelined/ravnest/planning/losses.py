@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.ravnest.planning.places import Holder, are_steps
 
 MAX_NAMES = 400

@@ -9,7 +9,7 @@ waits             WaitingNodes          what the nodes without a cluster wait fo
 import math
 from dataclasses import dataclass, field
 
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.ravnest.planning.pool import PoolNode
 
 NODES, LOSSES, WAITS = "nodes/", "losses", "waits"

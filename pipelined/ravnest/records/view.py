@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelined.aio.clock import Clock
 from pipelined.membership.directory import Directory, Entry
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.membership.task_record import TASK
 from pipelined.membership.view import MembershipView, Single, Table
 from pipelined.ravnest.planning.losses import LossCounts

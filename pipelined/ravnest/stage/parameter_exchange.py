@@ -17,7 +17,7 @@ import torch
 from pipelined.errors import UsageError
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, LeaseLost
-from pipelined.membership.directory.registration import Registration
+from pipelined.membership.registration import Registration
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.ravnest.records.generation import Generation

@@ -16,10 +16,10 @@ from pipelined.aio.notifier import Notifier
 from pipelined.aio.tasks import first_of
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import Conflict, CutOff
-from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.fields import Malformed
 from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.registration import Registration
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import emit, shortened, warn
 from pipelined.state.versions import SavedStage

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pipelined.membership.directory import Conflict, CutOff
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.members import LEADER

@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from pipelined.aio.clock import Clock
 from pipelined.membership.directory import Conflict
-from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.registration import Registration
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.state.saver import Saver

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from pipelined.actors.device.executor import Executor
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, LeaseLost
-from pipelined.membership.directory.registration import Registration, registered
+from pipelined.membership.registration import Registration, registered
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import shortened, warn
 from pipelined.swarm.peer.device_watchdog import DeviceLate

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from pipelined.membership.connection import LocalMember
-from pipelined.membership.directory.registration import Registration
 from pipelined.membership.messaging.client import MemberClient
+from pipelined.membership.registration import Registration
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.state.fetch import StateFetch

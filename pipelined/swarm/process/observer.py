@@ -10,8 +10,8 @@ from typing import Any
 from pipelined.actors.device.executor import Executor
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import LeaseLost
-from pipelined.membership.directory.registration import registered
 from pipelined.membership.messaging.client import MemberClient, Probe
+from pipelined.membership.registration import registered
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import warn
 from pipelined.state.fetch import StateFetch

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.membership.directory import Change
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.membership.view import Table
 from pipelined.swarm.records.steps import EVALUATED, HEAD, STEP_MEMBERS, Commit, Evaluation, StepMembers
 from pipelined.swarm.records.view import SwarmView

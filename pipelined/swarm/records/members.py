@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pipelined.membership.directory import Entry
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.state.versions import MAX_STAGES
 
 LEADER, NEWCOMERS, PEERS, STAGES = "conductor", "came/", "peers/", "stage/"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import msgpack
 
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.state.versions import MAX_STAGES, Version
 
 HEAD, EVALUATED, STEP_MEMBERS, LOST = "head", "evaluated", "took/", "lost"

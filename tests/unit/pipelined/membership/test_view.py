@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.membership.directory import EmbeddedDirectory, Entry, serve_directory
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.membership.view import MembershipView, Single, Table
 from transports.rpc.virtual.network import VirtualNetwork
 

@@ -11,7 +11,7 @@ from pipelined.aio.tasks import cancel_and_wait, with_timeout
 from pipelined.errors import UsageError
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, WrongKey, serve_directory
-from pipelined.membership.directory.registration import registered
+from pipelined.membership.registration import registered
 from pipelined.membership.task_record import TASK
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.planning.losses import LossCounts

@@ -8,7 +8,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.directory.registration import registered
+from pipelined.membership.registration import registered
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.node.cluster_log import LEASES, ClusterLog
 from pipelined.ravnest.planning.places import Holder, StagePlace

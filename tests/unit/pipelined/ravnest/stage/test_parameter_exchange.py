@@ -12,7 +12,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.errors import UsageError
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.directory.registration import registered
+from pipelined.membership.registration import registered
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import Generation

@@ -13,10 +13,10 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Notifier
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, Entry, serve_directory
-from pipelined.membership.directory.registration import registered
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.messages import send, serve
 from pipelined.membership.messaging.reasons import Reason
+from pipelined.membership.registration import registered
 from pipelined.process.reporting import events
 from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.leader.assignments import Assignments

@@ -4,7 +4,7 @@ import asyncio
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.directory.registration import Registration
+from pipelined.membership.registration import Registration
 from pipelined.swarm.records.members import PEERS, Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc.virtual.network import VirtualNetwork

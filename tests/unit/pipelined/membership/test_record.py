@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipelined
-from pipelined.membership.directory.record import Record
+from pipelined.membership.record import Record
 from pipelined.ravnest.records.generation import Generation
 
 ROOT = Path(pipelined.__file__).parent

@@ -16,8 +16,6 @@ from pipelined.aio.notifier import Notifier
 from pipelined.aio.tasks import with_timeout
 from pipelined.membership.directory import messages
 from pipelined.membership.directory.api import Change, Conflict, Prefixes
-from pipelined.membership.directory.disk import Disk
-from pipelined.membership.directory.journal import Journal, disk_of
 from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.membership.directory.messages import (
     ClientRequest,
@@ -31,8 +29,10 @@ from pipelined.membership.directory.messages import (
     Transact,
     Watch,
 )
-from pipelined.membership.directory.state_machine import StateMachine
-from pipelined.membership.directory.watchers import Watchers, size
+from pipelined.membership.directory.server.disk import Disk
+from pipelined.membership.directory.server.journal import Journal, disk_of
+from pipelined.membership.directory.server.state_machine import StateMachine
+from pipelined.membership.directory.server.watchers import Watchers, size
 from transports import Nursery, TransportError
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 

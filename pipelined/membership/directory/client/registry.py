@@ -6,8 +6,8 @@ The etcd client and its packages are imported only for `etcd://`.
 from pipelined.aio.clock import Clock
 from pipelined.errors import UsageError
 from pipelined.membership.directory.api import Directory
-from pipelined.membership.directory.client import EmbeddedDirectory
-from pipelined.membership.directory.retry import PATIENCE_S
+from pipelined.membership.directory.client.embedded import EmbeddedDirectory
+from pipelined.membership.directory.client.retry import PATIENCE_S
 from transports.rpc import Endpoint, endpoint_schemes
 
 ETCD = "etcd"
@@ -39,11 +39,11 @@ def open_directory(url: str, endpoint: Endpoint, clock: Clock, patience: float =
 
 
 def _etcd(url: str, clock: Clock, patience: float) -> Directory:
-    from pipelined.membership.directory.etcd.url import EtcdAddress
+    from pipelined.membership.directory.client.etcd.url import EtcdAddress
 
     address = EtcdAddress.parse(url)
     try:
-        from pipelined.membership.directory.etcd.client import EtcdDirectory
+        from pipelined.membership.directory.client.etcd.client import EtcdDirectory
     except ModuleNotFoundError as error:
         raise UsageError(
             f"etcd needs a package that is not here ({error.name}); pip install 'pipelined[etcd]'"

@@ -4,7 +4,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.membership.directory import CutOff
-from pipelined.membership.directory.retry import NoReply, Retry
+from pipelined.membership.directory.client.retry import NoReply, Retry
 
 
 class Oversleeps(VirtualClock):

@@ -25,6 +25,7 @@ from pipelined.membership.directory.api import (
     View,
     WrongKey,
 )
+from pipelined.membership.directory.client.retry import PATIENCE_S, NoReply, Retry
 from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.membership.directory.messages import (
     ClientRequest,
@@ -39,7 +40,6 @@ from pipelined.membership.directory.messages import (
     Transact,
     Watch,
 )
-from pipelined.membership.directory.retry import PATIENCE_S, NoReply, Retry
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
 
 RETRYABLE = ("unknown topic", "busy", "failed", messages.STOPPING)

@@ -11,8 +11,8 @@ from typing import Any
 from pipelined.membership.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
 from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.membership.directory.messages import RequestId
-from pipelined.membership.directory.sessions import ClientSession, Leases, RequestDedup
-from pipelined.membership.directory.watchers import ChangeLog
+from pipelined.membership.directory.server.sessions import ClientSession, Leases, RequestDedup
+from pipelined.membership.directory.server.watchers import ChangeLog
 
 Transition = tuple[Any, ...]
 """The name of a method below, without its underscore, and its arguments: whole numbers, text, bytes, lists and maps."""

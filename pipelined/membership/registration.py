@@ -14,7 +14,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.tasks import with_timeout
 from pipelined.errors import UsageError
 from pipelined.membership.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
-from pipelined.membership.directory.record import Record, address_in
+from pipelined.membership.record import Record, address_in
 from transports import Nursery, TransportError
 
 NAME_LEASES = 2.0

@@ -19,8 +19,8 @@ import msgpack
 
 from pipelined.aio.notifier import Notifier
 from pipelined.errors import UsageError
-from pipelined.membership.directory.disk import Disk, FileDisk
-from pipelined.membership.directory.state_machine import StateMachine, Transition
+from pipelined.membership.directory.server.disk import Disk, FileDisk
+from pipelined.membership.directory.server.state_machine import StateMachine, Transition
 from pipelined.process.reporting.events import warn
 from transports import Closed
 

@@ -5,7 +5,7 @@ import pytest
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.membership.directory import EmbeddedDirectory, open_directory
-from pipelined.membership.directory.etcd.url import EtcdAddress
+from pipelined.membership.directory.client.etcd.url import EtcdAddress
 
 
 class Deaf:
@@ -30,7 +30,7 @@ def test_an_unknown_kind_lists_the_known(url):
 
 
 def test_without_its_package_etcd_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pipelined.membership.directory.etcd.client", None)
+    monkeypatch.setitem(__import__("sys").modules, "pipelined.membership.directory.client.etcd.client", None)
     with pytest.raises(UsageError, match=r"pip install 'pipelined\[etcd\]'"):
         open_directory("etcd://a", Deaf(), RealClock())
 

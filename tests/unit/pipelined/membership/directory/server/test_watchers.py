@@ -7,8 +7,8 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory.api import Change, Entry
-from pipelined.membership.directory.state_machine import Folders
-from pipelined.membership.directory.watchers import ANSWER_S, Watchers
+from pipelined.membership.directory.server.state_machine import Folders
+from pipelined.membership.directory.server.watchers import ANSWER_S, Watchers
 
 pytestmark = pytest.mark.virtual
 

@@ -7,7 +7,7 @@ seconds, at least its election time-out, and does not notice broken connections.
 import math
 
 from pipelined.membership.directory.api import Lease, LeaseLost
-from pipelined.membership.directory.etcd.gateway import EXISTS, NOT_FOUND, PRECONDITION, EtcdError, Gateway
+from pipelined.membership.directory.client.etcd.gateway import EXISTS, NOT_FOUND, PRECONDITION, EtcdError, Gateway
 
 
 class EtcdLease(Lease):

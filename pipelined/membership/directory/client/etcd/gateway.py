@@ -15,8 +15,8 @@ import httpx2
 from pipelined.aio.clock import Clock
 from pipelined.errors import UsageError
 from pipelined.membership.directory.api import CutOff, Full
-from pipelined.membership.directory.etcd.url import EtcdAddress
-from pipelined.membership.directory.retry import NoReply, Retry
+from pipelined.membership.directory.client.etcd.url import EtcdAddress
+from pipelined.membership.directory.client.retry import NoReply, Retry
 
 NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION, COMPACTED, UNAUTHENTICATED = 5, 6, 7, 8, 9, 11, 16
 """gRPC status codes."""

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from benchmarks._memory_disk import MemoryDisk
 from pipelined.errors import UsageError
-from pipelined.membership.directory import JournalError, journal
-from pipelined.membership.directory.disk import FileDisk
-from pipelined.membership.directory.journal import MAGIC, Journal
+from pipelined.membership.directory import JournalError
 from pipelined.membership.directory.messages import RequestId
-from pipelined.membership.directory.state_machine import StateMachine
+from pipelined.membership.directory.server import journal
+from pipelined.membership.directory.server.disk import FileDisk
+from pipelined.membership.directory.server.journal import MAGIC, Journal
+from pipelined.membership.directory.server.state_machine import StateMachine
 from pipelined.process.reporting import events
 from transports import Closed
 

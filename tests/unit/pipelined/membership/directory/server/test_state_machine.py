@@ -7,7 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from pipelined.membership.directory import Change, Conflict, DirectoryLimits, Entry, FellBehind, Full, LeaseLost, View
 from pipelined.membership.directory.messages import RequestId, StaleRequest
-from pipelined.membership.directory.state_machine import StateMachine
+from pipelined.membership.directory.server.state_machine import StateMachine
 from tests.unit.pipelined.membership.directory.naive_directory import NaiveDirectory
 
 KEYS = st.sampled_from(["a", "aa", "ab", "b", "ba"])

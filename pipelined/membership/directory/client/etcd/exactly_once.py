@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from pipelined.aio.clock import Clock
 from pipelined.membership.directory.api import Entry, LeaseLost
-from pipelined.membership.directory.etcd.gateway import NOT_FOUND, EtcdError, Gateway
-from pipelined.membership.directory.etcd.leases import EtcdLease
-from pipelined.membership.directory.etcd.messages import EtcdMessage, Keys, revision_of
+from pipelined.membership.directory.client.etcd.gateway import NOT_FOUND, EtcdError, Gateway
+from pipelined.membership.directory.client.etcd.leases import EtcdLease
+from pipelined.membership.directory.client.etcd.messages import EtcdMessage, Keys, revision_of
 
 MARK_S = 600.0
 """Seconds of a mark's lease. The first transaction after half of this time renews it."""

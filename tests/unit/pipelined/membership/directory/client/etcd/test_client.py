@@ -15,11 +15,11 @@ from tests.etcd_cluster import EtcdCluster, needs_etcd
 
 httpx2 = pytest.importorskip("httpx2", reason="no httpx2 here; pip install 'pipelined[etcd]'")
 
-from pipelined.membership.directory.etcd import gateway as etcd_gateway  # noqa: E402
-from pipelined.membership.directory.etcd.exactly_once import Marks  # noqa: E402
-from pipelined.membership.directory.etcd.gateway import Gateway  # noqa: E402
-from pipelined.membership.directory.etcd.messages import Keys  # noqa: E402
-from pipelined.membership.directory.etcd.url import EtcdAddress  # noqa: E402
+from pipelined.membership.directory.client.etcd import gateway as etcd_gateway  # noqa: E402
+from pipelined.membership.directory.client.etcd.exactly_once import Marks  # noqa: E402
+from pipelined.membership.directory.client.etcd.gateway import Gateway  # noqa: E402
+from pipelined.membership.directory.client.etcd.messages import Keys  # noqa: E402
+from pipelined.membership.directory.client.etcd.url import EtcdAddress  # noqa: E402
 
 
 class Losing(httpx2.AsyncHTTPTransport):

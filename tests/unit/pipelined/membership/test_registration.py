@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.membership.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
-from pipelined.membership.directory.registration import NameTaken, Registration, registered
+from pipelined.membership.registration import NameTaken, Registration, registered
 from pipelined.swarm.records.members import LeaderRecord
 
 KEY = "peers/p0"

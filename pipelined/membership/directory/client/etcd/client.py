@@ -21,13 +21,13 @@ from pipelined.membership.directory.api import (
     Prefixes,
     View,
 )
-from pipelined.membership.directory.etcd.exactly_once import Marks
-from pipelined.membership.directory.etcd.gateway import COMPACTED, NOT_FOUND, EtcdError, Gateway
-from pipelined.membership.directory.etcd.leases import EtcdLease
-from pipelined.membership.directory.etcd.messages import EtcdMessage, Keys, revision_of
-from pipelined.membership.directory.etcd.url import EtcdAddress
+from pipelined.membership.directory.client.etcd.exactly_once import Marks
+from pipelined.membership.directory.client.etcd.gateway import COMPACTED, NOT_FOUND, EtcdError, Gateway
+from pipelined.membership.directory.client.etcd.leases import EtcdLease
+from pipelined.membership.directory.client.etcd.messages import EtcdMessage, Keys, revision_of
+from pipelined.membership.directory.client.etcd.url import EtcdAddress
+from pipelined.membership.directory.client.retry import FIRST_PAUSE_S, PATIENCE_S, NoReply
 from pipelined.membership.directory.limits import DirectoryLimits
-from pipelined.membership.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoReply
 
 
 class EtcdDirectory(Directory):
