@@ -7,14 +7,18 @@ A name belongs to one process. The record of an earlier process is deleted when 
 finds a record under its name waits for that. If the record stays longer, its process is alive, and this one exits.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import NoReturn
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.tasks import with_timeout
 from pipelined.errors import UsageError
+from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.membership.record import Record, address_in
+from pipelined.membership.view import RETRY_S
+from pipelined.process.reporting.events import warn
 from transports import Nursery, TransportError
 
 NAME_LEASES = 2.0
@@ -54,8 +58,8 @@ class Registration:
     def incarnation(self) -> int:
         return self.lease.number
 
-    def second_key(self, prefix: str) -> "Registration":
-        """A second key under the same lease, and the same name."""
+    def with_prefix(self, prefix: str) -> "Registration":
+        """The registration of the same name under another prefix, by the same lease."""
         return Registration(self._directory, prefix + self.key.partition("/")[2], self.lease, self._clock)
 
     async def claim(self) -> int:
@@ -135,6 +139,30 @@ async def registered(
     finally:
         with suppress(CutOff, TimeoutError, TransportError):
             await with_timeout(clock, lease.seconds, lease.revoke())
+
+
+async def run_under_leases(
+    local: LocalMember, prefix: str, lease_s: float, work: Callable[[Registration], Awaitable[object]]
+) -> NoReturn:
+    """Hold this process's name and run `work`; then, or when the lease is lost, do both again under a new lease.
+
+    Each lease is a new incarnation of the process.
+
+    Args:
+        prefix: of the keys of the processes of its role; the process's name follows.
+        lease_s: seconds without a heartbeat after which the process is removed.
+        work: what the process does under one lease; it is cancelled when the lease is lost.
+    Raises:
+        NameTaken: another process has the name. The first error of `work`; the lease is revoked first.
+    """
+    while True:
+        try:
+            address = local.endpoint.address
+            async with registered(local.directory, prefix + local.name, lease_s, local.clock, address) as registration:
+                await work(registration)
+        except (LeaseLost, CutOff) as error:
+            warn("membership lost", member=local.name, why=str(error) or type(error).__name__)
+            await local.clock.sleep(RETRY_S)
 
 
 def _copy_key_of(kind: type[Record], found: Entry) -> str | None:

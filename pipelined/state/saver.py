@@ -94,7 +94,7 @@ class Saver:
         if self._store is None:
             return
         if self._registration is None or self._registration.lease is not registration.lease:
-            self._registration, self._published = registration.second_key(SAVED), SavedStages([])
+            self._registration, self._published = registration.with_prefix(SAVED), SavedStages([])
         if (record := self.record()) != self._published:
             await self._registration.put(record)
             self._published = record

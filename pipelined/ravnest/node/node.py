@@ -14,8 +14,7 @@ from traceback import clear_frames
 from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.aio.tasks import beside, with_timeout
 from pipelined.membership.connection import LocalMember
-from pipelined.membership.presence import run_under_leases
-from pipelined.membership.registration import Registration
+from pipelined.membership.registration import Registration, run_under_leases
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import printable
 from pipelined.process.reporting.progress import Say

@@ -6,8 +6,7 @@ from pipelined.actors.device.executor import Executor
 from pipelined.aio.tasks import beside
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.messages import serve
-from pipelined.membership.presence import run_under_leases
-from pipelined.membership.registration import Registration
+from pipelined.membership.registration import Registration, run_under_leases
 from pipelined.swarm.leader.assignments import evaluation_due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance
