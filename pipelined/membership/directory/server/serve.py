@@ -29,18 +29,19 @@ from pipelined.membership.directory.messages import (
     Transact,
     Watch,
 )
+from pipelined.membership.directory.server.change_log import size
 from pipelined.membership.directory.server.disk import Disk
 from pipelined.membership.directory.server.journal import Journal, disk_of
 from pipelined.membership.directory.server.state_machine import StateMachine
-from pipelined.membership.directory.server.watchers import Watchers, size
+from pipelined.membership.directory.server.watchers import Watchers
 from transports import Nursery, TransportError
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 
-LATE_S = 0.1
-"""If a timer fires later than this, the process did not run meanwhile."""
-PART_BYTES = 1 << 20
+PAUSE_S = 0.1
+"""If a timer fires more than this after its time, the process did not run meanwhile."""
+REPLY_BYTES = 1 << 20
 """Bytes of changes in one reply; further changes go into the next."""
-SHARED = 1024
+SHARED_REPLIES = 1024
 """Packed replies that are kept for other clients with the same request, until the next change."""
 
 Reply = dict[str, Any]
@@ -70,7 +71,7 @@ async def serve_directory(
     machine, log = StateMachine(endpoint.incarnation, limits), Journal(disk_of(journal), f"the journal {journal}")
     try:
         await log.recover(machine)
-        machine.begin(clock.now())
+        machine.renew_all(clock.now())
         ready()
         await _Server(endpoint, clock, limits, machine, log).run()
     finally:
@@ -84,7 +85,7 @@ class _Server:
         self._endpoint, self._clock, self._limits = endpoint, clock, limits
         self._machine, self._journal = machine, journal
         self._holders: dict[int, Party] = {}
-        self._held: dict[Party, dict[int, float]] = {}
+        self._graces: dict[Party, dict[int, float]] = {}
         self._tasks = Nursery()
         self._watchers, self._lease_changed = Watchers(clock), Notifier()
         self._replies: dict[tuple[Prefixes, int], tuple[bytes, bool]] = {}
@@ -120,7 +121,7 @@ class _Server:
         """End each lease when it expires."""
         while True:
             self._end_expired()
-            due = self._machine.next_end()
+            due = self._machine.next_expiry()
             if due is None:
                 await self._lease_changed.wait()
                 continue
@@ -183,7 +184,7 @@ class _Server:
         The reply is computed once for all watchers at the same revision, until the next change.
         """
         if (prefixes, after) not in self._replies:
-            if len(self._replies) >= SHARED:
+            if len(self._replies) >= SHARED_REPLIES:
                 self._replies.clear()
             part = _first_part(self._machine.changes(prefixes, after))
             through = part[-1][0].revision if part else after
@@ -197,42 +198,42 @@ class _Server:
 
     async def _grant(self, request: Grant, sender: Party) -> Reply:
         lease = self._machine.grant(request.id, float(request.seconds), self._clock.now())
-        self._hold(lease, sender, request.grace)
+        self._set_holder(lease, sender, request.grace)
         self._lease_changed.notify_all()
         return {"lease": lease}
 
     async def _renew(self, request: Renew, sender: Party) -> Reply:
         self._machine.renew(request.lease, self._clock.now())
-        self._hold(request.lease, sender, request.grace)
+        self._set_holder(request.lease, sender, request.grace)
         return {}
 
     async def _revoke(self, request: Revoke, sender: Party) -> Reply:
         self._machine.revoke(request.lease)
         return {}
 
-    def _hold(self, lease: int, holder: Party, grace: float) -> None:
+    def _set_holder(self, lease: int, holder: Party, grace: float) -> None:
         """Note the holder of a lease and its grace period in seconds."""
         if self._machine.has_lease(lease):
             self._remove_holder(lease)
             self._holders[lease] = holder
-            self._held.setdefault(holder, {})[lease] = grace
+            self._graces.setdefault(holder, {})[lease] = grace
 
     def _remove_holder(self, lease: int) -> None:
         holder = self._holders.pop(lease, None)
         if holder is not None:
-            del self._held[holder][lease]
-            if not self._held[holder]:
-                del self._held[holder]
+            del self._graces[holder][lease]
+            if not self._graces[holder]:
+                del self._graces[holder]
 
     def _on_connection_lost(self, party: Party) -> None:
         """A connection with a party broke; other connections with it may exist."""
-        held = self._held.get(party)
-        if not held or self._stopped:
+        graces = self._graces.get(party)
+        if not graces or self._stopped:
             return
-        for lease, grace in held.items():
+        for lease, grace in graces.items():
             self._machine.shorten(lease, self._clock.now() + grace)
         self._lease_changed.notify_all()
-        self._tasks.create_task(self._probe_holder(party, max(held.values())), name=f"probe {party.address}")
+        self._tasks.create_task(self._probe_holder(party, max(graces.values())), name=f"probe {party.address}")
 
     async def _probe_holder(self, party: Party, grace: float) -> None:
         """Request a sign of life from a party; if it replies, renew its leases."""
@@ -240,13 +241,13 @@ class _Server:
             response = await with_timeout(self._clock, grace, self._endpoint.request(party.address, messages.ALIVE))
             if response.note != party.incarnation:
                 return
-            for lease in self._held.get(party, ()):
+            for lease in self._graces.get(party, ()):
                 self._machine.renew(lease, self._clock.now())
 
     def _end_expired(self) -> None:
         """End expired leases; extend them first if this process did not run and so could not receive renewals."""
-        now, due = self._clock.now(), self._machine.next_end()
-        if due is not None and now - due > LATE_S:
+        now, due = self._clock.now(), self._machine.next_expiry()
+        if due is not None and now - due > PAUSE_S:
             self._machine.extend_after_pause(now)
         self._machine.expire(now)
         self._publish_transitions()
@@ -264,10 +265,10 @@ class _Server:
 
 
 def _first_part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:
-    """The first of these revisions, up to `PART_BYTES`, at least one."""
+    """The first of these revisions, up to `REPLY_BYTES`, at least one."""
     nbytes = 0
     for count, changes in enumerate(revisions):
         nbytes += size(changes)
-        if count and nbytes > PART_BYTES:
+        if count and nbytes > REPLY_BYTES:
             return revisions[:count]
     return revisions

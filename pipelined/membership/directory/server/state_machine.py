@@ -11,8 +11,9 @@ from typing import Any
 from pipelined.membership.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
 from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.membership.directory.messages import RequestId
-from pipelined.membership.directory.server.sessions import ClientSession, Leases, RequestDedup
-from pipelined.membership.directory.server.watchers import ChangeLog
+from pipelined.membership.directory.server.change_log import ChangeLog
+from pipelined.membership.directory.server.leases import Leases
+from pipelined.membership.directory.server.sessions import ClientSession, ClientSessions
 
 Transition = tuple[Any, ...]
 """The name of a method below, without its underscore, and its arguments: whole numbers, text, bytes, lists and maps."""
@@ -28,7 +29,7 @@ class Folders:
     def __init__(self) -> None:
         self._folders: dict[str, dict[str, Entry]] = {}
 
-    def place(self, key: str, entry: Entry | None) -> None:
+    def put(self, key: str, entry: Entry | None) -> None:
         """Put a key, or delete it."""
         folder = key[: key.rfind("/") + 1]
         keys = self._folders.setdefault(folder, {})
@@ -68,11 +69,11 @@ class StateMachine:
         self.name, self.limits = name, limits or DirectoryLimits()
         self.revision = 0
         self.transitions: list[Transition] = []
-        self._numbers = self._bytes = self._announced_revision = 0
+        self._last_number = self._bytes = self._taken_revision = 0
         self._entries: dict[str, Entry] = {}
         self._folders = Folders()
-        self._bound: dict[int, set[str]] = {}
-        self._leases, self._log, self._dedup = Leases(), ChangeLog(self.limits.history), RequestDedup(self.limits)
+        self._keys_of_lease: dict[int, set[str]] = {}
+        self._leases, self._log, self._sessions = Leases(), ChangeLog(self.limits.history), ClientSessions(self.limits)
 
     def read(self, prefix: Prefixes) -> View:
         """All entries under the prefixes. Cost: as `Folders.below`."""
@@ -84,21 +85,21 @@ class StateMachine:
 
     def take_changes(self) -> list[Change]:
         """The changes since the last call, except those that are no longer kept."""
-        since, self._announced_revision = max(self._announced_revision, self._log.since), self.revision
+        since, self._taken_revision = max(self._taken_revision, self._log.since), self.revision
         return [change for changes in self._log.after("", since) for change in changes]
 
     def enter(self) -> int:
         """Add a client; returns its number."""
-        self._do("enter", self._numbers + 1)
-        return self._numbers
+        self._do("enter", self._last_number + 1)
+        return self._last_number
 
     def grant(self, request: RequestId, seconds: float, now: float) -> int:
         """Grant a lease; returns its number. Raises StaleRequest; Full."""
-        lease = self._dedup.result(request)
+        lease = self._sessions.find_result(request)
         if lease is None:
             if len(self._leases) >= self.limits.leases:
                 raise Full(f"too many leases (leases: {len(self._leases)}, most: {self.limits.leases})")
-            lease = self._numbers + 1
+            lease = self._last_number + 1
             self._do("grant", request, lease, seconds)
             self._leases.renew(lease, now)
         return lease
@@ -127,7 +128,7 @@ class StateMachine:
         lease: int = 0,
     ) -> int:
         """As `Directory.transact`. Raises Conflict; LeaseLost; StaleRequest; Full: in each case nothing changed."""
-        done = self._dedup.result(request)
+        done = self._sessions.find_result(request)
         if done is not None:
             return done
         if lease and lease not in self._leases:
@@ -140,40 +141,40 @@ class StateMachine:
         self._do("change", request, dict(put), gone, lease)
         return self.revision
 
-    def next_end(self) -> float | None:
-        """The time at which the next lease expires; None: no lease has an end."""
-        return self._leases.next_end()
+    def next_expiry(self) -> float | None:
+        """The time at which the next lease expires; None: no lease has one."""
+        return self._leases.next_expiry()
 
     def expire(self, now: float) -> None:
         """End all expired leases."""
         for lease in self._leases.expire(now):
             self._do("end", lease)
 
-    def shorten(self, lease: int, end: float) -> None:
-        """The connection to the holder broke: end the lease at `end` at the latest, unless it is renewed before."""
-        self._leases.shorten(lease, end)
+    def shorten(self, lease: int, expiry: float) -> None:
+        """The connection to the holder broke: see `Leases.shorten`."""
+        self._leases.shorten(lease, expiry)
 
     def extend_after_pause(self, now: float) -> None:
         """The directory did not run for a while up to now: see `Leases.extend_after_pause`."""
         self._leases.extend_after_pause(now)
 
-    def begin(self, now: float) -> None:
-        """After a restart, start the time of every lease again."""
+    def renew_all(self, now: float) -> None:
+        """Start the time of every lease again, after a restart."""
         for lease in self._leases.lengths():
             self._leases.renew(lease, now)
 
     def replay(self, transitions: Iterable[Transition]) -> None:
-        """Repeat the transitions of another state machine; call `begin` afterwards."""
+        """Repeat the transitions of another state machine; call `renew_all` afterwards."""
         for name, *arguments in transitions:
             TRANSITIONS[name](self, *arguments)
 
     def snapshot(self) -> list[Transition]:
         """Transitions that bring an empty state machine to this state."""
         entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
-        clients = [[number, each.settled, dict(each.results)] for number, each in self._dedup.sessions.items()]
+        clients = [[number, each.settled, dict(each.results)] for number, each in self._sessions.by_client.items()]
         past = [[_plain(change) for change in changes] for changes in self._log]
-        whole = ("restore", self.name, self.revision, self._numbers, self._leases.lengths(), entries, clients)
-        return [whole, ("remember", self._log.since, past), ("hold", dict(self._dedup.holders))]
+        whole = ("restore", self.name, self.revision, self._last_number, self._leases.lengths(), entries, clients)
+        return [whole, ("remember", self._log.since, past), ("hold", dict(self._sessions.owners))]
 
     def _do(self, name: str, *arguments: Any) -> None:
         TRANSITIONS[name](self, *arguments)
@@ -196,70 +197,70 @@ class StateMachine:
     # The transitions. They check nothing, so that replaying them gives the same state.
 
     def _enter(self, client: int) -> None:
-        self._numbers = client
-        self._dedup.enter(client)
+        self._last_number = client
+        self._sessions.enter(client)
 
     def _grant(self, request: Sequence[int], lease: int, seconds: float) -> None:
-        self._numbers = lease
+        self._last_number = lease
         self._leases.add(lease, seconds)
-        self._dedup.keep(RequestId(*request), lease)
-        self._dedup.hold(RequestId(*request).client, lease)
+        self._sessions.keep_result(RequestId(*request), lease)
+        self._sessions.add_lease(RequestId(*request).client, lease)
 
     def _change(self, request: Sequence[int], put: Mapping[str, bytes], gone: Sequence[str], lease: int) -> None:
-        self._write([*((key, Entry(value, self.revision + 1, lease)) for key, value in put.items()), *_without(gone)])
-        self._dedup.keep(RequestId(*request), self.revision)
+        self._write([*((key, Entry(value, self.revision + 1, lease)) for key, value in put.items()), *_deletions(gone)])
+        self._sessions.keep_result(RequestId(*request), self.revision)
 
     def _end(self, lease: int) -> None:
         if lease in self._leases:
             self._leases.remove(lease)
-        self._dedup.release(lease)
-        if gone := sorted(self._bound.get(lease, ())):
-            self._write(_without(gone))
+        self._sessions.remove_lease(lease)
+        if gone := sorted(self._keys_of_lease.get(lease, ())):
+            self._write(_deletions(gone))
 
     def _restore(self, name: int, revision: int, numbers: int, *held: Any) -> None:
         leases, entries, clients = held
-        self.name, self.revision, self._numbers = name, revision, numbers
+        self.name, self.revision, self._last_number = name, revision, numbers
         for lease, seconds in leases.items():
             self._leases.add(lease, seconds)
         for key, *entry in entries:
-            self._place(key, Entry(*entry))
+            self._put_entry(key, Entry(*entry))
         for number, settled, results in clients:
-            self._dedup.sessions[number] = ClientSession(settled, dict(results))
+            self._sessions.by_client[number] = ClientSession(settled, dict(results))
 
     def _remember(self, since: int, past: Any) -> None:
         self._log = ChangeLog(self.limits.history, since)
         for changes in past:
             self._log.add([Change(key, entry and Entry(*entry), revision) for key, entry, revision in changes])
 
-    def _hold(self, holders: Mapping[int, int]) -> None:
-        for lease, client in holders.items():
-            self._dedup.hold(client, lease)
+    def _hold(self, owners: Mapping[int, int]) -> None:
+        for lease, client in owners.items():
+            self._sessions.add_lease(client, lease)
 
     # Storage of keys.
 
     def _write(self, entries: Sequence[tuple[str, Entry | None]]) -> None:
         self.revision += 1
         for key, entry in entries:
-            self._place(key, entry)
+            self._put_entry(key, entry)
         self._log.add([Change(key, entry, self.revision) for key, entry in entries])
 
-    def _place(self, key: str, entry: Entry | None) -> None:
+    def _put_entry(self, key: str, entry: Entry | None) -> None:
         """Put a key, or delete it, and bind it to no lease but its own."""
         self._bytes -= self._size(key)
         before = self._entries.pop(key, None)
-        self._folders.place(key, entry)
+        self._folders.put(key, entry)
         if before and before.lease:
             self._unbind(before.lease, key)
         if entry:
             self._entries[key] = entry
             self._bytes += self._size(key)
             if entry.lease:
-                self._bound.setdefault(entry.lease, set()).add(key)
+                self._keys_of_lease.setdefault(entry.lease, set()).add(key)
 
     def _unbind(self, lease: int, key: str) -> None:
-        self._bound[lease].remove(key)
-        if not self._bound[lease]:
-            del self._bound[lease]
+        self._keys_of_lease[lease].remove(key)
+        if not self._keys_of_lease[lease]:
+            del self._keys_of_lease[lease]
 
     def _size(self, key: str) -> int:
         return _size(key, self._entries[key].value) if key in self._entries else 0
@@ -281,7 +282,7 @@ def _size(key: str, value: bytes) -> int:
     return len(key.encode()) + len(value)
 
 
-def _without(keys: Iterable[str]) -> list[tuple[str, Entry | None]]:
+def _deletions(keys: Iterable[str]) -> list[tuple[str, Entry | None]]:
     return [(key, None) for key in keys]
 
 

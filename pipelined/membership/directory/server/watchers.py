@@ -1,7 +1,4 @@
-"""The changes of a directory: the latest are kept, and the watchers with a change under their prefixes are woken.
-
-A revision is kept whole or not at all. The log holds every revision after `since`, without a gap, so a watcher that has
-seen `since` or a later revision misses nothing.
+"""The watchers of a directory: those with a change under their prefixes are woken.
 
 Watchers of the same prefixes form a group. A change marks the groups that it concerns. A task wakes the marked groups
 in the next turn of the loop, or later while the directory is busy with the watchers that it woke before. So a burst of
@@ -9,69 +6,15 @@ changes becomes few messages to each watcher, and a single change is sent at onc
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
-from pipelined.membership.directory.api import Change, FellBehind, Prefixes
+from pipelined.membership.directory.api import Change, Prefixes
 
-CHANGE_BYTES = 100
-"""Approximate bytes of a change in addition to its key and value."""
-
-
-class ChangeLog:
-    """The changes of the latest revisions; the oldest are dropped.
-
-    Args:
-        most: bytes of changes to keep; the last revision is kept even if it is larger.
-        since: the revision before the first change of the log.
-    """
-
-    def __init__(self, most: int, since: int = 0):
-        self.since = since
-        self._most, self._bytes = most, 0
-        self._revisions: deque[Sequence[Change]] = deque()
-
-    def __iter__(self) -> Iterator[Sequence[Change]]:
-        """The changes of each revision, oldest first."""
-        return iter(self._revisions)
-
-    def add(self, changes: Sequence[Change]) -> None:
-        """Append all changes of the next revision, and drop the oldest revisions beyond the limit."""
-        self._revisions.append(changes)
-        self._bytes += size(changes)
-        while self._bytes > self._most and len(self._revisions) > 1:
-            oldest = self._revisions.popleft()
-            self._bytes -= size(oldest)
-            self.since = oldest[0].revision
-
-    def after(self, prefix: Prefixes, revision: int) -> list[Sequence[Change]]:
-        """The changes under the prefixes after a revision, one item per revision.
-
-        Raises:
-            FellBehind: some of these changes were dropped.
-        Cost: one comparison per change after that revision.
-        """
-        if revision < self.since:
-            raise FellBehind(f"changes are kept from revision {self.since} on (after: {revision}); read again")
-        found: list[Sequence[Change]] = []
-        for changes in reversed(self._revisions):
-            if changes[0].revision <= revision:
-                break
-            if below := [change for change in changes if change.key.startswith(prefix)]:
-                found.append(below)
-        return found[::-1]
-
-
-def size(changes: Sequence[Change]) -> int:
-    """The approximate bytes of some changes."""
-    return sum(CHANGE_BYTES + len(key) + (len(entry.value) if entry else 0) for key, entry, _ in changes)
-
-
-ANSWER_S = 5e-5
+REPLY_S = 5e-5
 """Approximate seconds of one core for the reply to one watcher. After waking N watchers the task pauses for N times
 this.
 """
@@ -101,7 +44,7 @@ class Watchers:
         self._groups: dict[Prefixes, WatchGroup] = {}
         self._by_prefix: dict[str, dict[WatchGroup, None]] = {}
         self._marked: dict[WatchGroup, None] = {}
-        self._news = Notifier()
+        self._has_marked = Notifier()
 
     @contextmanager
     def waiting(self, prefixes: Prefixes) -> Iterator[WatchGroup]:
@@ -122,17 +65,17 @@ class Watchers:
                 for group in self._by_prefix.get(key[:length], ()):
                     self._marked[group] = None
         if self._marked:
-            self._news.notify_all()
+            self._has_marked.notify_all()
 
     async def wake(self) -> NoReturn:
         """Wake marked groups until cancelled."""
         while True:
             if not self._marked:
-                await self._news.wait()
+                await self._has_marked.wait()
             await self._clock.sleep(max(0.0, self._rest_until - self._clock.now()))
             marked, self._marked = self._marked, {}
             woken = sum(group.wake() for group in marked)
-            self._rest_until = self._clock.now() + woken * ANSWER_S
+            self._rest_until = self._clock.now() + woken * REPLY_S
 
     def _add(self, prefixes: Prefixes) -> WatchGroup:
         group = self._groups[prefixes] = WatchGroup()

@@ -7,7 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from pipelined.membership.directory import Change, Conflict, DirectoryLimits, Entry, FellBehind, Full, LeaseLost, View
 from pipelined.membership.directory.messages import RequestId, StaleRequest
-from pipelined.membership.directory.server.state_machine import StateMachine
+from pipelined.membership.directory.server.state_machine import Folders, StateMachine
 from tests.unit.pipelined.membership.directory.naive_directory import NaiveDirectory
 
 KEYS = st.sampled_from(["a", "aa", "ab", "b", "ba"])
@@ -105,7 +105,7 @@ class Twins(RuleBasedStateMachine):
         """All leases live their whole time again in the one that replayed."""
         self.follow.replay(self.machine.transitions)
         self.machine = self.follow
-        self.machine.begin(self.now)
+        self.machine.renew_all(self.now)
         self.naive.leases = {
             lease: (self.now + seconds, seconds, False) for lease, (_, seconds, _) in self.naive.leases.items()
         }
@@ -117,7 +117,7 @@ class Twins(RuleBasedStateMachine):
         self.naive.expire(self.now)
         assert self.machine.read("") == View(self.naive.revision, self.naive.entries)
         ends = [end for end, _, _ in self.naive.leases.values()]
-        assert self.machine.next_end() == min(ends, default=None)
+        assert self.machine.next_expiry() == min(ends, default=None)
 
     def teardown(self):
         self.follow.replay(self.machine.transitions)
@@ -141,7 +141,7 @@ def asked(machine, *numbers, settled=0):
 def test_a_repeated_grant_is_the_same_lease(machine):
     (request,) = asked(machine, 0)
     assert machine.grant(request, 1.0, 0.0) == machine.grant(request, 1.0, 9.0)
-    assert machine.next_end() == 1.0
+    assert machine.next_expiry() == 1.0
 
 
 def test_a_request_that_was_settled_is_never_done(machine):
@@ -250,9 +250,21 @@ def test_a_lease_is_spared_once_for_each_renewal(machine):
     (request,) = asked(machine, 0)
     lease = machine.grant(request, 3.0, 0.0)
     machine.extend_after_pause(5.0)
-    assert machine.next_end() == 7.0  # it was two seconds late
+    assert machine.next_expiry() == 7.0  # it was two seconds late
     machine.extend_after_pause(8.0)
-    assert machine.next_end() == 7.0
+    assert machine.next_expiry() == 7.0
     machine.renew(lease, 8.0)
     machine.extend_after_pause(100.0)
-    assert machine.next_end() == 103.0  # at most as long as it lives
+    assert machine.next_expiry() == 103.0  # at most as long as it lives
+
+
+def test_folders_find_what_begins_with_a_prefix_and_forget_what_is_gone():
+    folders, entry = Folders(), Entry(b"", 1)
+    keys = ["head", "headless", "a/1", "a/b/1", "ab/1", "b/1"]
+    for key in keys:
+        folders.put(key, entry)
+    for prefix in ("", "a", "a/", "a/b", "a/b/", "head", "b/1", "c", ("b/", "head"), ("", "a/")):
+        assert set(folders.below(prefix)) == {key for key in keys if key.startswith(prefix)}
+    for key in keys:
+        folders.put(key, None)
+    assert folders.below("") == {} and not folders._folders

@@ -7,8 +7,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory.api import Change, Entry
-from pipelined.membership.directory.server.state_machine import Folders
-from pipelined.membership.directory.server.watchers import ANSWER_S, Watchers
+from pipelined.membership.directory.server.watchers import REPLY_S, Watchers
 
 pytestmark = pytest.mark.virtual
 
@@ -66,7 +65,7 @@ async def test_one_change_wakes_at_once_and_simultaneous_ones_together():
         assert crowd[0].woken == [0.0], "it waited for others"
         for revision in range(2, 22):
             watchers.mark_changed(changed("later", revision))
-            await VirtualClock().sleep(10 * ANSWER_S)
+            await VirtualClock().sleep(10 * REPLY_S)
         await VirtualClock().sleep(1.0)
         assert len(crowd[0].woken) == 3, "as long as the answers to 100 take, changes are joined"
         for each in crowd:
@@ -79,15 +78,3 @@ async def test_an_empty_group_is_forgotten():
             pass
         watchers.mark_changed(changed("a/1", 1))
         assert not watchers._groups and not watchers._by_prefix and not watchers._marked
-
-
-def test_folders_find_what_begins_with_a_prefix_and_forget_what_is_gone():
-    folders, entry = Folders(), Entry(b"", 1)
-    keys = ["head", "headless", "a/1", "a/b/1", "ab/1", "b/1"]
-    for key in keys:
-        folders.place(key, entry)
-    for prefix in ("", "a", "a/", "a/b", "a/b/", "head", "b/1", "c", ("b/", "head"), ("", "a/")):
-        assert set(folders.below(prefix)) == {key for key in keys if key.startswith(prefix)}
-    for key in keys:
-        folders.place(key, None)
-    assert folders.below("") == {} and not folders._folders
