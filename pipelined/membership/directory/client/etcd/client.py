@@ -22,7 +22,7 @@ from pipelined.membership.directory.api import (
     View,
 )
 from pipelined.membership.directory.client.etcd.exactly_once import Marks
-from pipelined.membership.directory.client.etcd.gateway import COMPACTED, NOT_FOUND, EtcdError, Gateway
+from pipelined.membership.directory.client.etcd.gateway import NOT_FOUND, OUT_OF_RANGE, EtcdError, Gateway
 from pipelined.membership.directory.client.etcd.leases import EtcdLease
 from pipelined.membership.directory.client.etcd.messages import EtcdMessage, Keys, revision_of
 from pipelined.membership.directory.client.etcd.url import EtcdAddress
@@ -81,7 +81,7 @@ class EtcdDirectory(Directory):
                 yield each
 
     async def _read(self, prefix: Prefixes, at: int = 0) -> View:
-        """All entries under the prefixes at one revision; 0: the current one. Raises EtcdError: COMPACTED."""
+        """All entries under the prefixes at one revision; 0: the current one. Raises EtcdError: OUT_OF_RANGE."""
         prefixes = (prefix,) if isinstance(prefix, str) else prefix
         ranges = [{"request_range": {**self._keys.below(each), "revision": str(at)}} for each in prefixes]
         reply = await self._gateway.call("kv/txn", {"success": ranges})
@@ -94,7 +94,7 @@ class EtcdDirectory(Directory):
         try:
             before = await self._read(prefixes, after) if after else View(0, {})
         except EtcdError as error:
-            if error.code != COMPACTED:
+            if error.code != OUT_OF_RANGE:
                 raise
             raise FellBehind(f"changes are kept from a later revision on (after: {after}); read again") from error
         async with aclosing(watch_several(self, prefixes, before)) as changes:
@@ -112,7 +112,7 @@ class EtcdDirectory(Directory):
                         after = changes[-1].revision
                     reply = await with_timeout(self._clock, self._gateway.retry.patience / 2, anext(stream))
             except (NoReply, TimeoutError):
-                self._gateway.leave()
+                self._gateway.use_next_member()
             finally:
                 await stream.close()
             if kept := int(reply.get("compact_revision", 0)):

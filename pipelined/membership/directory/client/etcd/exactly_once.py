@@ -34,7 +34,7 @@ class Marks:
         self._number = self._revision = 0
         self._lease: EtcdLease | None = None
         self._renewed = -math.inf
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def transact(
         self, compare: Sequence[EtcdMessage], success: Sequence[EtcdMessage], failure: Sequence[EtcdMessage]
@@ -45,7 +45,7 @@ class Marks:
         Raises:
             EtcdError: as `Gateway.call`; NOT_FOUND: a lease in `success` does not exist.
         """
-        async with self._turn:
+        async with self._lock:
             self._number += 1
             while True:
                 lease = await self._renew_or_grant_lease()

@@ -18,8 +18,9 @@ from pipelined.membership.directory.api import CutOff, Full
 from pipelined.membership.directory.client.etcd.url import EtcdAddress
 from pipelined.membership.directory.client.retry import NoReply, Retry
 
-NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION, COMPACTED, UNAUTHENTICATED = 5, 6, 7, 8, 9, 11, 16
-"""gRPC status codes."""
+NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION = 5, 6, 7, 8, 9
+OUT_OF_RANGE, UNAUTHENTICATED = 11, 16
+"""gRPC status codes. etcd sends OUT_OF_RANGE where the revision is compacted."""
 RETRYABLE = (1, 2, 4, 10, 13, 14)
 """Status codes after which the client retries: cancelled, unknown, deadline exceeded, aborted, internal, unavailable.
 
@@ -27,7 +28,7 @@ A member sends them when it has no leader, starts or stops.
 """
 AUTHENTICATE = "auth/authenticate"
 NO_SPACE = "database space exceeded"
-LOCKED = ("authentication failed", "user name is empty")
+LOGIN_REFUSED = ("authentication failed", "user name is empty")
 """Parts of the messages with which etcd refuses a missing or wrong password, in addition to the codes."""
 
 
@@ -72,7 +73,7 @@ class Gateway:
 
     def __init__(self, address: EtcdAddress, clock: Clock, patience: float):
         self.retry = Retry(f"etcd://{','.join(address.members)}", clock, patience)
-        self._address, self._turn = address, 0
+        self._address, self._member_index = address, 0
         self._http = httpx2.AsyncClient(verify=address.tls(), timeout=None, trust_env=False)
         self._token = ""
 
@@ -89,17 +90,17 @@ class Gateway:
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
         """Send a request until a member begins a stream; returns the stream and its first reply. Raises as `call`."""
-        return await self.retry.run(lambda: self._begin(path, body))
+        return await self.retry.run(lambda: self._stream_once(path, body))
 
-    def leave(self) -> None:
+    def use_next_member(self) -> None:
         """Send further requests to the next member."""
-        self._turn += 1
+        self._member_index += 1
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def _call_once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        with self._one_member():
+        with self._at_one_member():
             response = await self._send(path, body)
             try:
                 await response.aread()
@@ -107,8 +108,8 @@ class Gateway:
                 await response.aclose()
             return _result(json.loads(response.content))
 
-    async def _begin(self, path: str, body: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
-        with self._one_member():
+    async def _stream_once(self, path: str, body: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
+        with self._at_one_member():
             stream = Stream(await self._send(path, body))
             try:
                 first = await anext(stream)
@@ -132,9 +133,9 @@ class Gateway:
         return await self._http.send(request, stream=True)
 
     @contextmanager
-    def _one_member(self) -> Iterator[None]:
+    def _at_one_member(self) -> Iterator[None]:
         """Run one request at the current member. Go to the next one after a failure; a refusal counts as a reply."""
-        turn = self._turn
+        index = self._member_index
         try:
             yield
         except EtcdError as error:
@@ -143,7 +144,7 @@ class Gateway:
                 raise NoReply(str(error)) from error
             raise _translated(error) from error
         except BaseException as error:
-            member, self._turn = self._member, turn + 1
+            member, self._member_index = self._member, index + 1
             if isinstance(error, (httpx2.HTTPError, httpx2.StreamError, json.JSONDecodeError)):
                 raise NoReply(f"{member}: {type(error).__name__} {error}".rstrip()) from error
             raise
@@ -153,7 +154,7 @@ class Gateway:
 
     @property
     def _member(self) -> str:
-        return self._address.members[self._turn % len(self._address.members)]
+        return self._address.members[self._member_index % len(self._address.members)]
 
 
 def _result(reply: Any) -> dict[str, Any]:
@@ -170,8 +171,8 @@ def _result(reply: Any) -> dict[str, Any]:
 
 def _translated(error: EtcdError) -> Exception:
     """The exception for a refusal that concerns this client or the cluster; otherwise the refusal itself."""
-    if error.code in (DENIED, UNAUTHENTICATED) or any(each in str(error) for each in LOCKED):
+    if error.code in (PERMISSION_DENIED, UNAUTHENTICATED) or any(each in str(error) for each in LOGIN_REFUSED):
         return UsageError(f"etcd rejects this client ({error}); give its user and password in the URL")
     if NO_SPACE in str(error):
         return Full(f"etcd has no room ({error}); compact and defragment it")
-    return NoReply(str(error)) if error.code == EXHAUSTED else error
+    return NoReply(str(error)) if error.code == RESOURCE_EXHAUSTED else error

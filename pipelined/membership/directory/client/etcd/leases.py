@@ -7,7 +7,13 @@ seconds, at least its election time-out, and does not notice broken connections.
 import math
 
 from pipelined.membership.directory.api import Lease, LeaseLost
-from pipelined.membership.directory.client.etcd.gateway import EXISTS, NOT_FOUND, PRECONDITION, EtcdError, Gateway
+from pipelined.membership.directory.client.etcd.gateway import (
+    ALREADY_EXISTS,
+    FAILED_PRECONDITION,
+    NOT_FOUND,
+    EtcdError,
+    Gateway,
+)
 
 
 class EtcdLease(Lease):
@@ -28,7 +34,7 @@ class EtcdLease(Lease):
             reply = await gateway.call("lease/grant", {"ID": str(number), "TTL": str(math.ceil(seconds))})
             return cls(gateway, number, float(reply["TTL"]))
         except EtcdError as error:
-            if error.code not in (EXISTS, PRECONDITION):
+            if error.code not in (ALREADY_EXISTS, FAILED_PRECONDITION):
                 raise
             return cls(gateway, number, float((await _query_time_to_live(gateway, number))["grantedTTL"]))
 
