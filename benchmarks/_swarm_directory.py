@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.notifier import Notifier
-from pipelined.membership.directory import Change, Directory, Lease, Prefixes, View
+from pipelined.membership.directory import Change, Directory, Lease, Prefixes, Snapshot
 from pipelined.membership.directory.api import RENEWALS
 from pipelined.membership.directory.messages import RequestId
 from pipelined.membership.directory.server.state_machine import StateMachine
@@ -47,7 +47,7 @@ class DirectDirectory(Directory):
             self.machine.transitions.clear()
             self._changed.notify_all()
 
-    async def read(self, prefix: Prefixes = "") -> View:
+    async def read(self, prefix: Prefixes = "") -> Snapshot:
         self._catch_up()
         return self.machine.read(prefix)
 

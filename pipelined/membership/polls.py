@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from pipelined.membership.directory import CutOff, Directory, View
+from pipelined.membership.directory import CutOff, Directory, Snapshot
 
 S = TypeVar("S")
 DIRECTORY_TIMEOUT_S = 2.0
@@ -13,7 +13,7 @@ DIRECTORY_TIMEOUT_S = 2.0
 
 
 async def poll_status(
-    directory: Directory, status: Callable[[View], Awaitable[S]], every_s: float
+    directory: Directory, status: Callable[[Snapshot], Awaitable[S]], every_s: float
 ) -> AsyncIterator[tuple[S, float]]:
     """Read the directory repeatedly; yields the last status, and its age in seconds.
 
@@ -30,5 +30,5 @@ async def poll_status(
         await asyncio.sleep(every_s)
         with suppress(CutOff, TimeoutError):
             async with asyncio.timeout(DIRECTORY_TIMEOUT_S):
-                view = await directory.read()
-            last, at = await status(view), now()
+                snapshot = await directory.read()
+            last, at = await status(snapshot), now()

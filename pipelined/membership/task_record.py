@@ -74,11 +74,11 @@ async def _find_refusal(directory: Directory, task: TaskRecord, theirs: TaskReco
 async def read_task(directory: Directory, url: str, say: Say) -> Entry:
     """Read the record of what is trained; waits until the first trainer has written it."""
     async with reported_wait(described(url), say):
-        view = await directory.read(TASK)
-    if TASK in view.entries:
-        return view.entries[TASK]
+        snapshot = await directory.read(TASK)
+    if TASK in snapshot.entries:
+        return snapshot.entries[TASK]
     async with reported_wait("the first trainer, which writes what is trained", say):
-        async for changes in directory.watch(TASK, view.revision):
+        async for changes in directory.watch(TASK, snapshot.revision):
             for change in changes:
                 if change.entry is not None:
                     return change.entry

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
-from pipelined.membership.directory import Change, Conflict, CutOff, Directory, Entry, FellBehind, Prefixes, View
+from pipelined.membership.directory import Change, Conflict, CutOff, Directory, Entry, FellBehind, Prefixes, Snapshot
 from pipelined.membership.record import Record
 from pipelined.process.reporting.events import warn
 
@@ -231,11 +231,11 @@ class MembershipView:
         if (apply := self._tables.get(folder + slash)) is not None:
             apply(name, entry)
 
-    def load(self, view: View) -> None:
+    def load(self, snapshot: Snapshot) -> None:
         """Replace everything by these entries."""
-        gone = dict.fromkeys(self._keys - view.entries.keys())
-        self.apply_changes([Change(key, entry, view.revision) for key, entry in [*gone.items(), *view.entries.items()]])
-        self.revision = view.revision
+        entries = dict.fromkeys(self._keys - snapshot.entries.keys()) | dict(snapshot.entries)
+        self.apply_changes([Change(key, entry, snapshot.revision) for key, entry in entries.items()])
+        self.revision = snapshot.revision
 
     @contextmanager
     def change_queue(self, prefixes: Prefixes) -> Iterator[deque[Change]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.membership.directory import Directory, View
+from pipelined.membership.directory import Directory, Snapshot
 from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK
 from pipelined.ravnest.planning.rings import rings_between, round_bytes
@@ -149,11 +149,11 @@ async def statuses(
     """
     view = RavnestView(directory, RealClock())
 
-    async def status(entries: View) -> RavnestStatus:
-        view.load(entries)
+    async def status(snapshot: Snapshot) -> RavnestStatus:
+        view.load(snapshot)
         sizes = None
         with suppress(UsageError, KeyError):
-            sizes = sizes_of(entries.entries[TASK].value)
+            sizes = sizes_of(snapshot.entries[TASK].value)
         return RavnestStatus.of(view, sizes)
 
     async for last, age_s in poll_status(directory, status, every_s):

@@ -12,7 +12,7 @@ from pipelined.membership.directory.api import (
     Lease,
     LeaseLost,
     Prefixes,
-    View,
+    Snapshot,
     WrongKey,
 )
 from pipelined.membership.directory.client.embedded import EmbeddedDirectory
@@ -36,7 +36,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Prefixes",
-    "View",
+    "Snapshot",
     "WrongKey",
     "open_directory",
     "serve_directory",

@@ -43,7 +43,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Snapshot:
     """All entries under one or several prefixes at one revision."""
 
     revision: int
@@ -134,7 +134,7 @@ class Directory(ABC):
     """
 
     @abstractmethod
-    async def read(self, prefix: Prefixes = "") -> View:
+    async def read(self, prefix: Prefixes = "") -> Snapshot:
         """All keys that begin with a prefix, or with one of several: a linearizable read of the current revision."""
 
     @abstractmethod

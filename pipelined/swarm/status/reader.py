@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.membership.directory import Directory, View
+from pipelined.membership.directory import Directory, Snapshot
 from pipelined.membership.messaging.messages import send
 from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK
@@ -78,11 +78,11 @@ class StatusReader:
         async for last, age_s in poll_status(self._directory, self._status_from, every_s):
             yield replace(last, age_s=age_s)
 
-    async def _status_from(self, entries: View) -> SwarmStatus:
-        """The status of a swarm with these entries in its directory; requests the selected members' replies."""
+    async def _status_from(self, snapshot: Snapshot) -> SwarmStatus:
+        """The status of a swarm of which the directory has this snapshot; requests the selected members' replies."""
         view = self._view
-        view.load(entries)
-        goal, unreadable = self._goal(entries)
+        view.load(snapshot)
+        goal, unreadable = self._goal(snapshot)
         head, evaluated = view.head, view.evaluated
         leader = view.leader.name if view.leader else None
         everyone, all_trainers = [view.peers[name] for name in sorted(view.peers)], [*view.trainers.values()]
@@ -115,10 +115,10 @@ class StatusReader:
             left_out=LeftOut(len(everyone) - len(peers), len(all_trainers) - len(trainers)),
         )
 
-    def _goal(self, entries: View) -> tuple[Goal | None, dict[str, str]]:
+    def _goal(self, snapshot: Snapshot) -> tuple[Goal | None, dict[str, str]]:
         """The goal, if it is recorded, and why its record cannot be read."""
         try:
-            return (self._read_goal(entries.entries[TASK].value) if TASK in entries.entries else None), {}
+            return (self._read_goal(snapshot.entries[TASK].value) if TASK in snapshot.entries else None), {}
         except (ValueError, UsageError) as error:
             return None, {TASK: str(error)}
 

@@ -22,7 +22,7 @@ from pipelined.membership.directory.api import (
     Entry,
     Lease,
     Prefixes,
-    View,
+    Snapshot,
     WrongKey,
 )
 from pipelined.membership.directory.client.retry import PATIENCE_S, NoReply, Retry
@@ -122,10 +122,10 @@ class EmbeddedDirectory(Directory):
         endpoint.add_lost_callback(self._on_connection_lost)
         endpoint.handle(messages.ALIVE, self._reply_alive)
 
-    async def read(self, prefix: Prefixes = "") -> View:
+    async def read(self, prefix: Prefixes = "") -> Snapshot:
         self._limits.check_prefixes(prefix)
         reply = await self._request(partial(Read, prefix=prefix))
-        return View(reply["revision"], {key: Entry(*entry) for key, entry in reply["entries"]})
+        return Snapshot(reply["revision"], {key: Entry(*entry) for key, entry in reply["entries"]})
 
     async def transact(
         self,

@@ -8,7 +8,7 @@ across a restart.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelined.membership.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
+from pipelined.membership.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, Snapshot
 from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.membership.directory.messages import RequestId
 from pipelined.membership.directory.server.change_log import ChangeLog
@@ -75,9 +75,9 @@ class StateMachine:
         self._keys_of_lease: dict[int, set[str]] = {}
         self._leases, self._log, self._sessions = Leases(), ChangeLog(self.limits.history), ClientSessions(self.limits)
 
-    def read(self, prefix: Prefixes) -> View:
+    def read(self, prefix: Prefixes) -> Snapshot:
         """All entries under the prefixes. Cost: as `Folders.below`."""
-        return View(self.revision, self._folders.below(prefix))
+        return Snapshot(self.revision, self._folders.below(prefix))
 
     def changes(self, prefix: Prefixes, after: int) -> list[Sequence[Change]]:
         """All changes under the prefixes after a revision, one item per revision. Raises FellBehind."""

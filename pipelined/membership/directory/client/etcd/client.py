@@ -19,7 +19,7 @@ from pipelined.membership.directory.api import (
     Lease,
     LeaseLost,
     Prefixes,
-    View,
+    Snapshot,
 )
 from pipelined.membership.directory.client.etcd.exactly_once import Marks
 from pipelined.membership.directory.client.etcd.gateway import NOT_FOUND, OUT_OF_RANGE, EtcdError, Gateway
@@ -45,7 +45,7 @@ class EtcdDirectory(Directory):
         self._keys = Keys(f"{address.namespace}/")
         self._marks = Marks(self._gateway, clock, f"{address.namespace}.marks/")
 
-    async def read(self, prefix: Prefixes = "") -> View:
+    async def read(self, prefix: Prefixes = "") -> Snapshot:
         self._limits.check_prefixes(prefix)
         return await self._read(prefix)
 
@@ -80,7 +80,7 @@ class EtcdDirectory(Directory):
             async for each in changes:
                 yield each
 
-    async def _read(self, prefix: Prefixes, at: int = 0) -> View:
+    async def _read(self, prefix: Prefixes, at: int = 0) -> Snapshot:
         """All entries under the prefixes at one revision; 0: the current one. Raises EtcdError: OUT_OF_RANGE."""
         prefixes = (prefix,) if isinstance(prefix, str) else prefix
         ranges = [{"request_range": {**self._keys.below(each), "revision": str(at)}} for each in prefixes]
@@ -88,11 +88,11 @@ class EtcdDirectory(Directory):
         found: dict[str, Entry] = {}
         for each in reply["responses"]:
             found |= self._keys.entries(each["response_range"])
-        return View(at or revision_of(reply), found)
+        return Snapshot(at or revision_of(reply), found)
 
     async def _watch_several(self, prefixes: tuple[str, ...], after: int) -> AsyncGenerator[Sequence[Change]]:
         try:
-            before = await self._read(prefixes, after) if after else View(0, {})
+            before = await self._read(prefixes, after) if after else Snapshot(0, {})
         except EtcdError as error:
             if error.code != OUT_OF_RANGE:
                 raise
@@ -140,9 +140,9 @@ class EtcdDirectory(Directory):
 
 
 async def watch_several(
-    directory: Directory, prefixes: tuple[str, ...], before: View
+    directory: Directory, prefixes: tuple[str, ...], before: Snapshot
 ) -> AsyncGenerator[Sequence[Change]]:
-    """Watch several prefixes as one; yield the changes after a view of them.
+    """Watch several prefixes as one; yield the changes after a snapshot of them.
 
     etcd orders the changes of one watch, but not those of several watches. So each prefix has its own watch, used only
     as a signal. Then one transaction reads all prefixes, and the difference from the last read is the changes.
@@ -168,8 +168,8 @@ async def watch_several(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def difference(before: View, now: View) -> list[Change]:
-    """The changes from one view to a later view of the same prefixes: puts by revision, then deletions."""
+def difference(before: Snapshot, now: Snapshot) -> list[Change]:
+    """The changes from one snapshot to a later one of the same prefixes: puts by revision, then deletions."""
     put = [Change(key, entry, entry.revision) for key, entry in now.entries.items() if entry.revision > before.revision]
     gone = [Change(key, None, now.revision) for key in before.entries.keys() - now.entries.keys()]
     return sorted(put, key=lambda change: change.revision) + gone

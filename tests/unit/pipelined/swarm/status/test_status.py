@@ -12,7 +12,7 @@ from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.directory import CutOff, Entry, View
+from pipelined.membership.directory import CutOff, Entry, Snapshot
 from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.membership.task_record import TASK
 from pipelined.process.reporting.events import Event
@@ -57,7 +57,7 @@ class Keys:
         if response is None:
             await asyncio.Event().wait()
         packed = {key: each if isinstance(each, bytes) else each.pack() for key, each in response.items()}
-        return View(1, {key: Entry(value, 1) for key, value in packed.items()})
+        return Snapshot(1, {key: Entry(value, 1) for key, value in packed.items()})
 
 
 class Members:

@@ -5,7 +5,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from pipelined.membership.directory import Change, Conflict, DirectoryLimits, Entry, FellBehind, Full, LeaseLost, View
+from pipelined.membership.directory import (
+    Change,
+    Conflict,
+    DirectoryLimits,
+    Entry,
+    FellBehind,
+    Full,
+    LeaseLost,
+    Snapshot,
+)
 from pipelined.membership.directory.messages import RequestId, StaleRequest
 from pipelined.membership.directory.server.state_machine import Folders, StateMachine
 from tests.unit.pipelined.membership.directory.naive_directory import NaiveDirectory
@@ -115,7 +124,7 @@ class Twins(RuleBasedStateMachine):
     def nothing_differs(self):
         self.machine.expire(self.now)
         self.naive.expire(self.now)
-        assert self.machine.read("") == View(self.naive.revision, self.naive.entries)
+        assert self.machine.read("") == Snapshot(self.naive.revision, self.naive.entries)
         ends = [end for end, _, _ in self.naive.leases.values()]
         assert self.machine.next_expiry() == min(ends, default=None)
 
