@@ -23,8 +23,8 @@ from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import most_alive
 from pipelined.ravnest.node.backup import BackedPlace, fixed_order
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import NodeOrder, OrderTracer
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank

@@ -24,7 +24,7 @@ from pipelined.ravnest.planning.formation import Formation
 from pipelined.ravnest.planning.genetic import DESCENDED, evolve
 from pipelined.ravnest.planning.plan import PoolRequest, make_plan
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 
 SEARCHES = {"paper": 0, "descended": DESCENDED}
 """Chromosomes of each generation that are descended, by search."""

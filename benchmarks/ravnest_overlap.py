@@ -22,8 +22,8 @@ from benchmarks._ravnest_party import Party
 from benchmarks._results import Reported, tell
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.node.training import ClusterTraining
-from pipelined.ravnest.planning.places import StagePlace
 from pipelined.ravnest.planning.pool import Newcomer
+from pipelined.ravnest.records.places import StagePlace
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig

@@ -20,7 +20,7 @@ from apps.common.children import Child, next_line
 from benchmarks._ranks import ROOT
 from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.stage import law
+from pipelined.ravnest.planning.stage_sizes import law
 
 Measured = list[dict[str, Any]]
 

@@ -19,7 +19,7 @@ from collectives import ProblemSize
 from collectives.algorithms.all_reduce.ring import RingAllReduce
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.averaging.rings import Rings
-from pipelined.ravnest.planning.rings import Share, rings_of
+from pipelined.ravnest.planning.ring_layout import Share, rings_of
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 from transports.rpc.world import Worlds
 

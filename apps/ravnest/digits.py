@@ -12,7 +12,7 @@ from typing import Any
 from apps.images.digits import Images, digits, require_scikit_learn
 from apps.resnet.presets import PRESETS, Block, ResNetConfig, has_projection
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize
+from pipelined.ravnest.planning.stage_sizes import NUMBER_BYTES, LayerSize
 
 DIGITS = "digits"
 NORM_NUMBERS = 4

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 
 from pipelined.errors import writing
 from pipelined.ravnest.planning.plan import PlannedStage, RavnestPlan
-from pipelined.ravnest.planning.rings import number_bytes
+from pipelined.ravnest.planning.ring_layout import number_bytes
 
 WIDTH, ROW, HEIGHT = 12.0, 1.2, 0.62  # inches of the page and of a row; the part of a row that a box takes
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")

@@ -9,7 +9,7 @@ from apps.common.paths import check_export
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.digits import DIGITS, DigitsConfig
 from pipelined.errors import UsageError, refuse_below
-from pipelined.ravnest.planning.places import MAX_ALIVE
+from pipelined.schedules.parts.knobs import MAX_AHEAD
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class FormingFlags:
         for name in ("clusters", "ahead"):
             if (value := getattr(self, name)) is not None:
                 refuse_below(1, f"--{name}", value)
-        if self.ahead is not None and self.ahead > MAX_ALIVE:
-            fact = f"--ahead must be at most {MAX_ALIVE} (it is {self.ahead})"
+        if self.ahead is not None and self.ahead > MAX_AHEAD:
+            fact = f"--ahead must be at most {MAX_AHEAD} (it is {self.ahead})"
             raise UsageError(f"{fact}; lower it, or leave it out: the plan takes what keeps all stages busy")
         refuse_below(0, "--balance", self.balance)
         refuse_below(0, "--backups", self.backups)

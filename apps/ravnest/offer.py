@@ -16,7 +16,7 @@ from pipelined.measurement.speed import SpeedProbe
 from pipelined.membership.connection import LocalMember
 from pipelined.ravnest.node.node import Capacity
 from pipelined.ravnest.node.training import ClusterTraining
-from pipelined.ravnest.planning.stage import StageRules, StageSizes
+from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.nodes import MAX_DELAY_S, NODES, NodeRecord
 from transports.rpc.registry import endpoint_schemes
 

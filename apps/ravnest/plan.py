@@ -15,7 +15,7 @@ from pipelined.measurement.codec import ratio_of
 from pipelined.ravnest.planning.backups import STEPS_APART, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import read_pool
-from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
+from pipelined.ravnest.planning.stage_sizes import NUMBER_BYTES, LayerSize, StageRules
 
 TOKEN_BYTES = 8
 BYTES = {"float32": (4, 4), "bfloat16": (4, 2), "float64": (8, 8)}

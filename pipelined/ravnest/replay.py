@@ -18,7 +18,7 @@ from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.forming.former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
 from pipelined.ravnest.node.training import ClusterTraining
-from pipelined.ravnest.planning.places import Holder
+from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import RunOrders

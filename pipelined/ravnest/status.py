@@ -10,8 +10,8 @@ from pipelined.errors import UsageError
 from pipelined.membership.directory import Directory, Snapshot
 from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK
-from pipelined.ravnest.planning.rings import rings_between, round_bytes
-from pipelined.ravnest.planning.stage import LayerSize
+from pipelined.ravnest.planning.ring_layout import rings_between, round_bytes
+from pipelined.ravnest.planning.stage_sizes import LayerSize
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterProgress
 from pipelined.ravnest.records.view import RavnestView

@@ -13,7 +13,7 @@ from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.plan import PoolRequest
-from pipelined.ravnest.planning.stage import LayerSize, StageRules
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from pipelined.traces.tracer import Tracer
 from pipelined.training.job import Numerics
 from tests.numerics.plain import SEQUENCE, Feed

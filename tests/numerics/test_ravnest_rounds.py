@@ -12,8 +12,8 @@ from torch import nn
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.replay import LocalLog
 from pipelined.training.digests import model_digest
 from tests.numerics.own_model import Rows

@@ -15,7 +15,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.plan import layer_sizes
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens
-from pipelined.ravnest.planning.stage import StageRules, StageSizes
+from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.training.job import Numerics

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import torch
 
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import GENERATION, Generation
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.progress import ROUND, STOPPED, ClusterStop, RoundRecord
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update

@@ -26,7 +26,7 @@ from pipelined.membership.directory import CutOff, EmbeddedDirectory, serve_dire
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
-from pipelined.ravnest.planning.stage import LayerSize, StageRules
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from pipelined.ravnest.records.generation import GENERATION
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.training.optimizer import OptimizerConfig

@@ -8,7 +8,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.node.backup import BackedPlace
 from pipelined.ravnest.planning.backups import STEPS_APART
-from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from tests.ravnest.faults import LEASE_S, Fault, Phase
 from tests.ravnest.story import Story, tell
@@ -94,11 +94,11 @@ def test_a_restart_of_train_forgets_no_loss_and_counts_none_twice():
         (backup,) = story.view.generation.backups
         died.append(story.view.generation.rows[0][backup.stage].holder.name)
         story._end(died[0])
-        await story.view.wait_for(lambda: story.view.losses.of(died[0]))
+        await story.view.wait_for(lambda: story.view.departures.of(died[0]))
         await story.befall(Fault.KILL_TRAIN, seconds=0.1)
 
     run_virtual(story.run(lost()))
-    assert {name: times for name, (times, _) in story.view.losses.names.items()} == {died[0]: 1}
+    assert {name: times for name, (times, _) in story.view.departures.names.items()} == {died[0]: 1}
 
 
 @pytest.mark.in_turns(4)

@@ -17,7 +17,7 @@ from benchmarks._footprint import count_activations, state_bytes
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price_schedule
-from pipelined.ravnest.planning.stage import StageRules, StageSizes
+from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.schedules import find
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig

@@ -16,7 +16,7 @@ from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import read_task
 from pipelined.ravnest.node import cluster_member as cluster
 from pipelined.ravnest.node.planned_bytes import PlannedPlaces
-from pipelined.ravnest.planning.stage import StageRules
+from pipelined.ravnest.planning.stage_sizes import StageRules
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.training import assemble
 from pipelined.training.stage import Stage

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 import torch
 
 from collectives.errors import Mismatch
-from pipelined.ravnest.planning.rings import Share, rings_of
+from pipelined.ravnest.planning.ring_layout import Share, rings_of
 from pipelined.ravnest.records.generation import Generation
 from transports import SizeMismatch
 

@@ -11,8 +11,8 @@ from typing import Any
 from collectives.arrays import Range, Vector
 from collectives.group import PIECE, Group
 from collectives.operations.all_reduce import all_reduce
-from pipelined.ravnest.planning.rings import Ring, Share, rings_of
-from pipelined.ravnest.planning.stage import NUMBER_BYTES
+from pipelined.ravnest.planning.ring_layout import Ring, Share, rings_of
+from pipelined.ravnest.planning.stage_sizes import NUMBER_BYTES
 from transports import Nursery
 from transports.base import Transport
 from transports.state import CHANNELS

@@ -23,7 +23,7 @@ from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
 from pipelined.ravnest.averaging.round_log import RoundLog
-from pipelined.ravnest.planning.rings import Share, rings_of
+from pipelined.ravnest.planning.ring_layout import Share, rings_of
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import State, averaged, flat_copy

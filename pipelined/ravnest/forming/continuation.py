@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.backups import HeldPlace, assign_backups, plan_of_those_left
-from pipelined.ravnest.planning.places import MAX_STEP, Holder, StagePlace
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import StageRules, StageSizes
+from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation
 from pipelined.ravnest.records.nodes import NodeRecord
+from pipelined.ravnest.records.places import MAX_STEP, Holder, StagePlace
 from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.state.versions import Version

@@ -97,7 +97,7 @@ class ClusterFormer:
             generation, joining, changes, clock=clock, quiet_s=self.return_s, on_step=self.on_step, say=self.say
         )
         digests = await supervision.run()
-        await supervision.count_losses()
+        await supervision.count_departures()
         return digests
 
     async def _form(self, view: RavnestView) -> None:

@@ -13,9 +13,9 @@ from pipelined.aio.tasks import with_timeout
 from pipelined.membership.directory import Change
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.forming.continuation import Joining, Newcomers, next_generation
-from pipelined.ravnest.planning.places import Holder
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation, GenerationEnding
-from pipelined.ravnest.records.nodes import LOSSES, WAITS, WaitingNodes
+from pipelined.ravnest.records.nodes import DEPARTURES, WAITS, WaitingNodes
+from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.progress import PROGRESS, ClusterProgress
 from pipelined.ravnest.records.view import RavnestView
 
@@ -70,17 +70,17 @@ class Supervision:
             if view.generation != generation or self._all_are_lost():
                 return None
             await self._let_others_go_on()
-            await self.count_losses()
+            await self.count_departures()
             await self._note_waiting()
             await self._wait_for_change(seen)
 
-    async def count_losses(self) -> None:
+    async def count_departures(self) -> None:
         """Write the nodes that left this generation, each incarnation once, for this process and later ones."""
         while not self._view.is_done(self._generation):
-            losses = self._view.losses.counted(self._view.departed(self._generation))
-            if losses == self._view.losses:
+            departures = self._view.departures.with_departed(self._view.departed(self._generation))
+            if departures == self._view.departures:
                 return
-            await self._view.replace_record(LOSSES, losses)
+            await self._view.replace_record(DEPARTURES, departures)
 
     def _show_departures(self) -> None:
         """Say once of each node that left which one goes on in its place."""

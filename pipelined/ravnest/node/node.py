@@ -21,9 +21,9 @@ from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.cluster_log import ClusterLog
 from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
 from pipelined.ravnest.node.planned_bytes import PlannedPlaces
-from pipelined.ravnest.planning.places import Holder
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
+from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
 from pipelined.ravnest.status import LATE

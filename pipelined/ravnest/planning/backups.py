@@ -12,7 +12,7 @@ from pipelined.errors import UsageError
 from pipelined.ravnest.planning.pace import Pace, with_fewer
 from pipelined.ravnest.planning.plan import PlannedCluster, PlannedStage, PoolRequest, RavnestPlan, make_plan
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import StageSizes
+from pipelined.ravnest.planning.stage_sizes import StageSizes
 
 STEPS_APART = 2
 """Steps by which the nodes of a place may be apart; the inputs of these wait at the slower one."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipelined.ravnest.planning.fitting import Fitting
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import StageSizes
+from pipelined.ravnest.planning.stage_sizes import StageSizes
 
 MAX_IN_TABLE = 11
 """Nodes of a cluster beyond which orders are searched by descent: the table has a row for every set of nodes."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import StageSizes
+from pipelined.ravnest.planning.stage_sizes import StageSizes
 
 MAX_SETS = 2**16
 """Sets of a cluster's nodes up to which each is looked at; nodes with as much memory are alike in them.

@@ -12,11 +12,10 @@ from itertools import pairwise
 from operator import le
 
 from pipelined.programs.pricing.stepped import PipeCosts, steady_step
-from pipelined.ravnest.planning.places import MAX_ALIVE
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import StageSizes, law, line_seconds
+from pipelined.ravnest.planning.stage_sizes import StageSizes, law, line_seconds
 from pipelined.schedules import Shape, find
-from pipelined.schedules.parts.knobs import AHEAD
+from pipelined.schedules.parts.knobs import AHEAD, MAX_AHEAD
 
 GOAL = 0.95
 """The part of the rate of the slowest node or line that open microbatches alive are to reach."""
@@ -104,7 +103,7 @@ class _Pipe:
         self._law = law(seconds, ways, self._slowest)
 
     def best(self, rams: Sequence[int]) -> Pace:
-        most = min(MAX_ALIVE, math.ceil(WIDEST * self._law[0]))
+        most = min(MAX_AHEAD, math.ceil(WIDEST * self._law[0]))
         fitting = [alive for first in range(1, most + 1) if self._fits(alive := self.in_proportion(first), rams)]
         more = f"no number alive up to {WIDEST:g} times the law's reaches {GOAL:.0%}"
         if len(fitting) < most:

@@ -9,8 +9,8 @@ from pipelined.ravnest.planning.cuts import Cuts, Objective
 from pipelined.ravnest.planning.formation import Formation, Method, Partition, form, method_for
 from pipelined.ravnest.planning.pace import Pace, pace_of
 from pipelined.ravnest.planning.pool import Newcomer, PoolNode
-from pipelined.ravnest.planning.rings import Ring, rings_between, round_bytes
-from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
+from pipelined.ravnest.planning.ring_layout import Ring, rings_between, round_bytes
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 
 
 @dataclass(frozen=True)

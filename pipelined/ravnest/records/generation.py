@@ -10,27 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pipelined.membership.directory.record import Record
 from pipelined.membership.record import Record
-from pipelined.ravnest.planning.places import MAX_ALIVE, MAX_STEP, Holder, StagePlace, are_steps
+from pipelined.ravnest.planning.places import Holder, StagePlace, are_steps
 from pipelined.ravnest.planning.plan import RavnestPlan
 from pipelined.ravnest.records.nodes import NodeRecord
+from pipelined.ravnest.records.places import BackupPlace, Holder, StagePlace, are_steps, read_backup, read_place
 from pipelined.state.versions import Version
 
 GENERATION, ENDING = "clusters", "ending"
 MAX_PLACES = 4096
-
-
-class BackupPlace(NamedTuple):
-    """The backup of one stage of one cluster: a second node, which does all that the first one does.
-
-    Args:
-        room: microbatches of which the inputs may wait in a new backup while it gets the state.
-    """
-
-    cluster: int
-    stage: int
-    holder: Holder
-    room: int = 0
 
 
 class Continuation(NamedTuple):
@@ -201,28 +190,3 @@ def read_continuation(value: object, rows: int) -> Continuation:
     return found._replace(
         steps_to_repeat=[*found.steps_to_repeat], steps_since_round=[[*each] for each in found.steps_since_round]
     )
-
-
-def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPlace:
-    """The backup of a place of these rows. Raises ValueError: it is something else."""
-    value = [*value, 0] if isinstance(value, (list, tuple)) and len(value) == 3 else value  # of earlier releases
-    kinds = [type(each) for each in value] if isinstance(value, (list, tuple)) else []
-    if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind, int] for kind in (list, tuple, Holder)):
-        raise ValueError(f"Generation.backups: no backup (got: {value!r:.80})")
-    cluster, stage, holder, room = value
-    if [type(each) for each in holder] != [str, str, int]:
-        raise ValueError(f"Generation.backups: no node (got: {value!r:.80})")
-    if not (0 <= cluster < len(rows) and 0 <= stage < len(rows[cluster]) and 0 <= room < MAX_STEP):
-        raise ValueError(f"Generation.backups: no place (got: {value!r:.80})")
-    return BackupPlace(cluster, stage, Holder(*holder), room)
-
-
-def read_place(value: object) -> StagePlace:
-    """One stage of one cluster, as it is stored. Raises ValueError: it is something else."""
-    value = value.stored if isinstance(value, StagePlace) else value
-    if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
-        raise ValueError(f"Generation.rows: no place (got: {value!r:.80})")
-    place = StagePlace(Holder(*value[:3]), *value[3:])
-    if not 0 <= place.first < place.end or not 1 <= place.alive <= MAX_ALIVE:
-        raise ValueError(f"Generation.rows: layers or microbatches alive out of range (got: {place})")
-    return place

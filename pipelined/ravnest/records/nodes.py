@@ -2,19 +2,23 @@
 
 nodes/NAME        NodeRecord            a node; expires with its lease
 saved/NAME        SavedStages           what a node can read of what was saved; expires with the node's lease
-losses            LossCounts            how often each name has left its cluster; `train` writes it
+losses            DepartureCounts       how often each name has left its cluster; `train` writes it
 waits             WaitingNodes          what the nodes without a cluster wait for; `train` writes it
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pipelined.membership.record import Record
 from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.records.places import Holder, are_steps
 
-NODES, LOSSES, WAITS = "nodes/", "losses", "waits"
+NODES, DEPARTURES, WAITS = "nodes/", "losses", "waits"
 UPDATES = "updates"
 """The field, in what a node saves, of the number of updates that a parameter has had; a swarm's peers save none."""
+MAX_NAMES = 400
+"""Of names of up to 512 bytes whose departures are counted: the record stays below 256 KiB, a directory's limit."""
 MAX_DELAY_S = 60.0
 """Of a line: longer than any connection waits for a reply."""
 
@@ -59,6 +63,36 @@ class NodeRecord(Record):
         return PoolNode(
             self.name, self.ram, self.bandwidth, self.flops or None, reliability=self.reliability, delay=self.delay
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DepartureCounts(Record):
+    """How often nodes were seen to leave their clusters before these were done.
+
+    Args:
+        names: by name, how often, and the incarnation that left last.
+    """
+
+    names: dict[str, list[int]] = field(default_factory=dict, metadata={"kind": dict})
+
+    def __post_init__(self) -> None:
+        for name, counts in self.names.items():
+            if type(name) is not str or type(counts) is not list or len(counts) != 2 or not are_steps(counts):
+                raise ValueError(f"DepartureCounts.names: no name with two counts (got: {name!r:.80}, {counts!r:.80})")
+
+    def of(self, name: str) -> int:
+        """How often this name left."""
+        return self.names.get(name, [0, 0])[0]
+
+    def with_departed(self, gone: Iterable[Holder]) -> "DepartureCounts":
+        """The same with these holders, each incarnation once; of too many names those that left last are kept."""
+        found = dict(self.names)
+        for name, _, incarnation in gone:
+            times, last = found.get(name, [0, 0])
+            if incarnation > last:
+                found[name] = [times + 1, incarnation]
+        kept = sorted(found, key=lambda name: found[name][1])[-MAX_NAMES:]
+        return DepartureCounts({name: found[name] for name in sorted(kept)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from pipelined.membership.directory import Directory, Entry
 from pipelined.membership.record import Record
 from pipelined.membership.task_record import TASK
 from pipelined.membership.view import MembershipView, Single, Table
-from pipelined.ravnest.planning.losses import LossCounts
-from pipelined.ravnest.planning.places import Holder
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding
-from pipelined.ravnest.records.nodes import LOSSES, NODES, WAITS, NodeRecord, WaitingNodes
+from pipelined.ravnest.records.nodes import DEPARTURES, NODES, WAITS, DepartureCounts, NodeRecord, WaitingNodes
+from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundRecord
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, whole_steps
 
@@ -32,9 +31,9 @@ class RavnestView(MembershipView):
     def __init__(self, directory: Directory, clock: Clock):
         self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
         self._generation, self._round, self._ending = Single(Generation), Single(RoundRecord), Single(GenerationEnding)
-        self.stopped, self._losses, self._waits = Table(ClusterStop), Single(LossCounts), Single(WaitingNodes)
-        singles = self._generation, self._round, self._ending, self._losses, self._waits
-        self._singles = dict[str, Single[Any]](zip((GENERATION, ROUND, ENDING, LOSSES, WAITS), singles, strict=True))
+        self.stopped, self._departures, self._waits = Table(ClusterStop), Single(DepartureCounts), Single(WaitingNodes)
+        self._singles: dict[str, Single[Any]] = {GENERATION: self._generation, ROUND: self._round, ENDING: self._ending}
+        self._singles |= {DEPARTURES: self._departures, WAITS: self._waits}
         self.task = 0
         super().__init__(
             directory,
@@ -84,9 +83,9 @@ class RavnestView(MembershipView):
         return generation if generation is not None and (self.is_done(generation) or self.intact(generation)) else None
 
     @property
-    def losses(self) -> LossCounts:
+    def departures(self) -> DepartureCounts:
         """How often each name has left its cluster; none, if the record cannot be read."""
-        return self._losses.record or LossCounts()
+        return self._departures.record or DepartureCounts()
 
     @property
     def waits(self) -> str:
@@ -95,7 +94,7 @@ class RavnestView(MembershipView):
 
     def pool_node(self, node: NodeRecord) -> PoolNode:
         """A node as the plan takes it: its declared reliability over 1 + the times that it left a cluster."""
-        return replace(node.pool_node, reliability=node.reliability / (1 + self.losses.of(node.name)))
+        return replace(node.pool_node, reliability=node.reliability / (1 + self.departures.of(node.name)))
 
     @property
     def free(self) -> list[NodeRecord]:

@@ -12,8 +12,8 @@ from apps.ravnest.drawing import draw, save
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.plan import PlannedCluster, PlannedStage, RavnestPlan
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.rings import rings_between
-from pipelined.ravnest.planning.stage import LayerSize
+from pipelined.ravnest.planning.ring_layout import rings_between
+from pipelined.ravnest.planning.stage_sizes import LayerSize
 
 LAYERS = (LayerSize(30_000, 0, 0, 0.0),) * 4
 CUTS = ([0, 2, 4], [0, 1, 3, 4], [0, 4])

@@ -16,9 +16,9 @@ from apps.ravnest.status import RAVNEST, sizes_of
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation
 from pipelined.ravnest.records.nodes import NodeRecord, WaitingNodes
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.progress import ClusterProgress, RoundRecord
 from pipelined.ravnest.status import statuses
 from transports import Nursery

@@ -10,8 +10,8 @@ from pipelined.actors.actor import Actor
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.late import LateState, share_state
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import Continuation, Generation
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.state.manifest import describe, specs_of
 from tests.ravnest.story import at_once
 from transports import Block, TransportError

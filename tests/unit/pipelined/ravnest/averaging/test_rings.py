@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collectives import ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.ravnest.averaging.rings import Rings
-from pipelined.ravnest.planning.rings import Ring, Share, rings_of
+from pipelined.ravnest.planning.ring_layout import Ring, Share, rings_of
 from tests.conformance.worlds import endpoint_world
 from transports.local import world
 

@@ -7,11 +7,11 @@ import pytest
 
 from pipelined.ravnest.forming.continuation import Newcomers, new_backups, next_generation
 from pipelined.ravnest.node.training import ClusterTraining
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NodeRecord
+from pipelined.ravnest.records.places import Holder, StagePlace
 
 
 def row(name):

@@ -14,12 +14,11 @@ from pipelined.membership.directory import CutOff, DirectoryRefusal, EmbeddedDir
 from pipelined.membership.registration import registered
 from pipelined.membership.task_record import TASK
 from pipelined.ravnest.forming.former import ClusterFormer
-from pipelined.ravnest.planning.losses import LossCounts
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.planning.plan import PoolRequest
-from pipelined.ravnest.planning.stage import LayerSize
+from pipelined.ravnest.planning.stage_sizes import LayerSize
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation, GenerationEnding
-from pipelined.ravnest.records.nodes import LOSSES, NODES, WAITS, NodeRecord, WaitingNodes
+from pipelined.ravnest.records.nodes import DEPARTURES, NODES, WAITS, DepartureCounts, NodeRecord, WaitingNodes
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.progress import PROGRESS, STOPPED, ClusterProgress, ClusterStop
 from tests.ravnest.story import at_once
 from transports import Nursery
@@ -108,7 +107,7 @@ async def test_a_train_that_is_cut_off_at_each_write_goes_on(written):
             assert Generation.unpack(changes[0].entry.value).number > number
             break
         await cancel_and_wait(forming, serving)
-        assert sorted(own.cut_off) == [[GENERATION], [ENDING], [LOSSES]]
+        assert sorted(own.cut_off) == [[GENERATION], [ENDING], [DEPARTURES]]
 
 
 class RefusedClient(EmbeddedDirectory):
@@ -183,7 +182,7 @@ async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_a
         await cancel_and_wait(trained, serving)
 
 
-async def formed(request, losses=None, **offered):
+async def formed(request, departures=None, **offered):
     """The clusters that `train` writes for nodes a, b and c, which offer the same; the last of them may be a backup."""
     async with AsyncExitStack() as stack:
         network, clock = VirtualNetwork(), VirtualClock()
@@ -196,8 +195,8 @@ async def formed(request, losses=None, **offered):
             )
             offer = {"ram": 1000, "bandwidth": 1.0, "flops": 1.0} | offered
             await registration.put(NodeRecord(name, f"at {name}", registration.incarnation, **offer))
-        if losses is not None:
-            await directory.transact({}, {LOSSES: losses.pack()})
+        if departures is not None:
+            await directory.transact({}, {DEPARTURES: departures.pack()})
         asyncio.get_running_loop().run_in_executor = at_once
         train = network.endpoint("train")
         own = EmbeddedDirectory(train, address_of("directory"), clock)
@@ -223,6 +222,6 @@ async def test_losses_that_the_directory_has_decide_which_place_is_backed_up():
     layer = LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=1.0)
     request = PoolRequest((), (layer,) * 2, clusters=1, backups=1)
     for name in "ab":
-        generation = await formed(request, LossCounts({name: [2, 1]}))
+        generation = await formed(request, DepartureCounts({name: [2, 1]}))
         (backup,) = generation.backups
         assert generation.rows[0][backup.stage].holder.name == name

@@ -9,8 +9,8 @@ from pipelined.actors.actor import Actor
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.node.backup import CATCH_UP, BackedPlace, fixed_order, fixed_turns
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import NodeOrder
 from pipelined.schedules import Shape, find
 from tests.virtual_time import virtual_seconds

@@ -11,9 +11,9 @@ from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.registration import registered
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.node.cluster_log import LEASES, ClusterLog
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, ClusterProgress, ClusterStop, RoundEnd, RoundRecord
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.training.segments.step_report import StepReport

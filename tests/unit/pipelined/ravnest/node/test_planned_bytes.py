@@ -7,9 +7,9 @@ bytes of activations.
 import pytest
 
 from pipelined.ravnest.node.planned_bytes import PlannedPlaces
-from pipelined.ravnest.planning.places import Holder, StagePlace
-from pipelined.ravnest.planning.stage import LayerSize, StageRules
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation
+from pipelined.ravnest.records.places import Holder, StagePlace
 
 LAYERS = tuple(LayerSize(100, 8, 8, 1.0) for _ in range(4))
 ALONE, EACH = 4 * 800 + 16, 8

@@ -6,7 +6,7 @@ from pipelined.errors import UsageError
 from pipelined.ravnest.planning.backups import HeldPlace, assign_backups, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import LayerSize, StageRules
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 
 
 def places(*facts):

@@ -8,7 +8,7 @@ import pytest
 
 from pipelined.ravnest.planning.cuts import Cuts
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import (
+from pipelined.ravnest.planning.stage_sizes import (
     LayerSize,
     StageRules,
     StageSizes,

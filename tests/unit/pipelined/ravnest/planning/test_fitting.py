@@ -12,7 +12,7 @@ from pipelined.ravnest.planning.formation import Formation
 from pipelined.ravnest.planning.genetic import ClusterSearch
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.settling import Settling
-from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 
 EIGHT = (LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=1.0),) * 8
 

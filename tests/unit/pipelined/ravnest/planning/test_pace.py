@@ -9,7 +9,7 @@ from pipelined.ravnest.planning import pace
 from pipelined.ravnest.planning.pace import pace_of
 from pipelined.ravnest.planning.plan import PoolRequest, make_plan
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage import LayerSize, StageRules, StageSizes
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 
 LEAST = {
     (1, 1, 1, 1): [(4, 4), (7, 7), (10, 10)],
@@ -101,7 +101,7 @@ def test_the_plan_says_what_a_cluster_falls_short_of():
 
 
 def test_an_open_number_is_no_more_than_the_schedule_takes(monkeypatch):
-    monkeypatch.setattr(pace, "MAX_ALIVE", 3)
+    monkeypatch.setattr(pace, "MAX_AHEAD", 3)
     assert paced([30.0] * 3, 30.0).alive == [3, 2, 1]
 
 

@@ -13,8 +13,8 @@ from pipelined.ravnest.planning.plan import (
     make_plan,
 )
 from pipelined.ravnest.planning.pool import PoolNode, check_pool, read_pool
-from pipelined.ravnest.planning.rings import rings_between
-from pipelined.ravnest.planning.stage import LayerSize, StageRules
+from pipelined.ravnest.planning.ring_layout import rings_between
+from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from tests.unit.pipelined.ravnest.planning.test_formation import SIX
 
 LAYER = LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=3.0)

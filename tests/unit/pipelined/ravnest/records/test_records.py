@@ -3,10 +3,9 @@
 import msgpack
 import pytest
 
-from pipelined.ravnest.planning.losses import LossCounts
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation, GenerationEnding
-from pipelined.ravnest.records.nodes import NodeRecord, WaitingNodes
+from pipelined.ravnest.records.nodes import DepartureCounts, NodeRecord, WaitingNodes
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.progress import ClusterProgress, ClusterStop, RoundRecord
 from pipelined.state.versions import Version
 
@@ -160,19 +159,19 @@ def test_progress_has_numbers_alone():
 
 
 def test_each_incarnation_of_a_name_is_counted_once():
-    first = LossCounts().counted([Holder("a", "at a", 7), Holder("b", "at b", 8)])
-    again = first.counted([Holder("a", "at a", 7), Holder("a", "at a", 9)])
+    first = DepartureCounts().with_departed([Holder("a", "at a", 7), Holder("b", "at b", 8)])
+    again = first.with_departed([Holder("a", "at a", 7), Holder("a", "at a", 9)])
     assert [again.of(name) for name in "abc"] == [2, 1, 0]
-    assert LossCounts.unpack(again.pack()) == again == again.counted([Holder("a", "at a", 8)])
+    assert DepartureCounts.unpack(again.pack()) == again == again.with_departed([Holder("a", "at a", 8)])
 
 
 def test_of_too_many_names_those_that_left_last_are_kept(monkeypatch):
-    monkeypatch.setattr("pipelined.ravnest.planning.losses.MAX_NAMES", 2)
-    counts = LossCounts().counted(Holder(name, f"at {name}", 9 - at) for at, name in enumerate("abc"))
+    monkeypatch.setattr("pipelined.ravnest.records.nodes.MAX_NAMES", 2)
+    counts = DepartureCounts().with_departed(Holder(name, f"at {name}", 9 - at) for at, name in enumerate("abc"))
     assert counts.names == {"a": [1, 9], "b": [1, 8]}
 
 
 @pytest.mark.parametrize("names", [{1: [1, 2]}, {"a": 1}, {"a": [1]}, {"a": [1, -1]}, {"a": [1, "x"]}, []])
 def test_counts_of_losses_that_are_none_are_refused(names):
-    with pytest.raises(ValueError, match="LossCounts"):
-        LossCounts.unpack(msgpack.packb({"names": names}))
+    with pytest.raises(ValueError, match="DepartureCounts"):
+        DepartureCounts.unpack(msgpack.packb({"names": names}))

@@ -4,8 +4,8 @@ import errno
 import threading
 from pathlib import Path
 
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import OrderDirectory, OrderRecorder, read_orders
 from pipelined.state.versions import Version
 from pipelined.traces.tracer import NullTracer

@@ -14,9 +14,9 @@ from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.registration import registered
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.planning.places import Holder, StagePlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
+from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import TOPIC, ParameterExchange
 from pipelined.ravnest.stage.saving import SaveSettings

@@ -11,12 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pipelined.ravnest.planning.places import StagePlace
 
 NUMBER_BYTES = 4
 GRADIENT_AND_MOMENTS = 3
@@ -111,6 +109,17 @@ class StageRules:
         return 1 + GRADIENT_AND_MOMENTS + 1 + MOMENTS * (self.saves or self.late) + STATE * self.gives
 
 
+class LayerSpan(Protocol):
+    """A place: it holds the layers [first, end), with so many microbatches alive."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def alive(self) -> int: ...
+
+
 class StageSizes:
     """Bytes and work of every stage [first, end) that a row of layers can be cut into.
 
@@ -147,7 +156,7 @@ class StageSizes:
         each = zip(cut, alive, [0, *alive], strict=False)
         return [int(self.bytes(count, alive[0], before)[held.start, held.stop]) for held, count, before in each]
 
-    def of_row(self, row: Sequence[StagePlace]) -> list[int]:
+    def of_row(self, row: Sequence[LayerSpan]) -> list[int]:
         """Bytes of each place of a cluster."""
         return self.of_cut([range(place.first, place.end) for place in row], [place.alive for place in row])
 

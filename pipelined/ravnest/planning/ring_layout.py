@@ -13,11 +13,10 @@ Source: Ravnest, section 3.2 (parallel multi-ring all-reduce).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 from collectives import ProblemSize
 from collectives.algorithms.all_reduce.ring import RingAllReduce
-from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize
+from pipelined.ravnest.planning.stage_sizes import NUMBER_BYTES, LayerSize, LayerSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +57,6 @@ def rings_of(clusters: Sequence[Sequence[Share]]) -> list[Ring]:
         ranks = tuple(cluster[position].rank for cluster, position in zip(ordered, positions, strict=True))
         rings.append(Ring(ranks, low, high))
     return rings
-
-
-class LayerSpan(Protocol):
-    """A place: it holds the layers [first, end)."""
-
-    @property
-    def first(self) -> int: ...
-    @property
-    def end(self) -> int: ...
 
 
 def rings_between(rows: Sequence[Sequence[LayerSpan]], layers: Sequence[LayerSize]) -> list[Ring]:
