@@ -20,7 +20,7 @@ from apps.common.children import Child, next_line
 from benchmarks._ranks import ROOT
 from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.stage_sizes import law
+from pipelined.ravnest.planning.stage_sizes import littles_law
 
 Measured = list[dict[str, Any]]
 
@@ -62,7 +62,7 @@ class Options(Reported):
     @property
     def limits(self) -> list[int]:
         """Most microbatches alive, by stage."""
-        full = law([f + b for f, b in self.seconds], [self.delay_ms / 1e3] * (len(self.seconds) - 1))
+        full = littles_law([f + b for f, b in self.seconds], [self.delay_ms / 1e3] * (len(self.seconds) - 1))
         return full if self.ahead is None else [-(-self.ahead * each // full[0]) for each in full]
 
 

@@ -36,7 +36,7 @@ def assign_backups(places: Sequence[HeldPlace], spare: Sequence[PoolNode]) -> di
         spare: nodes without a place; of two with the same RAM the faster one is taken.
     """
     left, found = [*spare], dict[int, PoolNode]()
-    for index in sorted(range(len(places)), key=lambda index: sureness(places[index].node)):
+    for index in sorted(range(len(places)), key=lambda index: known_reliability(places[index].node)):
         large = [node for node in left if node.ram >= places[index].backup_bytes]
         if large and places[index].node.ram >= places[index].bytes:
             found[index] = min(large, key=lambda node: (node.ram, -(node.flops or 0.0)))
@@ -44,7 +44,7 @@ def assign_backups(places: Sequence[HeldPlace], spare: Sequence[PoolNode]) -> di
     return found
 
 
-def sureness(node: PoolNode) -> float:
+def known_reliability(node: PoolNode) -> float:
     """Its reliability; where that is not known, 1."""
     return 1.0 if node.reliability is None else node.reliability
 
@@ -116,7 +116,7 @@ class _Backing:
     def _by_reliability(self, clusters: Sequence[PlannedCluster]) -> list[Place]:
         """The places, those first that are backed up first."""
         places = [(n, s) for n, cluster in enumerate(clusters) for s in range(len(cluster.stages))]
-        return sorted(places, key=lambda at: sureness(clusters[at[0]].stages[at[1]].node))
+        return sorted(places, key=lambda at: known_reliability(clusters[at[0]].stages[at[1]].node))
 
     def _assigned(self, clusters: Sequence[PlannedCluster]) -> dict[Place, PoolNode]:
         order = self._by_reliability(clusters)

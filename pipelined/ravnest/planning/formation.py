@@ -17,7 +17,7 @@ from pipelined.errors import UsageError
 from pipelined.ravnest.planning.cuts import Objective, members_of
 from pipelined.ravnest.planning.genetic import ClusterSearch, evolve
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.settling import Settling
+from pipelined.ravnest.planning.repair import PartitionRepair
 
 Method = Literal["exhaustive", "genetic"]
 MAX_EXHAUSTIVE = 11
@@ -25,7 +25,7 @@ MAX_EXHAUSTIVE = 11
 MAX_FORCED = 12
 """Nodes up to which it is done where it is asked for: 12 have 4.2 million partitions, a minute; 13 have 28 million."""
 MAX_CHECKED = 100
-"""Partitions of the genetic search of which the cuts are looked at, best first; the one that lacks least is settled."""
+"""Partitions of the genetic search of which the cuts are looked at, best first; that which lacks least is repaired."""
 Partition = tuple[tuple[int, ...], ...]
 FormationScore = tuple[float, float]
 Cost = Callable[[Sequence[int]], float]
@@ -94,8 +94,8 @@ class Formation:
         found = evolve(rams, weights, clusters, self.need, by_rate=by_rate, seed=seed)[:MAX_CHECKED]
         start = min(found, key=lambda assigned: sum(map(lack, _groups(assigned, clusters))))
         search = ClusterSearch(np.array(rams, dtype=np.float64), np.array(weights), clusters, self.need, by_rate)
-        settled = Settling(search, clusters, lack, seed).settled(np.array(start))
-        return None if settled is None else tuple(sorted(_groups(settled.tolist(), clusters)))
+        repaired = PartitionRepair(search, clusters, lack, seed).repaired(np.array(start))
+        return None if repaired is None else tuple(sorted(_groups(repaired.tolist(), clusters)))
 
     def lack(self, members: Sequence[int]) -> float:
         """What is too much for a cluster, 0 where it is feasible: layers, or else bytes of its RAM."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 POPULATION, GENERATIONS, PATIENCE = 40, 24, 8
 """Chromosomes; the most generations; generations without a better one after which the search ends."""
-KEPT, TOURNAMENT, DESCENDED = 2, 3, 6
+ELITE, TOURNAMENT, DESCENDED = 2, 3, 6
 TOLERANCE = 1e-12
 """The part of a score by which another must be better to count as better: sums are not exact."""
 Floats = NDArray[np.float64]
@@ -108,13 +108,13 @@ class ClusterSearch:
 
     def next(self, ranked: Chromosomes, random: np.random.Generator, descended: int) -> Chromosomes:
         """The next generation: the best, and children of winners of tournaments, mutated, some of them descended."""
-        children, nodes = len(ranked) - KEPT, ranked.shape[1]
+        children, nodes = len(ranked) - ELITE, ranked.shape[1]
         mothers, fathers = (random.integers(len(ranked), size=(children, TOURNAMENT)).min(axis=1) for _ in range(2))
         born = np.where(random.random((children, nodes)) < 0.5, ranked[mothers], ranked[fathers])
         mutated = random.random(born.shape) < 1 / nodes
         born = np.where(mutated, random.integers(self._clusters, size=born.shape), born)
         self.descend(born[:descended])
-        return np.concatenate([ranked[:KEPT], born])
+        return np.concatenate([ranked[:ELITE], born])
 
     def descend(self, population: Chromosomes) -> None:
         """Descend each of these chromosomes, in place."""

@@ -1,6 +1,6 @@
 """The microbatches that a cluster has alive in each stage, and its predicted speed with them.
 
-The law's numbers would do if a worker always had the right message. Gradients come first, so a stage may wait for an
+Little's law would do if a worker always had the right message. Gradients come first, so a stage may wait for an
 activation that a busier one left behind, and then needs more. So each number is priced: the schedule's own coroutines
 run once with the cluster's seconds and lines.
 """
@@ -13,20 +13,20 @@ from operator import le
 
 from pipelined.programs.pricing.stepped import PipeCosts, steady_step
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.stage_sizes import StageSizes, law, line_seconds
+from pipelined.ravnest.planning.stage_sizes import StageSizes, line_seconds, littles_law
 from pipelined.schedules import Shape, find
 from pipelined.schedules.parts.knobs import AHEAD, MAX_AHEAD
 
-GOAL = 0.95
-"""The part of the rate of the slowest node or line that open microbatches alive are to reach."""
-WIDEST = 2.5
-"""The most microbatches alive that are tried, as a multiple of the law's."""
-TRIES = 64
+TARGET_SHARE = 0.95
+"""The part of the rate of the slowest node or line that microbatches alive reach, where `ahead` does not set them."""
+MAX_MULTIPLE = 2.5
+"""The most microbatches alive that are tried, as a multiple of those by Little's law."""
+MAX_PRICED = 64
 """Numbers alive that are priced, about; of more, evenly spaced ones."""
 MICROBATCHES = 12
 """Microbatches a step that is priced, at least: as many round trips of those alive, so that their pattern is whole."""
 
-KEPT = 0.9
+LEAST_RATE = 0.9
 """The least part of a cluster's rate that fewer microbatches alive keep, where they leave room for a backup."""
 FEWER = "fewer microbatches alive leave room for a backup"
 
@@ -38,7 +38,7 @@ class Pace:
     Args:
         seconds: of a microbatch in the steady state; None where a speed is not known, as `share`.
         share: the rate as a part of that of the slowest node or line.
-        shortfall: why the share is below `GOAL`, in words; empty where it is not.
+        shortfall: why the share is below `TARGET_SHARE`, in words; empty where it is not.
     """
 
     alive: Sequence[int]
@@ -50,8 +50,8 @@ class Pace:
 def pace_of(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) -> Pace:
     """Microbatches alive for a cut that fits with those of its rules: these, if `ahead` is set or a speed unknown.
 
-    Else the least from the law's up that reach `GOAL` among those whose bytes fit, or the most that fit; where not
-    even the law's do, the most below.
+    Else the least from Little's law up that fit and reach `TARGET_SHARE`, or the most that fit; where not even those of
+    the law do, the most below.
 
     Cost: some 10 ms for each number tried of a cluster of four nodes, 100 ms of ten.
     """
@@ -77,8 +77,8 @@ def with_fewer(
     Args:
         before: of the same cluster.
         has_room: whether these alive leave it.
-    Returns: None: no number does, that costs more than a tenth of the rate (`KEPT`), the number is given, or a speed is
-        not known.
+    Returns: None: no number does, that costs more than a tenth of the rate (`LEAST_RATE`), the number is given, or a
+        speed is not known.
     """
     if before.share is None or sizes.rules.ahead is not None:
         return None
@@ -86,7 +86,7 @@ def with_fewer(
     tried = map(pipe.in_proportion, range(before.alive[0] - 1, 0, -1))
     alive = next(filter(has_room, tried), None)
     found = pipe.priced(alive, FEWER) if alive else None
-    return found if found and found.share and found.share >= KEPT * before.share else None
+    return found if found and found.share and found.share >= LEAST_RATE * before.share else None
 
 
 class _Pipe:
@@ -100,32 +100,32 @@ class _Pipe:
         self._cut, self._sizes = cut, sizes
         self._costs = PipeCosts([each * forward for each in seconds], [each * (1 - forward) for each in seconds], ways)
         self._slowest = max([*seconds, *lines])
-        self._law = law(seconds, ways, self._slowest)
+        self._least = littles_law(seconds, ways, self._slowest)
 
     def best(self, rams: Sequence[int]) -> Pace:
-        most = min(MAX_AHEAD, math.ceil(WIDEST * self._law[0]))
+        most = min(MAX_AHEAD, math.ceil(MAX_MULTIPLE * self._least[0]))
         fitting = [alive for first in range(1, most + 1) if self._fits(alive := self.in_proportion(first), rams)]
-        more = f"no number alive up to {WIDEST:g} times the law's reaches {GOAL:.0%}"
+        more = f"no number alive up to {MAX_MULTIPLE:g} times the law's reaches {TARGET_SHARE:.0%}"
         if len(fitting) < most:
             more = "more microbatches alive do not fit"
-        enough = fitting[self._law[0] - 1 :] or fitting[-1:]
-        for alive in enough[:: max(1, len(enough) // TRIES)]:
+        enough = fitting[self._least[0] - 1 :] or fitting[-1:]
+        for alive in enough[:: max(1, len(enough) // MAX_PRICED)]:
             found = self.priced(alive, more)
             if not found.shortfall:
                 break
         return found
 
     def priced(self, alive: Sequence[int], why: str) -> Pace:
-        """The pace with these alive; beyond `WIDEST` times the law's more are priced as so many."""
-        limits = [min(count, math.ceil(WIDEST * full)) for count, full in zip(alive, self._law, strict=True)]
+        """The pace with these alive; beyond `MAX_MULTIPLE` times the law's more are priced as so many."""
+        limits = [min(count, math.ceil(MAX_MULTIPLE * full)) for count, full in zip(alive, self._least, strict=True)]
         microbatches = -(-MICROBATCHES // limits[0]) * limits[0]
         shape = Shape(len(alive), microbatches, {AHEAD.name: ",".join(map(str, limits))})
         share = min(1.0, microbatches * self._slowest / steady_step(find("async_1f1b"), shape, self._costs))
-        return Pace(alive, self._slowest / share, share, why if share < GOAL else "")
+        return Pace(alive, self._slowest / share, share, why if share < TARGET_SHARE else "")
 
     def in_proportion(self, first: int) -> list[int]:
         """As many in each stage as the law has there, for these in the first."""
-        return [-(-first * each // self._law[0]) for each in self._law]
+        return [-(-first * each // self._least[0]) for each in self._least]
 
     def _fits(self, alive: Sequence[int], rams: Sequence[int]) -> bool:
         return all(map(le, self._sizes.of_cut(self._cut, alive), rams))

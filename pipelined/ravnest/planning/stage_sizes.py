@@ -186,14 +186,14 @@ class StageSizes:
         return int(self.bytes(1, 1)[index, index + 1])
 
 
-def law(seconds: Sequence[float], ways: Sequence[float], slowest: float | None = None) -> list[int]:
-    """Microbatches alive that keep every stage busy: K_s = ⌈(the rest's compute + 2 its lines) / slowest stage⌉.
+def littles_law(seconds: Sequence[float], ways: Sequence[float], slowest: float | None = None) -> list[int]:
+    """Microbatches alive that keep each stage busy: K_s = ⌈(the rest's compute + 2 its lines) / slowest stage⌉.
 
     Args:
         seconds: forward and backward of a microbatch, for each of the D stages.
         ways: seconds of one message from each stage to the next, its delay included, D - 1.
         slowest: seconds from one microbatch to the next; None: those of the slowest stage.
-    Source: the round trip of a microbatch from stage s and back, over the time between two of them.
+    Source: Little's law: the round trip of a microbatch from stage s and back, over the time between two of them.
     """
     return [max(1, math.ceil(trip / (slowest or max(seconds)) - 1e-9)) for trip in round_trips(seconds, ways)]
 

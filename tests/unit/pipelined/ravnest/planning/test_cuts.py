@@ -12,8 +12,8 @@ from pipelined.ravnest.planning.stage_sizes import (
     LayerSize,
     StageRules,
     StageSizes,
-    law,
     line_seconds,
+    littles_law,
 )
 
 LAYER = LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=3.0)
@@ -55,8 +55,8 @@ def test_more_nodes_than_layers_have_no_cut():
 
 
 def test_the_law_of_microbatches_alive():
-    assert law([30.0] * 3, [30.0] * 2) == [7, 4, 1]
-    assert law([3.0] * 4, [0.0] * 3) == [4, 3, 2, 1]
+    assert littles_law([30.0] * 3, [30.0] * 2) == [7, 4, 1]
+    assert littles_law([3.0] * 4, [0.0] * 3) == [4, 3, 2, 1]
 
 
 def brute_force(nodes, layers, rules, objective):

@@ -11,7 +11,7 @@ from pipelined.ravnest.planning.fitting import Fitting
 from pipelined.ravnest.planning.formation import Formation
 from pipelined.ravnest.planning.genetic import ClusterSearch
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.ravnest.planning.settling import Settling
+from pipelined.ravnest.planning.repair import PartitionRepair
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 
 EIGHT = (LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=1.0),) * 8
@@ -141,10 +141,10 @@ def scarce_formation(count):
     return Formation(nodes, sizes.least, "transfer", cuts.worst, cuts.lack)
 
 
-def settled(formation, clusters, start):
+def repaired(formation, clusters, start):
     rams, times = (np.array(each) for each in zip(*((n.ram, n.transfer_s) for n in formation.nodes), strict=True))
     search = ClusterSearch(rams.astype(float), times, clusters, formation.need, by_rate=False)
-    found = Settling(search, clusters, formation.lack).settled(np.array(start))
+    found = PartitionRepair(search, clusters, formation.lack).repaired(np.array(start))
     return found if found is None else [tuple(np.flatnonzero(found == cluster).tolist()) for cluster in range(clusters)]
 
 
@@ -152,7 +152,7 @@ def test_nodes_sorted_by_their_memory_are_moved_until_every_cluster_fits_and_the
     formation = scarce_formation(30)
     start = np.argsort(np.argsort([node.ram for node in formation.nodes])) // 10
     assert formation.lack(tuple(np.flatnonzero(start == 0))) > 0
-    found = settled(formation, 3, start)
+    found = repaired(formation, 3, start)
     assert sorted(node for members in found for node in members) == [*range(30)]
     costs = [formation.cost(members) for members in found]
     assert max(costs) - min(costs) < 0.1 * max(costs) < float("inf")
@@ -160,5 +160,5 @@ def test_nodes_sorted_by_their_memory_are_moved_until_every_cluster_fits_and_the
 
 def test_where_no_partition_fits_the_search_ends():
     formation = scarce_formation(6)
-    assert settled(formation, 6, range(6)) is None
-    assert settled(scarce_formation(1), 1, [0]) is None
+    assert repaired(formation, 6, range(6)) is None
+    assert repaired(scarce_formation(1), 1, [0]) is None

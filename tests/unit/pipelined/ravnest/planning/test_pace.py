@@ -65,7 +65,7 @@ def test_the_most_that_fit_are_alive_where_the_law_s_fit_and_those_that_reach_95
 
 
 def test_where_no_number_reaches_95_percent_the_most_are_taken(monkeypatch):
-    monkeypatch.setattr(pace, "WIDEST", 1.5)
+    monkeypatch.setattr(pace, "MAX_MULTIPLE", 1.5)
     found = paced([12, 9, 6, 3], 3)
     assert found.alive[0] == 6  # 1.5 times the law's
     assert found.share < 0.95 and found.shortfall == "no number alive up to 1.5 times the law's reaches 95%"

@@ -1,4 +1,4 @@
-"""Partitions in which every cluster has a cut that fits: what the genetic search finds is moved on until it has.
+"""The repair of partitions: what the genetic search finds is changed until every cluster has a cut that fits.
 
 The genetic search knows bytes alone. A cluster's cut needs more of them than the model has; how many more depends on
 its nodes' number and sizes. So where memory is scarce, the best partitions by bytes may all have no cut.
@@ -12,14 +12,14 @@ from pipelined.ravnest.planning.genetic import Chromosomes, ClusterSearch, Float
 
 MAX_TRIES = 4000
 """Moves and swaps of which the cuts are looked at, with what is found once looked up."""
-KICKED = 3
+PERTURBED = 3
 """Random moves from a partition where no step helps."""
 Lack = Callable[[tuple[int, ...]], float]
 """What is too much for a cluster of these nodes; 0 where a cut fits."""
 
 
-class Settling:
-    """One search.
+class PartitionRepair:
+    """One repair.
 
     Args:
         lack: looked up once for each cluster tried.
@@ -30,14 +30,14 @@ class Settling:
         self._search, self._clusters, self._lack = search, clusters, lack
         self._random, self._left = np.random.default_rng(seed), MAX_TRIES
 
-    def settled(self, assigned: Chromosomes) -> Chromosomes | None:
-        """The partition moved on until every cluster fits, and then to the best near it; None where none was found."""
+    def repaired(self, assigned: Chromosomes) -> Chromosomes | None:
+        """The partition changed until every cluster fits, and then to the best near it; None where none was found."""
         best = self._lacks(assigned)
         while best.any():
             found = self._step(assigned, best, self._touching(self._search.steps(assigned), best))
             if found is None and (self._left <= 0 or self._clusters == 1):
                 return None
-            assigned = self._kicked(assigned) if found is None else found
+            assigned = self._perturbed(assigned) if found is None else found
             best = self._lacks(assigned)
         while (found := self._step(assigned, best, self._better(assigned))) is not None:
             assigned = found
@@ -68,8 +68,8 @@ class Settling:
         order = np.lexsort(steps.scores.T[::-1])
         return steps, (int(step) for step in order if self._search.is_better(steps.scores[step], reached))
 
-    def _kicked(self, assigned: Chromosomes) -> Chromosomes:
-        for _ in range(KICKED):
+    def _perturbed(self, assigned: Chromosomes) -> Chromosomes:
+        for _ in range(PERTURBED):
             steps = self._search.steps(assigned)
             assigned = steps.made(int(self._random.integers(len(steps.nodes))), assigned)
         return assigned
