@@ -165,7 +165,7 @@ class LocalLog(RoundLog):
         """See `RoundLog`."""
         return await work
 
-    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
+    async def complete(self, number: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
         """See `RoundLog`."""
         if number in self._refused:
             work.close()

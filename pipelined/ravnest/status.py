@@ -70,9 +70,9 @@ class RavnestStatus:
             return cls(None, {}, 0, waiting, [], view.unreadable, sizes, waits=waits)
         found = ((number, view.progress.get(f"{number}")) for number in range(len(generation.rows)))
         progress = {number: each for number, each in found if each and each.generation == generation.number}
-        missing, settled, rounds = view.missing(generation), view.with_remaining(generation), view.rounds_of(generation)
+        missing, here, rounds = view.missing(generation), view.with_remaining(generation), view.rounds_of(generation)
         refused = sum(number < rounds for number in view.refused(generation))
-        return cls(settled, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused, waits=waits)
+        return cls(here, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused, waits=waits)
 
     @property
     def last(self) -> ClusterProgress | None:

@@ -27,7 +27,7 @@ class RoundsBeside(UpdateListener):
     """What a node does for rounds, or for saves, after its updates.
 
     Attributes:
-        ended: whether the generation ended before a round was settled.
+        ended: whether the generation ended before a round did.
     """
 
     ended = False
@@ -114,7 +114,7 @@ class EmptyRounds(RoundsBeside):
         if updates >= self._add_after.get(self._done + 1, updates + 1):
             await self.finish()
         if not self.ended and updates in self._begins[self._done : self._done + 1]:
-            self._running = self._actor.start(self._settle(self._done + 1))
+            self._running = self._actor.start(self._complete(self._done + 1))
 
     async def finish(self) -> None:
         """Wait for the round that runs, if one does."""
@@ -122,8 +122,8 @@ class EmptyRounds(RoundsBeside):
             self.ended, self._running = not await self._running, None
             self._done += not self.ended
 
-    async def _settle(self, number: int) -> bool:
-        return await self._log.settle(number, self._commit(number), lambda: True) is RoundEnd.COMMITTED
+    async def _complete(self, number: int) -> bool:
+        return await self._log.complete(number, self._commit(number), lambda: True) is RoundEnd.COMMITTED
 
     async def _commit(self, number: int) -> None:
         if self._writes:

@@ -44,9 +44,9 @@ class RoundLog(ABC):
         """The result of work with other clusters; None: the generation ends first, also where it failed."""
 
     @abstractmethod
-    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
+    async def complete(self, number: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
         """Take part in a round by this work; returns how it ends.
 
         Args:
-            whole: whether this node has the average; a round may be committed before, by the other holder of the place.
+            has_average: whether this node has the average; the other holder of its place may commit the round before.
         """

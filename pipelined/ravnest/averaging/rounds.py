@@ -129,7 +129,7 @@ class Rounds:
             snapshot *= weight
         number = self.done + 1
         op = "mean" if weight is None else "sum"
-        end = await self._log.settle(number, self._exchange(number, snapshot, op), lambda: self._whole == number)
+        end = await self._log.complete(number, self._exchange(number, snapshot, op), lambda: self._whole == number)
         if end is not RoundEnd.GENERATION_ENDS:
             self.done = number
         if end is RoundEnd.REFUSED:

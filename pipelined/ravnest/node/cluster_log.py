@@ -108,10 +108,10 @@ class ClusterLog(RoundLog):
         return self._view.rounds_of(self._generation)
 
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """See `RoundLog`. Raises TransportError: as `settle`."""
+        """See `RoundLog`. Raises TransportError: as `complete`."""
         return await self._work_until(self.ends, work, self.ends)
 
-    async def settle(self, number: int, work: Coroutine[Any, Any, None], whole: Callable[[], bool]) -> RoundEnd:
+    async def complete(self, number: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
         """See `RoundLog`.
 
         Raises:
@@ -120,13 +120,13 @@ class ClusterLog(RoundLog):
                 and this node has not the average: the other node of its place goes on.
         """
 
-        def settled() -> bool:
+        def is_decided() -> bool:
             end = self._end_of(number)
-            return whole() if end is RoundEnd.COMMITTED else end is not None
+            return has_average() if end is RoundEnd.COMMITTED else end is not None
 
-        await self._work_until(settled, work, lambda: self._end_of(number) is not None)
+        await self._work_until(is_decided, work, lambda: self._end_of(number) is not None)
         end = await self._view.wait_for(lambda: self._end_of(number))
-        if end is RoundEnd.COMMITTED and not whole():
+        if end is RoundEnd.COMMITTED and not has_average():
             raise TransportError(f"round {number} is committed, and this node has not the average")
         return end
 
@@ -139,9 +139,9 @@ class ClusterLog(RoundLog):
         return RoundEnd.GENERATION_ENDS if self.ends() else None
 
     async def _work_until(
-        self, settled: Callable[[], bool], work: Coroutine[Any, Any, T], over: Callable[[], bool]
+        self, decided: Callable[[], bool], work: Coroutine[Any, Any, T], over: Callable[[], bool]
     ) -> T | None:
-        """The result of the work; None: it is settled without it, or over after it failed."""
+        """The result of the work; None: it is decided without it, or over after it failed."""
 
         async def wait(until: Callable[[], bool]) -> None:
             await self._view.wait_for(until)
@@ -150,7 +150,7 @@ class ClusterLog(RoundLog):
             return over() or bool(self._view.missing(self._generation))
 
         try:
-            return await first_of(work, wait(settled))
+            return await first_of(work, wait(decided))
         except TransportError as error:
             is_late = await self._outlasts_patience(wait(is_explained))
             if is_late and self._cluster == 0 and not self._shares_place:  # others leave before it

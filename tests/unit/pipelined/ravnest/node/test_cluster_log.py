@@ -43,7 +43,7 @@ async def story(stack):
 async def test_a_round_is_written_and_committed():
     async with AsyncExitStack() as stack:
         _, _, log, _ = await story(stack)
-        assert await log.settle(1, log.write(1), lambda: True) is RoundEnd.COMMITTED
+        assert await log.complete(1, log.write(1), lambda: True) is RoundEnd.COMMITTED
 
 
 @pytest.mark.parametrize("step", [-1, 1, 10**12 + 1])
@@ -78,7 +78,7 @@ async def test_a_round_of_clusters_that_end_does_not_stand():
         await log.write(1)  # before this node has seen it
         assert ROUND not in (await directory.read(ROUND)).entries
         assert await log.wait_for_end() == 0 and log.ends()
-        assert await log.settle(1, log.write(1), lambda: True) is RoundEnd.GENERATION_ENDS
+        assert await log.complete(1, log.write(1), lambda: True) is RoundEnd.GENERATION_ENDS
         await log.stop(ClusterStop(1, 0, [0, 2]))
         await view.wait_for(lambda: view.stopped)
 
@@ -103,23 +103,23 @@ async def two_clusters(stack, is_listed):
 async def test_a_round_waits_for_the_end_where_its_work_fails_and_a_node_is_missing():
     async with AsyncExitStack() as stack:
         directory, log = await two_clusters(stack, is_listed=False)
-        settling = asyncio.ensure_future(log.settle(1, lost(), lambda: False))
+        completing = asyncio.ensure_future(log.complete(1, lost(), lambda: False))
         await VirtualClock().sleep(100.0)
-        assert not settling.done()
+        assert not completing.done()
         await directory.transact({}, {ENDING: GenerationEnding(2).pack()})
-        assert await settling is RoundEnd.GENERATION_ENDS
+        assert await completing is RoundEnd.GENERATION_ENDS
 
 
 async def test_the_first_cluster_leaves_after_the_others_where_these_do_not():
     """They confirmed to a backup of its first node, which died before it committed the round: they waited for ever."""
     async with AsyncExitStack() as stack:
         _, log = await two_clusters(stack, is_listed=True)
-        settling = asyncio.ensure_future(log.settle(1, lost(), lambda: False))
+        completing = asyncio.ensure_future(log.complete(1, lost(), lambda: False))
         await VirtualClock().sleep(1.5 * LEASES)
-        assert not settling.done()
+        assert not completing.done()
         await VirtualClock().sleep(LEASES)
         with pytest.raises(PeerLost):
-            await settling
+            await completing
 
 
 async def test_a_node_that_lost_its_lease_writes_nothing():
@@ -189,4 +189,4 @@ async def test_a_node_without_the_average_of_a_committed_round_leaves_it_to_the_
             raise PeerLost(1, "it died")
 
         with pytest.raises(TransportError, match="round 1 is committed, and this node has not the average"):
-            await log.settle(1, lost(), lambda: False)
+            await log.complete(1, lost(), lambda: False)
