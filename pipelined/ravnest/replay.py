@@ -148,16 +148,16 @@ class LocalLog(RoundLog):
         """See `RoundLog`."""
         return self._written
 
-    async def write(self, number: int) -> None:
+    async def write(self, round_: int) -> None:
         """See `RoundLog`."""
-        self._written = number
+        self._written = round_
         self._changed.notify_all()
 
-    async def refuse(self, number: int, cluster: int, fact: str) -> None:
+    async def refuse(self, round_: int, cluster: int, fact: str) -> None:
         """See `RoundLog`. Raises UsageError: in the run it was committed."""
-        raise UsageError(f"round {number} is refused, but was not in the run ({fact}); give the orders of one run")
+        raise UsageError(f"round {round_} is refused, but was not in the run ({fact}); give the orders of one run")
 
-    def sender_of(self, number: int) -> int | None:
+    def sender_of(self, round_: int) -> int | None:
         """See `RoundLog`; the order says what each cluster did then."""
         return None
 
@@ -165,16 +165,16 @@ class LocalLog(RoundLog):
         """See `RoundLog`."""
         return await work
 
-    async def complete(self, number: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
+    async def complete(self, round_: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
         """See `RoundLog`."""
-        if number in self._refused:
+        if round_ in self._refused:
             work.close()
             return RoundEnd.REFUSED
-        if self._rounds is not None and number > self._rounds:
+        if self._rounds is not None and round_ > self._rounds:
             work.close()
             return RoundEnd.GENERATION_ENDS
         await work
-        while self._written < number:
+        while self._written < round_:
             await self._changed.wait()
         return RoundEnd.COMMITTED
 
@@ -184,32 +184,32 @@ def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:
     return replace(training, begin=orders.generation.begun.step, steps=orders.until or training.steps)
 
 
-def _limit(training: ClusterTraining, orders: RunOrders, number: int) -> int | None:
+def _limit(training: ClusterTraining, orders: RunOrders, cluster: int) -> int | None:
     """The steps that one cluster did before the generation ended, by its own count; None: all."""
     if orders.followed is None:
         return None
-    if not orders.went_on(number):
-        return training.done_at(orders.generation, number, orders.followed.continuation.rounds)
-    done = sum(each.startswith("B") for each in orders.orders[number, 0].instructions)
+    if not orders.went_on(cluster):
+        return training.done_at(orders.generation, cluster, orders.followed.continuation.rounds)
+    done = sum(each.startswith("B") for each in orders.orders[cluster, 0].instructions)
     return done // training.microbatches
 
 
 def _prove(training: ClusterTraining, orders: RunOrders) -> None:
-    for number in orders.needed:
-        row, limit = orders.generation.rows[number], _limit(training, orders, number)
-        plan = training.job(orders.generation, number).plan
-        steps = training.steps_of(number, len(orders.generation.rows))[:limit]
+    for cluster in orders.needed:
+        row, limit = orders.generation.rows[cluster], _limit(training, orders, cluster)
+        plan = training.job(orders.generation, cluster).plan
+        steps = training.steps_of(cluster, len(orders.generation.rows))[:limit]
         if not steps:
             continue
         stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=len(steps)))
-        program = tuple(orders.orders[number, stage].of_stage(stage)[0] for stage in range(len(row)))
+        program = tuple(orders.orders[cluster, stage].of_stage(stage)[0] for stage in range(len(row)))
         microbatches = len(steps) * training.microbatches
         if orders.until or (
-            orders.followed and not orders.went_on(number)
+            orders.followed and not orders.went_on(cluster)
         ):  # what was done beyond a save or a round is not done again
             program = tuple(tuple(each for each in row if each.microbatch < microbatches) for row in program)
         try:
             check(Program(stage_map, program))
         except ScheduleError as error:
-            fact = f"the orders of cluster {number} do not train these steps (steps: {len(steps)})"
+            fact = f"the orders of cluster {cluster} do not train these steps (steps: {len(steps)})"
             raise UsageError(f"{fact}; give the orders of one whole run\n{error}") from error

@@ -68,10 +68,10 @@ class RavnestStatus:
         waits = view.waits if waiting else ""
         if generation is None:
             return cls(None, {}, 0, waiting, [], view.unreadable, sizes, waits=waits)
-        found = ((number, view.progress.get(f"{number}")) for number in range(len(generation.rows)))
-        progress = {number: each for number, each in found if each and each.generation == generation.number}
+        found = ((cluster, view.progress.get(f"{cluster}")) for cluster in range(len(generation.rows)))
+        progress = {cluster: each for cluster, each in found if each and each.generation == generation.number}
         missing, here, rounds = view.missing(generation), view.with_remaining(generation), view.rounds_of(generation)
-        refused = sum(number < rounds for number in view.refused(generation))
+        refused = sum(round_ < rounds for round_ in view.refused(generation))
         return cls(here, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused, waits=waits)
 
     @property
@@ -90,24 +90,24 @@ class RavnestStatus:
             "waiting": list(self.waiting),
             "waits_for": self.waits or None,
             "missing": list(self.missing),
-            "clusters": [self._cluster(number, [next(averaged) for _ in row]) for number, row in enumerate(rows)],
+            "clusters": [self._cluster(cluster, [next(averaged) for _ in row]) for cluster, row in enumerate(rows)],
             "unreadable": dict(self.unreadable),
             "past_s": self.age_s,
         }
 
-    def _cluster(self, number: int, averaged: Sequence[int | None]) -> dict[str, Any]:
+    def _cluster(self, cluster: int, averaged: Sequence[int | None]) -> dict[str, Any]:
         """One cluster, with the bytes that each of its places has sent in rounds."""
         assert self.generation is not None
-        row, progress = self.generation.rows[number], self.progress.get(number)
-        names = {each.stage: each.holder.name for each in self.generation.backups if each.cluster == number}
+        row, progress = self.generation.rows[cluster], self.progress.get(cluster)
+        names = {each.stage: each.holder.name for each in self.generation.backups if each.cluster == cluster}
         delays = progress.staleness if progress and len(progress.staleness) == len(row) else [None] * len(row)
-        trained = self._microbatches(number)
+        trained = self._microbatches(cluster)
         return {
             "step": progress.step if progress else None,
             "loss": progress.loss if progress else None,
             "step_s": progress.seconds if progress else None,
             "done": bool(progress and progress.digest),
-            "waits_for": LATE if number >= self.generation.established and not self.round else None,
+            "waits_for": LATE if cluster >= self.generation.established and not self.round else None,
             "places": [
                 {
                     "node": place.holder.name,
@@ -122,11 +122,11 @@ class RavnestStatus:
             ],
         }
 
-    def _microbatches(self, number: int) -> int | None:
+    def _microbatches(self, cluster: int) -> int | None:
         """What each place of a cluster has trained since this generation was formed, in completed steps."""
         assert self.generation is not None
-        progress = self.progress.get(number)
-        own = self.generation.own_step(number, progress.step) if progress else -1
+        progress = self.progress.get(cluster)
+        own = self.generation.own_step(cluster, progress.step) if progress else -1
         return None if self.sizes is None or own is None else (own + 1) * self.sizes.microbatches
 
     def _averaged(self) -> list[int | None]:

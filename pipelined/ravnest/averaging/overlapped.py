@@ -122,9 +122,9 @@ class EmptyRounds(RoundsBeside):
             self.ended, self._running = not await self._running, None
             self._done += not self.ended
 
-    async def _complete(self, number: int) -> bool:
-        return await self._log.complete(number, self._commit(number), lambda: True) is RoundEnd.COMMITTED
+    async def _complete(self, round_: int) -> bool:
+        return await self._log.complete(round_, self._commit(round_), lambda: True) is RoundEnd.COMMITTED
 
-    async def _commit(self, number: int) -> None:
+    async def _commit(self, round_: int) -> None:
         if self._writes:
-            await self._log.write(number)
+            await self._log.write(round_)

@@ -35,7 +35,7 @@ class Senders:
     """
 
     def __init__(self, generation: Generation, shares: Sequence[Sequence[Share]], rank: int):
-        self._names = [(number, place.holder.name) for number, row in enumerate(generation.rows) for place in row]
+        self._names = [(cluster, place.holder.name) for cluster, row in enumerate(generation.rows) for place in row]
         self._shares, self._rank = shares, rank
 
     def refused(self, rank: int, fact: str) -> SliceRefused:

@@ -24,11 +24,11 @@ class RoundLog(ABC):
         """Wait until the generation ends; returns how many of its rounds are committed."""
 
     @abstractmethod
-    async def write(self, number: int) -> None:
+    async def write(self, round_: int) -> None:
         """Commit a round, unless it is refused or the generation ends."""
 
     @abstractmethod
-    async def refuse(self, number: int, cluster: int, fact: str) -> None:
+    async def refuse(self, round_: int, cluster: int, fact: str) -> None:
         """Refuse a round, unless it is committed or the generation ends.
 
         Args:
@@ -36,7 +36,7 @@ class RoundLog(ABC):
         """
 
     @abstractmethod
-    def sender_of(self, number: int) -> int | None:
+    def sender_of(self, round_: int) -> int | None:
         """The cluster that sent what was refused in a round; None: it is not refused."""
 
     @abstractmethod
@@ -44,7 +44,7 @@ class RoundLog(ABC):
         """The result of work with other clusters; None: the generation ends first, also where it failed."""
 
     @abstractmethod
-    async def complete(self, number: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
+    async def complete(self, round_: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
         """Take part in a round by this work; returns how it ends.
 
         Args:

@@ -127,22 +127,22 @@ class Rounds:
         """Take part in the next round with this snapshot, which becomes the average, if the round is committed."""
         if weight is not None:
             snapshot *= weight
-        number = self.done + 1
+        round_ = self.done + 1
         op = "mean" if weight is None else "sum"
-        end = await self._log.complete(number, self._exchange(number, snapshot, op), lambda: self._whole == number)
+        end = await self._log.complete(round_, self._exchange(round_, snapshot, op), lambda: self._whole == round_)
         if end is not RoundEnd.GENERATION_ENDS:
-            self.done = number
+            self.done = round_
         if end is RoundEnd.REFUSED:
             self._refused += 1
             if self._recorder is not None:
-                self._recorder.refused.append(number)
+                self._recorder.refused.append(round_)
         elif end is RoundEnd.COMMITTED:
-            self.last = number
+            self.last = round_
             if self._saver is not None:
-                await self._saver.save(number, snapshot)
+                await self._saver.save(round_, snapshot)
         return end
 
-    async def _exchange(self, number: int, snapshot: torch.Tensor, op: str) -> None:
+    async def _exchange(self, round_: int, snapshot: torch.Tensor, op: str) -> None:
         """Average the snapshot, confirm that it is whole here, and on the first node commit the round; or refuse it.
 
         Raises:
@@ -156,20 +156,20 @@ class Rounds:
                 await self._senders.check_own(snapshot)
                 async with Nursery() as tasks:
                     tasks.create_task(self._senders.wait_for_rings(self._rings(world).all_reduce([snapshot], op)))
-                    if self._late is not None and number == 1:
+                    if self._late is not None and round_ == 1:
                         tasks.create_task(self._late.exchange(world, self._senders))
                 await self._senders.check_average(snapshot)
             except SliceRefused as refused:
-                await self._log.refuse(number, refused.cluster, f"{refused}")
+                await self._log.refuse(round_, refused.cluster, f"{refused}")
                 return
-            self._whole = number
+            self._whole = round_
             if self._recorder is not None:
                 await self._recorder.write()
-            await gather(world, f"round {number}", True)
+            await gather(world, f"round {round_}", True)
             if world.rank == 0:
-                await self._log.write(number)
+                await self._log.write(round_)
         except TransportError as error:
-            await world.abort(f"round {number} failed: {error}")
+            await world.abort(f"round {round_} failed: {error}")
             raise
 
     def _rings(self, world: Transport) -> Rings:

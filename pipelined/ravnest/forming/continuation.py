@@ -99,7 +99,7 @@ def next_generation(
     Args:
         number: of the new one.
         rounds: of this generation that are committed.
-        stops: by number, what each of those that are left had done.
+        stops: by cluster, what each of those that are left had done.
         newcomers: late clusters and new backups. Late ones that are left and have received no committed
             round are late again.
     """
@@ -125,13 +125,13 @@ def _missing_steps(
 
     Args:
         done: steps before the last committed round; see `ClusterStop`.
-        since_round: by number of each remaining cluster that has the average, the steps that it trained since.
+        since_round: by each remaining cluster that has the average, the steps that it trained since.
     """
     repeated, begun = generation.continuation.steps_to_repeat, generation.begun.step
     missing, undealt = {*repeated[done - begun :]}, begun + len(repeated)
     if not rounds:  # what the generation before had trained since its last round is in no average yet
-        for number, steps in enumerate(generation.continuation.steps_since_round):
-            missing |= {*steps} if number not in since_round else set()
+        for cluster, steps in enumerate(generation.continuation.steps_since_round):
+            missing |= {*steps} if cluster not in since_round else set()
     trained = {step for steps in since_round.values() for step in steps}
     end = max(undealt, done, *(step + 1 for step in trained), 0)
     return sorted((missing | {*range(max(undealt, done), end)}) - trained), end

@@ -122,9 +122,9 @@ class ClusterFormer:
                 self.say(f"{self.local.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
                 await write_waits(view, f"because they cannot form a cluster ({error})")
                 await view.wait_for(partial(self._has_changed, view, nodes))
-        for number, cluster in enumerate(plan.clusters):
-            if cluster.pace and cluster.pace.shortfall:
-                self.say(f"cluster {number}: {cluster.pace_text}")
+        for cluster, planned in enumerate(plan.clusters):
+            if planned.pace and planned.pace.shortfall:
+                self.say(f"cluster {cluster}: {planned.pace_text}")
         generation = Generation.of(view.next_number, plan, waiting, begun)
         await view.write_unless_changed({GENERATION: revision, TASK: self.task}, {GENERATION: generation.pack()})
         await view.wait_for(lambda: view.revision_of(GENERATION) != revision)
@@ -168,9 +168,9 @@ class ClusterFormer:
         return begun
 
     def _describe(self, generation: Generation) -> None:
-        for number, row in enumerate(generation.rows):
+        for cluster, row in enumerate(generation.rows):
             places = (f"{p.holder.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
-            late = "" if number < generation.established else ", from the average of the next round on"
-            self.say(f"cluster {number}: {', '.join(places)}{late}")
+            late = "" if cluster < generation.established else ", from the average of the next round on"
+            self.say(f"cluster {cluster}: {', '.join(places)}{late}")
         if generation.begun.lineage:
             self.say(f"training goes on after step {generation.begun.step - 1}, as it was saved")

@@ -97,13 +97,13 @@ class Supervision:
         """Report the steps that its clusters completed; other records, and unreadable ones, are ignored."""
         while self._changes:
             change = self._changes.popleft()
-            number = change.key.removeprefix(PROGRESS)
-            if change.entry is None or not number.isdecimal() or int(number) >= len(self._generation.rows):
+            cluster = change.key.removeprefix(PROGRESS)
+            if change.entry is None or not cluster.isdecimal() or int(cluster) >= len(self._generation.rows):
                 continue
             with suppress(ValueError):
                 progress = ClusterProgress.unpack(change.entry.value)
                 if progress.generation == self._generation.number and not progress.digest:
-                    self._on_step(int(number), progress)
+                    self._on_step(int(cluster), progress)
 
     def _show_refusals(self) -> None:
         refused = self._view.refused(self._generation)
@@ -155,13 +155,13 @@ class Supervision:
         """
         view, generation = self._view, self._generation
         intact, revision = view.intact(generation), view.revision_of(GENERATION)
-        stops = {number: stopped for number, stopped in view.stops(generation).items() if number in intact}
+        stops = {cluster: stopped for cluster, stopped in view.stops(generation).items() if cluster in intact}
         rounds = view.rounds_of(generation)
         next_ = next_generation(view.with_remaining(generation), view.next_number, rounds, stops, self._newcomers)
         if lost := view.missing(generation):
             fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
             self._say(f"{fact}, steps to train again: {len(next_.continuation.steps_to_repeat)}")
-        undone = next(f"{number}" for number in range(len(generation.rows)) if number not in view.digests(generation))
+        undone = str(min({*range(len(generation.rows))} - view.digests(generation).keys()))
         expected = {GENERATION: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
         if await view.write_unless_changed(expected, {GENERATION: next_.pack()}) is None:
             await view.wait_for(lambda: view.revision_of(GENERATION) != revision)

@@ -109,19 +109,19 @@ class BackedPlace:
         A new backup may be as many steps behind as were made while it got the state, and then ever fewer. Its inputs
         wait there meanwhile: when it has no room for more, this node waits, and with it the cluster.
         """
-        number, rest = divmod(updates, self._every)
+        step, rest = divmod(updates, self._every)
         if rest or not self.holder.has_twin:
             return
-        self._actor.start(self._send_pace(number))
+        self._actor.start(self._send_pace(step))
         if self.copying is not None and not self.copying.done():
-            self._gap = min(number + FILL, self._most)
-        elif number % CATCH_UP == 0:
+            self._gap = min(step + FILL, self._most)
+        elif step % CATCH_UP == 0:
             self._gap = max(1, self._gap - 1)
         with suppress(PeerLost):
-            while self._reported_steps < number - self._gap:
+            while self._reported_steps < step - self._gap:
                 await self.holder.receive(("pace", self._reported_steps + 1))
                 self._reported_steps += 1
 
-    async def _send_pace(self, number: int) -> None:
+    async def _send_pace(self, step: int) -> None:
         with suppress(PeerLost):
-            await self.holder.send(("pace", number))
+            await self.holder.send(("pace", step))

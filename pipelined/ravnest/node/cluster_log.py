@@ -53,9 +53,9 @@ class ClusterLog(RoundLog):
 
     def report(self, report: StepReport) -> None:
         """Write a completed step, when it is its turn."""
-        number, delays = self._generation.step_of(self._cluster, report.step), list(report.staleness)
+        step, delays = self._generation.step_of(self._cluster, report.step), list(report.staleness)
         self._last = ClusterProgress(
-            self._generation.number, number, report.loss, staleness=delays, seconds=report.step_s, digest=""
+            self._generation.number, step, report.loss, staleness=delays, seconds=report.step_s, digest=""
         )
         self._steps.put_nowait(self._last)
 
@@ -83,20 +83,20 @@ class ClusterLog(RoundLog):
         if not self._has_stopped:
             await self._write({f"{STOPPED}{self._cluster}": stopped})
 
-    async def write(self, number: int) -> None:
+    async def write(self, round_: int) -> None:
         """See `RoundLog`. Raises NoLongerValid: this node has left, or a newer generation was formed."""
-        if not self._end_of(number):
-            await self._write_round(number=number)
+        if not self._end_of(round_):
+            await self._write_round(number=round_)
 
-    async def refuse(self, number: int, cluster: int, fact: str) -> None:
+    async def refuse(self, round_: int, cluster: int, fact: str) -> None:
         """See `RoundLog`. Raises NoLongerValid: as `write`."""
-        if not self._end_of(number):
-            refused = [*self._view.round_of(self._generation).refused, [number, cluster]]
+        if not self._end_of(round_):
+            refused = [*self._view.round_of(self._generation).refused, [round_, cluster]]
             await self._write_round(refused=refused, fact=fact)
 
-    def sender_of(self, number: int) -> int | None:
+    def sender_of(self, round_: int) -> int | None:
         """See `RoundLog`."""
-        return self._view.refused(self._generation).get(number)
+        return self._view.refused(self._generation).get(round_)
 
     def ends(self) -> bool:
         """See `RoundLog`."""
@@ -111,7 +111,7 @@ class ClusterLog(RoundLog):
         """See `RoundLog`. Raises TransportError: as `complete`."""
         return await self._work_until(self.ends, work, self.ends)
 
-    async def complete(self, number: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
+    async def complete(self, round_: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
         """See `RoundLog`.
 
         Raises:
@@ -121,20 +121,20 @@ class ClusterLog(RoundLog):
         """
 
         def is_decided() -> bool:
-            end = self._end_of(number)
+            end = self._end_of(round_)
             return has_average() if end is RoundEnd.COMMITTED else end is not None
 
-        await self._work_until(is_decided, work, lambda: self._end_of(number) is not None)
-        end = await self._view.wait_for(lambda: self._end_of(number))
+        await self._work_until(is_decided, work, lambda: self._end_of(round_) is not None)
+        end = await self._view.wait_for(lambda: self._end_of(round_))
         if end is RoundEnd.COMMITTED and not has_average():
-            raise TransportError(f"round {number} is committed, and this node has not the average")
+            raise TransportError(f"round {round_} is committed, and this node has not the average")
         return end
 
-    def _end_of(self, number: int) -> RoundEnd | None:
+    def _end_of(self, round_: int) -> RoundEnd | None:
         """How a round has ended; None: it has not."""
-        if self.sender_of(number) is not None:
+        if self.sender_of(round_) is not None:
             return RoundEnd.REFUSED
-        if self._view.rounds_of(self._generation) >= number:
+        if self._view.rounds_of(self._generation) >= round_:
             return RoundEnd.COMMITTED
         return RoundEnd.GENERATION_ENDS if self.ends() else None
 

@@ -118,11 +118,11 @@ class SpanSaves(RoundsBeside):
         await self._rounds.after_update(updates)
         self.ended = self._rounds.ended
 
-    async def save(self, number: int) -> None:
+    async def save(self, round_: int) -> None:
         """Save after this span, from 1."""
         if self._saver is not None:
             await self._recorder.write()
-            await self._saver.save_own(number)
+            await self._saver.save_own(round_)
 
 
 @dataclass(frozen=True)
@@ -216,16 +216,16 @@ class ClusterRun:
             NoLongerValid: the round is refused, and this cluster cannot go on: it is late and has no average, or it is
                 the last round, and this cluster sent what was refused.
         """
-        end, number = await rounds.average(self._weight(rounds)), rounds.done
+        end, round_ = await rounds.average(self._weight(rounds)), rounds.done
         if end is not RoundEnd.REFUSED:
             return end is RoundEnd.COMMITTED
-        is_last = number == self.training.rounds_of(self.generation)
+        is_last = round_ == self.training.rounds_of(self.generation)
         if (
-            self.log.sender_of(number) == self.cluster
+            self.log.sender_of(round_) == self.cluster
             if is_last
             else self.cluster >= self.generation.established and not rounds.last
         ):
-            raise NoLongerValid(f"round {number} was refused")
+            raise NoLongerValid(f"round {round_} was refused")
         return not is_last
 
     @property

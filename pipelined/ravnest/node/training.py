@@ -109,7 +109,7 @@ class ClusterTraining:
 
         With one cluster alone a round is what it saves after a span.
         """
-        *earlier, last = (self.steps_at(generation, number + 1) for number in range(self.rounds_of(generation)))
+        *earlier, last = (self.steps_at(generation, round_ + 1) for round_ in range(self.rounds_of(generation)))
         whole = max(self.begin + len(generation.continuation.steps_to_repeat), self.begin + 1)
         return [*(steps if steps >= whole else 0 for steps in earlier), last]
 

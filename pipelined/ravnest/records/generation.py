@@ -157,11 +157,11 @@ class Generation(Record):
         found = {each.stage: each.holder.address for each in self.backups if each.cluster == cluster}
         return [found.get(stage, "") for stage in range(len(self.rows[cluster]))]
 
-    def place_before(self, before: "Generation", number: int) -> int | None:
-        """The number that a cluster has here of those before; None: it is not among those that go on."""
-        old = before.rows[number]
+    def place_before(self, before: "Generation", cluster: int) -> int | None:
+        """What a cluster of those before is here; None: it is not among those that go on."""
+        old = before.rows[cluster]
         for here, row in enumerate(self.rows[: self.established]):
-            if len(row) == len(old) and all(p.holder in before.holders(number, s) for s, p in enumerate(row)):
+            if len(row) == len(old) and all(p.holder in before.holders(cluster, s) for s, p in enumerate(row)):
                 return here
         return None
 

@@ -118,13 +118,13 @@ class RavnestView(MembershipView):
         """
         at, rows = partial(self.remaining_at, generation), generation.rows
         whole = [n for n, row in enumerate(rows) if all(at(n, s) for s in range(len(row)))]
-        has_average = self.rounds_of(generation) > 0 or any(number < generation.established for number in whole)
+        has_average = self.rounds_of(generation) > 0 or any(cluster < generation.established for cluster in whole)
         return whole if has_average else []
 
     def stops(self, generation: Generation) -> dict[int, ClusterStop]:
-        """What each cluster that has stopped had done, by number."""
-        found = ((number, self.stopped.get(f"{number}")) for number in range(len(generation.rows)))
-        return {number: each for number, each in found if each and each.generation == generation.number}
+        """What each cluster that has stopped had done, by cluster."""
+        found = ((cluster, self.stopped.get(f"{cluster}")) for cluster in range(len(generation.rows)))
+        return {cluster: each for cluster, each in found if each and each.generation == generation.number}
 
     def remaining_at(self, generation: Generation, cluster: int, stage: int) -> list[Holder]:
         """The holders of a place that have not left."""
@@ -139,8 +139,8 @@ class RavnestView(MembershipView):
         return node is not None and node.incarnation == holder.incarnation
 
     def digests(self, generation: Generation) -> dict[int, str]:
-        """The digest of each cluster that has trained its last step, by number."""
-        found = ((number, self.progress.get(f"{number}")) for number in range(len(generation.rows)))
+        """The digest of each cluster that has trained its last step, by cluster."""
+        found = ((cluster, self.progress.get(f"{cluster}")) for cluster in range(len(generation.rows)))
         return {n: each.digest for n, each in found if each and each.generation == generation.number and each.digest}
 
     def missing(self, generation: Generation) -> list[str]:
@@ -176,11 +176,11 @@ class RavnestView(MembershipView):
     def with_remaining(self, generation: Generation) -> Generation:
         """This generation with the holders that have not left; a place that none holds keeps its first one."""
         rows, backups = [[*row] for row in generation.rows], []
-        for number, row in enumerate(rows):
+        for cluster, row in enumerate(rows):
             for stage, place in enumerate(row):
-                first, *others = self.remaining_at(generation, number, stage) or generation.holders(number, stage)[:1]
+                first, *others = self.remaining_at(generation, cluster, stage) or generation.holders(cluster, stage)[:1]
                 row[stage] = place._replace(holder=first)
-                backups += [BackupPlace(number, stage, other) for other in others]
+                backups += [BackupPlace(cluster, stage, other) for other in others]
         return replace(generation, rows=rows, backups=backups)
 
     def rounds_of(self, generation: Generation) -> int:
@@ -194,4 +194,4 @@ class RavnestView(MembershipView):
 
     def refused(self, generation: Generation) -> dict[int, int]:
         """By each refused round of this generation the cluster that sent what was refused."""
-        return {number: cluster for number, cluster in self.round_of(generation).refused}
+        return {round_: cluster for round_, cluster in self.round_of(generation).refused}

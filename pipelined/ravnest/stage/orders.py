@@ -96,7 +96,7 @@ class OrderDirectory:
         """
         cluster, stage = place
         text = {"task": self.task, "clusters": generation.stored(), "cluster": cluster, "stage": stage}
-        added = {str(number): updates for number, updates in order.added.items()}
+        added = {str(round_): updates for round_, updates in order.added.items()}
         self.path.mkdir(parents=True, exist_ok=True)
         with whole_file(self.file(generation, place, second)) as part:
             part.write_text(json.dumps({**text, "order": order.instructions, "added": added, "refused": order.refused}))
@@ -157,14 +157,14 @@ class RunOrders:
     until: int = 0
     followed: Generation | None = None
 
-    def went_on(self, number: int) -> bool:
+    def went_on(self, cluster: int) -> bool:
         """Whether this cluster was among those that went on."""
-        return self.followed is not None and self.followed.place_before(self.generation, number) is not None
+        return self.followed is not None and self.followed.place_before(self.generation, cluster) is not None
 
     @property
     def refused(self) -> set[int]:
         """The rounds that were refused before the last one that a node recorded."""
-        return {number for each in self.orders.values() for number in each.refused}
+        return {round_ for each in self.orders.values() for round_ in each.refused}
 
     @property
     def needed(self) -> list[int]:
@@ -223,7 +223,7 @@ def _read(path: Path) -> RunOrders:
         instructions = tuple(map(str, found["order"]))
         if not all(re.fullmatch(r"[FB]\d{1,15}", each) for each in instructions):
             raise ValueError("no forward or backward")
-        added = {int(number): int(updates) for number, updates in found["added"].items()}
+        added = {int(round_): int(updates) for round_, updates in found["added"].items()}
         order = NodeOrder(instructions, added, tuple(map(int, found.get("refused", ()))))
         return RunOrders(str(found["task"]), generation, {(int(found["cluster"]), int(found["stage"])): order})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -95,50 +95,50 @@ class StageSaver:
         self._stage, self._writes, self._saver = stage, writes, saving.saver()
         self._state = State()
 
-    async def begin(self, number: int, state: State) -> None:
+    async def begin(self, round_: int, state: State) -> None:
         """Copy the moments, if this round is saved; its snapshot is taken before the next update.
 
         First the last save must be written: a node holds one copy of its moments, and one average.
 
         Args:
-            number: of the round, from 1.
+            round_: from 1.
             state: a copy that there is already; empty: none.
         """
         await self._saver.wait_written()
         self._state = State()  # of a round that was refused
-        if self._writes() and self._is_due(number):
+        if self._writes() and self._is_due(round_):
             self._state = state or await self._stage.copy_state(averages=False)
 
-    async def save(self, number: int, average: torch.Tensor) -> None:
+    async def save(self, round_: int, average: torch.Tensor) -> None:
         """Save the average of a round, if `begin` copied for it. A failure is an event.
 
         Args:
-            number: of the round, from 1.
+            round_: from 1.
             average: of the tensors without integers, flat, in their order; it does not change until it is written.
         """
-        if self._state and self._is_due(number):
+        if self._state and self._is_due(round_):
             state, self._state = {**self._state, **self._stage.values_in(average)}, State()
-            await self._write(number, state)
+            await self._write(round_, state)
 
-    async def save_own(self, number: int) -> None:
+    async def save_own(self, round_: int) -> None:
         """Save the values of this stage, which is that of a cluster alone."""
         await self._saver.wait_written()
-        if self._writes() and self._is_due(number):
-            await self._write(number, await self._stage.copy_state())
+        if self._writes() and self._is_due(round_):
+            await self._write(round_, await self._stage.copy_state())
 
-    async def _write(self, number: int, state: State) -> None:
+    async def _write(self, round_: int, state: State) -> None:
         """Begin to write."""
 
         async def given() -> State:
             return state
 
-        await self._saver.save(self._tasks, self._at._replace(step=self._steps[number - 1]), given)
+        await self._saver.save(self._tasks, self._at._replace(step=self._steps[round_ - 1]), given)
 
-    def _is_due(self, number: int) -> bool:
-        if number == len(self._steps):
+    def _is_due(self, round_: int) -> bool:
+        if round_ == len(self._steps):
             return True
         every = self._saving.every
-        return every > 0 and number % every == 0 and self._steps[number - 1] > 0
+        return every > 0 and round_ % every == 0 and self._steps[round_ - 1] > 0
 
 
 def by_parameter(specs: TensorSpecs) -> dict[str, TensorSpecs]:
