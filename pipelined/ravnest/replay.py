@@ -181,7 +181,7 @@ class LocalLog(RoundLog):
 
 def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:
     """The steps that this generation trained and later ones did not train again."""
-    return replace(training, begin=orders.generation.begun.step, steps=orders.until or training.steps)
+    return replace(training, start=orders.generation.begun.step, steps=orders.until or training.steps)
 
 
 def _limit(training: ClusterTraining, orders: RunOrders, cluster: int) -> int | None:

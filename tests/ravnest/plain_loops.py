@@ -125,7 +125,7 @@ class Chain:
         return losses, digest_of(self.training, loops[0].parameters)
 
     def _train(self, generation, loops, losses, shown):
-        training = replace(self.training, begin=generation.begun.step)
+        training = replace(self.training, start=generation.begun.step)
         many, last = len(loops), generation.number == max(self.generations)
         rounds = training.rounds_of(generation) if last else self.rounds[generation.number]
         refused = self.refused[generation.number]

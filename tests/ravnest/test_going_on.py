@@ -46,7 +46,7 @@ def plain(training, many, begin=0, state=None):
 
     Returns: the losses by (step, cluster), and by the steps done the average and the optimizer of the first cluster.
     """
-    clusters = [Plain(replace(training, begin=begin), number, many) for number in range(many)]
+    clusters = [Plain(replace(training, start=begin), number, many) for number in range(many)]
     for each in clusters if state else ():
         each.module.load_state_dict(state[0])
         each.optimizer.load_state_dict(deepcopy(state[1]))

@@ -94,7 +94,7 @@ def test_another_job_goes_on_from_what_was_saved_as_a_plain_loop_does(tmp_path):
     for step in range(3):
         before.update(step)
     job, _ = trained([*flags, "--steps", 6, "--resume", "auto"], 3)
-    after = Plain(replace(training_of(RavnestTask(job.subject, 256, text.digest), text), begin=3), 0, 1)
+    after = Plain(replace(training_of(RavnestTask(job.subject, 256, text.digest), text), start=3), 0, 1)
     after.module.load_state_dict(before.module.state_dict())
     after.optimizer.load_state_dict(before.optimizer.state_dict())
     for step in range(3):

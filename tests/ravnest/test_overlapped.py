@@ -76,11 +76,11 @@ class Plain:
 
     def update(self, updates):
         own_step, microbatch = divmod(updates, self.training.microbatches)
-        step = self.training.begin + self.number + own_step * self.many
+        step = self.training.start + self.number + own_step * self.many
         if step >= self.training.steps:
             return
         held = {name: value.clone() for name, value in running(self.module).items()}
-        with drawing_from(KeyedRandom(self.training.seed + self.training.begin + self.number, own_step, microbatch)):
+        with drawing_from(KeyedRandom(self.training.seed + self.training.start + self.number, own_step, microbatch)):
             logits = self.module(self.training.feed.inputs(step, microbatch))
         loss = self.training.model.loss(logits, self.training.feed.targets(step, microbatch))
         self.optimizer.zero_grad()

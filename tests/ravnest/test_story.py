@@ -82,7 +82,7 @@ def test_late_clusters_and_the_others_count_by_the_microbatches_that_they_traine
     run_virtual(story.run(*(story.befall(Fault.KILL, phase=at, seconds=0.2, names=names) for at, names in killed)))
     weights = [
         {
-            replace(story.training, begin=each.begun.step).weight(each, n, round_, round_ - 1)
+            replace(story.training, start=each.begun.step).weight(each, n, round_, round_ - 1)
             for n in range(len(each.rows))
         }
         for each in story.chain

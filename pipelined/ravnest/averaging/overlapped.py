@@ -61,16 +61,16 @@ class OverlappedRounds(RoundsBeside):
         self._added, self._weigh, self._number = added, weigh, 0
 
     async def after_update(self, updates: int) -> None:
-        """Add the difference of the last round if it is its turn, and begin the next one if that is due."""
+        """Add the difference of the last round if it is its turn, and start the next one if that is due."""
         due = updates in self._snapshots
         if self._running is not None and (due or self._is_its_turn(updates, self._running)):
             await self.finish(updates)
         if due and not self.ended:
-            await self.begin()
+            await self.start_round()
 
-    async def begin(self) -> None:
-        """Begin the next round."""
-        await self._rounds.begin()
+    async def start_round(self) -> None:
+        """Start the next round."""
+        await self._rounds.copy_moments()
         self._number = self._rounds.done + 1
         self._snapshot, self._average = await self._rounds.snapshot(), await self._rounds.snapshot()
         self._running = self._actor.start(self._rounds.reduce(self._average, self._weigh()))
@@ -98,22 +98,22 @@ class EmptyRounds(RoundsBeside):
     Args:
         actor: the parent of what waits for a round.
         writes: whether this node commits the rounds.
-        begins: by round the updates after which it begins.
+        snapshots: by round the updates after which it starts.
         add_after: by round the updates after which a node waits for it.
     """
 
     def __init__(
-        self, log: RoundLog, actor: Actor, *, writes: bool, begins: Sequence[int], add_after: Mapping[int, int]
+        self, log: RoundLog, actor: Actor, *, writes: bool, snapshots: Sequence[int], add_after: Mapping[int, int]
     ):
-        self._log, self._actor, self._writes, self._begins, self._add_after = log, actor, writes, begins, add_after
+        self._log, self._actor, self._writes, self._done = log, actor, writes, 0
+        self._snapshots, self._add_after = snapshots, add_after
         self._running: asyncio.Task[bool] | None = None
-        self._done = 0
 
     async def after_update(self, updates: int) -> None:
-        """Wait for the last round if it is its turn, and begin the next one if that is due."""
+        """Wait for the last round if it is its turn, and start the next one if that is due."""
         if updates >= self._add_after.get(self._done + 1, updates + 1):
             await self.finish()
-        if not self.ended and updates in self._begins[self._done : self._done + 1]:
+        if not self.ended and updates in self._snapshots[self._done : self._done + 1]:
             self._running = self._actor.start(self._complete(self._done + 1))
 
     async def finish(self) -> None:

@@ -103,7 +103,7 @@ class Rounds:
         Returns: how it ends; if it is not committed, nothing has changed.
         Cost: with C clusters 2(C-1)/C of its bytes are sent, and twice its bytes are held.
         """
-        await self.begin()
+        await self.copy_moments()
         average = await self.snapshot()
         end = await self.reduce(average, weight)
         if end is RoundEnd.COMMITTED:
@@ -112,11 +112,11 @@ class Rounds:
                 await self._late.load()
         return end
 
-    async def begin(self) -> None:
+    async def copy_moments(self) -> None:
         """Before the snapshot of the next round: copy what is saved, or sent to late clusters, beside the average."""
         state = await self._late.copy() if self._late is not None and self.done == 0 else State()
         if self._saver is not None:
-            await self._saver.begin(self.done + 1, state)
+            await self._saver.copy_moments(self.done + 1, state)
 
     async def snapshot(self) -> torch.Tensor:
         """A copy of all that is averaged, flat, on the host."""

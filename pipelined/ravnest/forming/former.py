@@ -109,7 +109,7 @@ class ClusterFormer:
                 return
             nodes, revision, waiting = {**view.nodes}, view.revision_of(GENERATION), view.free[: self.nodes]
             try:
-                begun = self._begun(view)
+                begun = self._version_to_begin_with(view)
                 pool = tuple(map(view.pool_node, waiting))
                 request = replace(self.request, pool=pool, rules=rules_of(self.request, waiting))
                 again = view.generation is not None
@@ -152,13 +152,13 @@ class ClusterFormer:
     def _has_changed(view: RavnestView, nodes: Mapping[str, NodeRecord]) -> bool:
         return view.current is not None or view.nodes != nodes
 
-    def _begun(self, view: RavnestView) -> Version:
+    def _version_to_begin_with(self, view: RavnestView) -> Version:
         """What the next generation begins with.
 
         Raises:
             UsageError: the nodes hold no step that training can go on from.
         """
-        begun, held = view.begun, saved_steps(view.all_saved) or "nothing"
+        begun, held = view.saved_version, saved_steps(view.all_saved) or "nothing"
         if not begun.step and (self.resume or view.all_saved):
             fact = f"the nodes hold no step that all stages saved (held: {held})"
             if self.resume:

@@ -117,7 +117,7 @@ class ClusterMember:
             run = ClusterRun(training, generation, cluster, trainer, on_step, log=log, limit=limit, backed=rank.backed)
             async with Nursery() as writes:
                 saver = self._saver(writes, rank)
-                await rank.begin(before, saved or self.saving)
+                await rank.load_state(before, saved or self.saving)
                 done, completed = await self._run(run, rank, saver)
             digest = await model_digest(rank.world, trainer.local) if completed else ""
             await rank.recorder.write()
@@ -146,7 +146,7 @@ class ClusterMember:
             leaving: see `train`.
         """
         cluster, stage = place
-        training = replace(self.training, begin=generation.begun.step)
+        training = replace(self.training, start=generation.begun.step)
         world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
         everyone = await stack.enter_async_context(self._open_world_of_all(generation, log, leaving))
         actor = await stack.enter_async_context(Actor(world))

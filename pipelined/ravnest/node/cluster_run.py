@@ -71,8 +71,8 @@ class ClusterRank:
         """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
         return self.place[0] == 0 and not (self.backed and self.backed.is_second)
 
-    async def begin(self, before: HeldStage | None, saved: ReadsSaved | None) -> None:
-        """Begin with the state before, or with a save; where clusters go on, nodes share the state that is missing.
+    async def load_state(self, before: HeldStage | None, saved: ReadsSaved | None) -> None:
+        """Load the state before, or a save; where clusters go on, nodes share the state that is missing.
 
         Raises:
             NoLongerValid: see `share_state`.
@@ -193,7 +193,7 @@ class ClusterRun:
         )
         if generation.opening and cluster < generation.established:
             await self.trainer.prepare()  # its small messages would wait behind the round's
-            await overlapped.begin()
+            await overlapped.start_round()
         elif generation.opening:
             if not await self._average(rounds):
                 return 0, False
@@ -231,10 +231,10 @@ class ClusterRun:
     @property
     def _empty_rounds(self) -> EmptyRounds:
         """Of a single cluster with a backup for every place; in others a place without one decides where it stops."""
-        begins, add_after, actor = list[int](), dict[int, int](), self.trainer.context.actor
+        snapshots, add_after, actor = list[int](), dict[int, int](), self.trainer.context.actor
         if self.backed and len(self.generation.backups) >= len(self.generation.rows[0]):
-            begins, add_after = self.training.snapshots(self.generation), {**self.backed.order.added}
-        return EmptyRounds(self.log, actor, writes=actor.rank == 0, begins=begins, add_after=add_after)
+            snapshots, add_after = self.training.snapshots(self.generation), {**self.backed.order.added}
+        return EmptyRounds(self.log, actor, writes=actor.rank == 0, snapshots=snapshots, add_after=add_after)
 
     async def _train_all(self, beside: RoundsBeside) -> tuple[int, bool]:
         """Train all steps in one segment; returns how many were trained, and whether the cluster stopped before."""

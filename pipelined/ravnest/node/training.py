@@ -29,7 +29,7 @@ class ClusterTraining:
     Args:
         feed: the data, by step of the training and microbatch.
         steps: of the training; cluster c of C takes b + c, b + c + C, b + c + 2C, ...; see `Generation.step_of`.
-        begin: b, the steps that are done already.
+        start: b, the first step; those before it are done.
         every: steps of a cluster from one round to the next.
         overlapped: whether clusters train on during a round; else they drain, and wait for it.
         by_microbatches: whether a cluster counts in a round by its microbatches since the last one; else all equally.
@@ -50,7 +50,7 @@ class ClusterTraining:
     seed: int
     overlapped: bool = False
     by_microbatches: bool = False
-    begin: int = 0
+    start: int = 0
 
     def job(self, generation: Generation, cluster: int) -> JobDescription:
         row = generation.rows[cluster]
@@ -63,13 +63,13 @@ class ClusterTraining:
             numerics=self.numerics,
             sequence=self.sequence,
             seed=self.seed,
-            dropout_seed=self.seed + self.begin + cluster,
+            dropout_seed=self.seed + self.start + cluster,
             cut=tuple(range(place.first, place.end) for place in row),
         )
 
     def steps_of(self, cluster: int, clusters: int) -> range:
         """The steps of one cluster of so many, by its own count."""
-        return range(len(range(self.begin + cluster, self.steps, clusters)))
+        return range(len(range(self.start + cluster, self.steps, clusters)))
 
     def spans_of(self, generation: Generation, cluster: int) -> list[range]:
         """The steps of one cluster, by its own count, from one round to the next.
@@ -98,7 +98,7 @@ class ClusterTraining:
 
     def steps_at(self, generation: Generation, round_: int) -> int:
         """The steps of the training that are done in the average of a round; of round 0: at the beginning."""
-        return self.begin + sum(self.done_at(generation, cluster, round_) for cluster in range(len(generation.rows)))
+        return self.start + sum(self.done_at(generation, cluster, round_) for cluster in range(len(generation.rows)))
 
     def rounds_of(self, generation: Generation) -> int:
         """How many rounds a generation has, the opening one included."""
@@ -110,7 +110,7 @@ class ClusterTraining:
         With one cluster alone a round is what it saves after a span.
         """
         *earlier, last = (self.steps_at(generation, round_ + 1) for round_ in range(self.rounds_of(generation)))
-        whole = max(self.begin + len(generation.continuation.steps_to_repeat), self.begin + 1)
+        whole = max(self.start + len(generation.continuation.steps_to_repeat), self.start + 1)
         return [*(steps if steps >= whole else 0 for steps in earlier), last]
 
     def stopped(self, generation: Generation, cluster: int, done: int, rounds: int) -> ClusterStop:
@@ -121,7 +121,7 @@ class ClusterTraining:
             rounds: how many are committed.
         """
         if len(generation.rows) == 1:
-            return ClusterStop(generation.number, self.begin + done, [])
+            return ClusterStop(generation.number, self.start + done, [])
         before = generation.continuation.steps_since_round
         since = [] if rounds or cluster >= len(before) else [*before[cluster]]
         since += [generation.step_of(cluster, own) for own in range(self.done_at(generation, cluster, rounds), done)]

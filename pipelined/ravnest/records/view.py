@@ -74,7 +74,8 @@ class RavnestView(MembershipView):
     @property
     def next_number(self) -> int:
         """Greater than that of each generation before, also where a resumed run's are far above the revision."""
-        return max(self.generation.number if self.generation else 0, self.revision_of(GENERATION), self.last_saved) + 1
+        last = self.generation.number if self.generation else 0
+        return max(last, self.revision_of(GENERATION), self.last_saved_generation) + 1
 
     @property
     def current(self) -> Generation | None:
@@ -151,7 +152,7 @@ class RavnestView(MembershipView):
         return [generation.rows[n][s].holder.name for n, s in places if not self.remaining_at(generation, n, s)]
 
     @property
-    def begun(self) -> Version:
+    def saved_version(self) -> Version:
         """What a new generation begins with: the latest step of which each stage is saved by some node that is here."""
         return max((each.version for each in whole_steps(self.all_saved)), default=Version(0, ""))
 
@@ -165,7 +166,7 @@ class RavnestView(MembershipView):
         return [name for name in self.nodes if any(each.version == version for each in self._saved(name))]
 
     @property
-    def last_saved(self) -> int:
+    def last_saved_generation(self) -> int:
         """The greatest number of a generation of which any node has a save; 0: of none."""
         lineages = (each.lineage.rpartition("-")[2] for name in self.saved for each in self._saved(name))
         return max((int(number) for number in lineages if number.isdecimal()), default=0)

@@ -1,9 +1,9 @@
 """Nodes exchange parameters that they saved: each offers those in its directory, and requests the rest from the others.
 
 So nodes need no file system in common. A generation begins with a step of which each stage is saved by some node that
-is there (`RavnestView.begun`). A new place asks for its parameters one by one: its own directory first, then the nodes
-that offer this step, and first the one that gave the last parameter, as a stage's parameters lie together. It comes in
-chunks, each with its hash, and what was read was checked against the hashes saved with it. Imports torch.
+is there (`RavnestView.saved_version`). A new place requests its parameters one by one: from its own directory first,
+then from the nodes that offer this step, the sender of the last parameter first, as a stage's parameters lie together.
+It comes in chunks, each with its hash; what is read is checked against the hashes saved with it. Imports torch.
 """
 
 import asyncio

@@ -95,7 +95,7 @@ class StageSaver:
         self._stage, self._writes, self._saver = stage, writes, saving.saver()
         self._state = State()
 
-    async def begin(self, round_: int, state: State) -> None:
+    async def copy_moments(self, round_: int, state: State) -> None:
         """Copy the moments, if this round is saved; its snapshot is taken before the next update.
 
         First the last save must be written: a node holds one copy of its moments, and one average.
@@ -110,7 +110,7 @@ class StageSaver:
             self._state = state or await self._stage.copy_state(averages=False)
 
     async def save(self, round_: int, average: torch.Tensor) -> None:
-        """Save the average of a round, if `begin` copied for it. A failure is an event.
+        """Save the average of a round, if `copy_moments` copied for it. A failure is an event.
 
         Args:
             round_: from 1.

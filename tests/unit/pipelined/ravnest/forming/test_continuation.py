@@ -40,7 +40,7 @@ class Sets:
     def part(self):
         """Train up to some round, and beyond it; returns how many rounds stand and the own steps of each cluster."""
         generation, draw = self.generation, self.draw
-        training = replace(self.training, begin=generation.begun.step)
+        training = replace(self.training, start=generation.begun.step)
         many, all_rounds = len(generation.rows), training.rounds_of(generation)
         spans = [training.spans_of(generation, n) for n in range(many)]
         rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0

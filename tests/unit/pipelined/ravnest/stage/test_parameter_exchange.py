@@ -85,7 +85,7 @@ def same(found):
 
 async def test_nodes_give_one_another_what_they_lack(tmp_path):
     async with nodes(tmp_path, x=[0], y=[1, 2], z=[]) as found:
-        assert [each.view.begun for each in found.values()] == 3 * [AT]
+        assert [each.view.saved_version for each in found.values()] == 3 * [AT]
         assert same(await load(found["x"])) and same(await load(found["z"]))
 
 
@@ -109,7 +109,7 @@ async def test_a_parameter_larger_than_a_reply_comes_in_chunks_and_is_read_once(
 
 async def test_a_step_of_which_a_stage_is_held_by_no_node_is_not_begun_with(tmp_path):
     async with nodes(tmp_path, x=[0], y=[2]) as found:
-        assert found["x"].view.begun == Version(0, "")
+        assert found["x"].view.saved_version == Version(0, "")
         with pytest.raises(NoLongerValid, match=r"no node gives b of step 6 \(x, y\)"):
             await load(found["x"])
 
@@ -157,7 +157,7 @@ async def test_a_damaged_tensor_is_not_given_and_its_step_not_offered_any_more(t
         file.write_bytes(file.read_bytes()[:-4] + b"\7" * 4)
         with pytest.raises(NoLongerValid, match="no node gives b"):
             await load(found["y"])
-        await found["y"].view.wait_for(lambda: found["y"].view.begun == Version(0, ""))
+        await found["y"].view.wait_for(lambda: found["y"].view.saved_version == Version(0, ""))
 
 
 async def test_other_dtypes_are_refused_with_both(tmp_path):
