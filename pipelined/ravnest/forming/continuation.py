@@ -62,8 +62,8 @@ def new_backups(
     for (cluster, stage), node in alone.items():
         row, (first, end) = generation.rows[cluster], generation.rows[cluster][stage][1:3]
         held = sizes.of_row(row)[stage]
-        least = sizes.backed(first, end, max(held, sizes.receiving(first, end)))
-        places.append(HeldPlace(node, max(giving.of_row(row)[stage], sizes.backed(first, end, held)), least))
+        least = sizes.with_backup(first, end, max(held, sizes.receiving(first, end)))
+        places.append(HeldPlace(node, max(giving.of_row(row)[stage], sizes.with_backup(first, end, held)), least))
     named, found = {each.name: each for each in waiting}, assign_backups(places, [each.pool_node for each in waiting])
     backups = list[BackupPlace]()
     for index, (cluster, stage) in enumerate(alone):
@@ -217,7 +217,7 @@ class Joining:
             what = "a copy of the moments to send" if n == intact[0] else "the copies of a round"
             for s, (place, most) in enumerate(zip(generation.rows[n], sizes.of_row(generation.rows[n]), strict=True)):
                 holders = self.view.remaining_at(generation, n, s)
-                most = sizes.backed(place.first, place.end, most) if len(holders) > 1 else most
+                most = sizes.with_backup(place.first, place.end, most) if len(holders) > 1 else most
                 for holder in holders:
                     if most > (ram := self.view.nodes[holder.name].ram):
                         fact = f"because {holder.name} has no room for {what} (needed: {most} bytes, RAM: {ram})"

@@ -114,11 +114,11 @@ class ClusterMember:
         async with AsyncExitStack() as stack:
             rank = await self._prepare(stack, generation, place, log, fresh=before is None, leaving=leaving)
             training, trainer = rank.training, rank.trainer
-            run = ClusterRun(training, generation, cluster, trainer, on_step, log=log, limit=limit, backed=rank.backed)
+            run = ClusterRun(rank, on_step, log, limit)
             async with Nursery() as writes:
                 saver = self._saver(writes, rank)
                 await rank.load_state(before, saved or self.saving)
-                done, completed = await self._run(run, rank, saver)
+                done, completed = await self._run(run, saver)
             digest = await model_digest(rank.world, trainer.local) if completed else ""
             await rank.recorder.write()
             rounds = training.rounds_of(generation) if completed else await log.wait_for_end()
@@ -150,8 +150,8 @@ class ClusterMember:
         world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
         everyone = await stack.enter_async_context(self._open_world_of_all(generation, log, leaving))
         actor = await stack.enter_async_context(Actor(world))
-        backed = self._backed(training, generation, place, world, actor)
-        order = backed.order if backed else self.order
+        backed_place = self._backed_place(training, generation, place, world, actor)
+        order = backed_place.order if backed_place else self.order
         second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
         recorder = OrderRecorder(self.orders, generation, place, training.microbatches, second, beside=self.tracer)
         trainer = build_rank(
@@ -173,7 +173,7 @@ class ClusterMember:
             held=held,
             recorder=recorder,
             order=order,
-            backed=backed,
+            backed_place=backed_place,
         )
 
     @asynccontextmanager
@@ -205,11 +205,12 @@ class ClusterMember:
         backups = [address for each in numbers for address in generation.backup_addresses(each)]
         return await self.worlds.open(name, addresses, backups)
 
-    async def _run(self, run: ClusterRun, rank: ClusterRank, saver: StageSaver | None) -> tuple[int, bool]:
+    async def _run(self, run: ClusterRun, saver: StageSaver | None) -> tuple[int, bool]:
         """See `ClusterRun.train_overlapped`."""
-        generation, layers, held, everyone = run.generation, rank.layers, rank.held, rank.everyone
+        rank, generation = run.rank, run.generation
+        layers, held, everyone = rank.layers, rank.held, rank.everyone
         if everyone is None:
-            return await run.train_alone(saver, rank.recorder)
+            return await run.train_alone(saver)
         among_all = sum(map(len, generation.rows[: run.cluster])) + rank.place[1]
         rounds = Rounds(
             among_all,
@@ -224,10 +225,10 @@ class ClusterMember:
             recorder=rank.recorder,
         )
         if run.training.overlapped:
-            return await run.train_overlapped(rounds, rank.order.added if rank.order else {}, rank.recorder.added)
+            return await run.train_overlapped(rounds)
         return await run.train_blocking(rounds)
 
-    def _backed(
+    def _backed_place(
         self, training: ClusterTraining, generation: Generation, place: tuple[int, int], world: Transport, actor: Actor
     ) -> BackedPlace | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""

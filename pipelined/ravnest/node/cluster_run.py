@@ -40,7 +40,7 @@ class ClusterRank:
         held: the state of this stage.
         recorder: of what this node does, in order.
         order: what to do, in order; None: what the schedule says.
-        backed: the place, if it has a backup.
+        backed_place: the place, if it has a backup.
     """
 
     training: ClusterTraining
@@ -51,7 +51,7 @@ class ClusterRank:
     held: HeldStage
     recorder: OrderRecorder
     order: NodeOrder | None
-    backed: BackedPlace | None
+    backed_place: BackedPlace | None
 
     @property
     def generation(self) -> Generation:
@@ -69,7 +69,7 @@ class ClusterRank:
 
     def is_writer(self) -> bool:
         """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
-        return self.place[0] == 0 and not (self.backed and self.backed.is_second)
+        return self.place[0] == 0 and not (self.backed_place and self.backed_place.is_second)
 
     async def load_state(self, before: HeldStage | None, saved: ReadsSaved | None) -> None:
         """Load the state before, or a save; where clusters go on, nodes share the state that is missing.
@@ -92,10 +92,10 @@ class ClusterRank:
 
     async def _share(self, has_state: bool) -> None:
         """Give a new backup of this place the state, or get it as the new backup."""
-        holder, first = self.backed.holder if self.backed else None, self.generation.holders(*self.place)[0]
+        holder, first = self.backed_place.holder if self.backed_place else None, self.generation.holders(*self.place)[0]
         sending = await share_state(holder, self.trainer.context.actor, self.held, has_state, first.name)
-        if self.backed:
-            self.backed.copying = sending
+        if self.backed_place:
+            self.backed_place.copying = sending
 
 
 class SpanSaves(RoundsBeside):
@@ -125,35 +125,29 @@ class SpanSaves(RoundsBeside):
             await self._saver.save_own(round_)
 
 
-@dataclass(frozen=True)
 class ClusterRun:
     """The training of one cluster.
 
     Args:
-        cluster: its number.
+        rank: if its place has a backup, rounds alone decide where the node stops.
         on_step: called with each step that the cluster completed, in order.
         log: whether this generation ends.
         limit: see `ClusterMember.train`.
-        backed: this node's place, if it has a backup; then rounds alone decide where the node stops.
     """
 
-    training: ClusterTraining
-    generation: Generation
-    cluster: int
-    trainer: RankTrainer
-    on_step: Callable[[StepReport], None]
-    log: RoundLog
-    limit: int | None = None
-    backed: BackedPlace | None = None
+    def __init__(self, rank: ClusterRank, on_step: Callable[[StepReport], None], log: RoundLog, limit: int | None):
+        self.rank, self.on_step, self.log, self.limit = rank, on_step, log, limit
+        self.training, self.generation, self.cluster = rank.training, rank.generation, rank.place[0]
+        self.trainer, self.backed_place = rank.trainer, rank.backed_place
 
-    async def train_alone(self, saver: StageSaver | None, recorder: OrderRecorder) -> tuple[int, bool]:
+    async def train_alone(self, saver: StageSaver | None) -> tuple[int, bool]:
         """Train all steps in the only cluster, which saves its own values where several would be averaged.
 
         Returns: as `train_overlapped`.
         """
         training, spans = self.training, len(self.training.spans_of(self.generation, 0))
         rounds = self._empty_rounds
-        saves = SpanSaves(saver, recorder, rounds, training.every * training.microbatches, spans)
+        saves = SpanSaves(saver, self.rank.recorder, rounds, training.every * training.microbatches, spans)
         done, stopped = await self._train_all(saves)
         await rounds.finish()
         completed = not stopped and self.limit is None
@@ -175,18 +169,14 @@ class ClusterRun:
                 return done, False
         return done, True
 
-    async def train_overlapped(
-        self, rounds: Rounds, add_after: Mapping[int, int], added: dict[int, int]
-    ) -> tuple[int, bool]:
+    async def train_overlapped(self, rounds: Rounds) -> tuple[int, bool]:
         """Train all steps, with rounds beside them, and one more at the end.
 
-        Args:
-            add_after, added: see `OverlappedRounds`.
         Returns: the steps trained, by the cluster's own count, and whether the last round is committed; if not, this
             generation ends.
         """
-        generation, cluster = self.generation, self.cluster
-        snapshots = self.training.snapshots(generation)[generation.opening :]
+        generation, cluster, order, added = self.generation, self.cluster, self.rank.order, self.rank.recorder.added
+        snapshots, add_after = self.training.snapshots(generation)[generation.opening :], order.added if order else {}
         actor = self.trainer.context.actor
         overlapped = OverlappedRounds(
             rounds, actor, snapshots=snapshots, add_after=add_after, added=added, weigh=partial(self._weight, rounds)
@@ -232,8 +222,8 @@ class ClusterRun:
     def _empty_rounds(self) -> EmptyRounds:
         """Of a single cluster with a backup for every place; in others a place without one decides where it stops."""
         snapshots, add_after, actor = list[int](), dict[int, int](), self.trainer.context.actor
-        if self.backed and len(self.generation.backups) >= len(self.generation.rows[0]):
-            snapshots, add_after = self.training.snapshots(self.generation), {**self.backed.order.added}
+        if self.backed_place and len(self.generation.backups) >= len(self.generation.rows[0]):
+            snapshots, add_after = self.training.snapshots(self.generation), {**self.backed_place.order.added}
         return EmptyRounds(self.log, actor, writes=actor.rank == 0, snapshots=snapshots, add_after=add_after)
 
     async def _train_all(self, beside: RoundsBeside) -> tuple[int, bool]:
@@ -245,7 +235,7 @@ class ClusterRun:
 
     async def _train(self, steps: range, beside: RoundsBeside | None = None) -> StepReport:
         """Train these steps, or fewer if this generation ends; returns the report of the last one."""
-        stopping = self.backed.stops if self.backed else self.log.ends
+        stopping = self.backed_place.stops if self.backed_place else self.log.ends
         report = await self.trainer.train(steps, stopping, self.on_step, RunUpdates(self, steps.start, beside))
         self.on_step(report)
         return report
@@ -274,7 +264,7 @@ class RunUpdates(UpdateListener):
         await run.trainer.merge_statistics(self.first + updates // each)
         if self.beside:
             await self.beside.after_update(updates)
-        if run.backed:
+        if run.backed_place:
             if self.beside and self.beside.ended:
-                run.backed.end_after(updates)
-            await run.backed.keep_pace(self.first * each + updates)
+                run.backed_place.end_after(updates)
+            await run.backed_place.keep_pace(self.first * each + updates)

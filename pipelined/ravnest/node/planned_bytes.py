@@ -38,8 +38,8 @@ class PlannedPlaces:
         if room is None:
             return held
         if not room:
-            return sizes.backed(*layers, held)
+            return sizes.with_backup(*layers, held)
         if name == row[stage].holder.name:
             giving = StageSizes(self.layers, replace(sizes.rules, gives=True))
-            return max(giving.of_row(row)[stage], sizes.backed(*layers, held))
+            return max(giving.of_row(row)[stage], sizes.with_backup(*layers, held))
         return max(held, sizes.receiving(*layers)) + room * sizes.waiting(*layers)

@@ -65,13 +65,14 @@ def plan_with_backups(request: PoolRequest) -> RavnestPlan:
         raise UsageError("--bytes has no layers to back up; give --preset instead of --bytes, or leave --backups out")
     plan, spare = make_plan(replace(request, pool=request.pool[:first], backups=0)), request.pool[first:]
     rounds = len(plan.clusters) > 1 or request.rules.rounds
-    clusters = _Backing(StageSizes(request.layers, replace(request.rules, rounds=rounds)), spare).backed(plan.clusters)
+    sizes = StageSizes(request.layers, replace(request.rules, rounds=rounds))
+    clusters = _BackupPlanner(sizes, spare).with_backups(plan.clusters)
     taken = {stage.backup.name for cluster in clusters for stage in cluster.stages if stage.backup}
     waiting = (*plan.waiting, *(node for node in spare if node.name not in taken))
     return replace(plan, clusters=clusters, waiting=waiting)
 
 
-class _Backing:
+class _BackupPlanner:
     """The backups of the places of some clusters.
 
     Args:
@@ -82,7 +83,7 @@ class _Backing:
     def __init__(self, sizes: StageSizes, spare: Sequence[PoolNode]):
         self._sizes, self._spare = sizes, spare
 
-    def backed(self, clusters: Sequence[PlannedCluster]) -> tuple[PlannedCluster, ...]:
+    def with_backups(self, clusters: Sequence[PlannedCluster]) -> tuple[PlannedCluster, ...]:
         """These clusters with backups, and with fewer microbatches alive where that leaves room for one.
 
         Then a place has a backup that had none (see `with_fewer`), and perhaps a more reliable one has none instead.
@@ -125,7 +126,7 @@ class _Backing:
         return {order[index]: node for index, node in assign_backups(places, self._spare).items()}
 
     def _held(self, stage: PlannedStage) -> int:
-        return self._sizes.backed(stage.first, stage.end, stage.bytes)
+        return self._sizes.with_backup(stage.first, stage.end, stage.bytes)
 
     def _with(self, cluster: PlannedCluster, number: int, found: Mapping[Place, PoolNode]) -> PlannedCluster:
         stages = [

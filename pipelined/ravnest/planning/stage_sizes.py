@@ -160,7 +160,7 @@ class StageSizes:
         """Bytes of each place of a cluster."""
         return self.of_cut([range(place.first, place.end) for place in row], [place.alive for place in row])
 
-    def backed(self, first: int, end: int, held: int) -> int:
+    def with_backup(self, first: int, end: int, held: int) -> int:
         """Bytes of a node of a stage that two nodes hold, where one alone holds `held`."""
         return held + self.rules.behind * self.waiting(first, end)
 
