@@ -10,9 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pipelined.membership.directory.record import Record
 from pipelined.membership.record import Record
-from pipelined.ravnest.planning.places import Holder, StagePlace, are_steps
 from pipelined.ravnest.planning.plan import RavnestPlan
 from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.ravnest.records.places import BackupPlace, Holder, StagePlace, are_steps, read_backup, read_place

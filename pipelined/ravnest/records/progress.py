@@ -8,9 +8,7 @@ stopped/C         ClusterStop           what cluster C had done when it stopped 
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pipelined.membership.directory.record import Record
 from pipelined.membership.record import Record
-from pipelined.ravnest.planning.places import are_steps
 from pipelined.ravnest.records.places import are_steps
 
 PROGRESS, ROUND, STOPPED = "progress/", "round", "stopped/"
