@@ -66,7 +66,7 @@ class _RecordingWorker(Worker):
             raise ScheduleError(f"{fact}; each microbatch needs one F and one B, or F, I and W, of a stage")
         self.instructions.append(Instruction(op, pipe, stage, microbatch))
 
-    def _arrived(self, at: InstructionKey) -> bool:
+    def _arrived(self, key: InstructionKey) -> bool:
         self.is_dynamic = True
         return True
 

@@ -33,10 +33,10 @@ class InstructionQueue:
         self.waiting = deque[tuple[Instruction, asyncio.Semaphore]]()
         self._emptied: asyncio.Future[None] | None = None
 
-    def add(self, at: Instruction, bound: asyncio.Semaphore) -> None:
+    def add(self, instruction: Instruction, bound: asyncio.Semaphore) -> None:
         """Add an instruction; one that computes ends with `end_first`."""
-        self.waiting.append((at, bound))
-        if not at.computes:
+        self.waiting.append((instruction, bound))
+        if not instruction.computes:
             self._end_others()
 
     def end_first(self) -> None:
@@ -56,7 +56,7 @@ class InstructionQueue:
             self._emptied.set_result(None)
 
     def _end(self) -> None:
-        at, bound = self.waiting.popleft()
+        instruction, bound = self.waiting.popleft()
         if self._on_end is not None:
-            self._on_end(at)
+            self._on_end(instruction)
         bound.release()

@@ -74,37 +74,37 @@ class TrainWorker(Worker):
         self.context, self.step = context, step
         self.losses, self.count = dict[int, float](), 0.0
         self._due = DueMessages(program)
-        origins = [origin for at in program for origin in self.origins(at).values()]
+        origins = [origin for instruction in program for origin in self.origins(instruction).values()]
         self._messages = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
         self._instructions = instructions
         self._queue = InstructionQueue(None if sums is None else sums.ended)
-        self._gradients = Counter(at.stage for at in program if at.op in "BW")
+        self._gradients = Counter(instruction.stage for instruction in program if instruction.op in "BW")
         self._sends = set[asyncio.Task[None]]()
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
-        at = Instruction(op, pipe, stage, microbatch)
+        instruction = Instruction(op, pipe, stage, microbatch)
         self._gradients[stage] -= op in "BW"
-        origins = self.origins(at)
-        bound = self._queue.room if at.op == "W" or origins else self._queue.local
+        origins = self.origins(instruction)
+        bound = self._queue.room if instruction.op == "W" or origins else self._queue.local
         await bound.acquire()
-        given = [await self._message(at, origins) if origins else None]
-        self._queue.add(at, bound)
-        if not at.computes:
+        given = [await self._message(instruction, origins) if origins else None]
+        self._queue.add(instruction, bound)
+        if not instruction.computes:
             return
-        work, is_awaited = self._work(at, given), self._is_awaited(at)
+        work, is_awaited = self._work(instruction, given), self._is_awaited(instruction)
         if self._instructions is None:
-            with _ErrorsOf(self, at):
+            with _ErrorsOf(self, instruction):
                 ended = await self.context.compute(OPS[op], work, is_awaited)
-            self._ended(at, *ended)
+            self._ended(instruction, *ended)
         else:
-            piece = DeviceWork(OPS[op], partial(self._named, at, work), is_awaited)
-            self.context.executor.begin(self._instructions, piece, partial(self._ended, at))
+            piece = DeviceWork(OPS[op], partial(self._run, instruction, work), is_awaited)
+            self.context.executor.begin(self._instructions, piece, partial(self._ended, instruction))
 
-    def _ended(self, at: Instruction, result: Any, start: float, end: float) -> None:
+    def _ended(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """The first computation of the queue has ended."""
-        with _ErrorsOf(self, at):
-            self._computed(at, result, start, end)
+        with _ErrorsOf(self, instruction):
+            self._computed(instruction, result, start, end)
         self._queue.end_first()
 
     async def sent(self) -> None:
@@ -112,21 +112,22 @@ class TrainWorker(Worker):
         if self._sends:
             await asyncio.wait(self._sends)
 
-    def _arrived(self, at: InstructionKey) -> bool:
+    def _arrived(self, key: InstructionKey) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message.
 
         In a team every member must run the same order. There this is always True, and the schedule follows its proof.
         """
         if self.context.in_order:
             return True
-        return all(self._messages.arrived(*origin) for origin in self.origins(Instruction(*at)).values())
+        return all(self._messages.arrived(*origin) for origin in self.origins(Instruction(*key)).values())
 
     async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         """Wait for a due message while the device is busy, and then for a share of the last weight half here."""
         if patience == math.inf:
             return await super()._arrival(choices, patience)
-        due = (one for at in choices if self._due.covers(one := Instruction(*at), self._weight_halves))
-        known = [request for at in due for request in self.pending(at)]
+        wanted = [Instruction(*key) for key in choices]
+        due = (instruction for instruction in wanted if self._due.covers(instruction, self._weight_halves))
+        known = [request for instruction in due for request in self.pending(instruction)]
         if self._queue.waiting:
             waits: list[asyncio.Future[Any]] = [*known, self._queue.emptied()]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -134,41 +135,41 @@ class TrainWorker(Worker):
             seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    def _work(self, at: Instruction, given: NeededMessage) -> Callable[[], Any]:
+    def _work(self, instruction: Instruction, given: NeededMessage) -> Callable[[], Any]:
         """What the device does for an instruction."""
-        held, key, random = self.context.stages[at.stage], (at.pipe, at.microbatch), self._random(at)
+        held, random = self.context.stages[instruction.stage], self._random(instruction)
+        key = instruction.pipe, instruction.microbatch
 
         def forward() -> Any:
-            x = given.pop() or self.context.feed.inputs(self.step, self._number(at))
-            return held.forward(key, x, random, self._targets(at))
+            x = given.pop() or self.context.feed.inputs(self.step, self._number(instruction))
+            return held.forward(key, x, random, self._targets(instruction))
 
         def backward() -> Any:
-            half = held.backward if at.op == "B" else held.backward_input
-            targets = self._targets(at) if self.context.recompute else None
+            half = held.backward if instruction.op == "B" else held.backward_input
+            targets = self._targets(instruction) if self.context.recompute else None
             return half(key, given.pop(), self._scale, random, targets)
 
-        if at.op == "W":
+        if instruction.op == "W":
             return partial(held.backward_weight, key)
-        return forward if at.op == "F" else backward
+        return forward if instruction.op == "F" else backward
 
-    def _named(self, at: Instruction, work: Callable[[], T]) -> T:
-        with _ErrorsOf(self, at):
+    def _run(self, instruction: Instruction, work: Callable[[], T]) -> T:
+        with _ErrorsOf(self, instruction):
             return work()
 
-    def _computed(self, at: Instruction, result: Any, start: float, end: float) -> None:
+    def _computed(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """Record a computation, and send its result at once, even if other work is pending here."""
-        name = OPS[at.op]
-        self.context.tracer.record(
-            name.partition("_")[0], name, start, end, (self.step, at.stage, at.microbatch, at.pipe)
-        )
-        if at.op == "F" and at.stage == self.stage_map.depth - 1:
-            self._score(self._number(at), *result.tensors)
-        elif at.op == "F":
-            for reader, parcel in self.context.skips.split_activations(at.stage, result).items():
-                self._send(at, Activation(self.step, at.pipe, reader, at.microbatch), parcel)
-        elif at.op in "BI" and at.stage > 0 and result is not None:
-            for giver, parcel in self.context.skips.split_gradients(at.stage, result).items():
-                self._send(at, Gradient(self.step, at.pipe, giver, at.microbatch), parcel)
+        op, name, pipe, stage = instruction.op, OPS[instruction.op], instruction.pipe, instruction.stage
+        where = self.step, stage, instruction.microbatch, pipe
+        self.context.tracer.record(name.partition("_")[0], name, start, end, where)
+        if op == "F" and stage == self.stage_map.depth - 1:
+            self._score(self._number(instruction), *result.tensors)
+        elif op == "F":
+            for reader, parcel in self.context.skips.split_activations(stage, result).items():
+                self._send(instruction, Activation(self.step, pipe, reader, instruction.microbatch), parcel)
+        elif op in "BI" and stage > 0 and result is not None:
+            for giver, parcel in self.context.skips.split_gradients(stage, result).items():
+                self._send(instruction, Gradient(self.step, pipe, giver, instruction.microbatch), parcel)
 
     def _score(self, number: int, total: float, count: float | None = None) -> None:
         """Keep the loss of a microbatch.
@@ -182,70 +183,75 @@ class TrainWorker(Worker):
         self.losses[number] = float(total)
         self.count += 1.0 if count is None else count
 
-    async def _message(self, at: Instruction, origins: Mapping[int, Origin]) -> Message:
+    async def _message(self, instruction: Instruction, origins: Mapping[int, Origin]) -> Message:
         """The message that an instruction needs, joined if it comes from several stages."""
-        kind, skips = ACTIVATION if at.op == "F" else GRADIENT, self.context.skips
-        with _ErrorsOf(self, at), self.context.tracer.span("receive", kind, **self._span_fields(at)):
+        kind, skips = ACTIVATION if instruction.op == "F" else GRADIENT, self.context.skips
+        with (
+            _ErrorsOf(self, instruction),
+            self.context.tracer.span("receive", kind, **self._span_fields(instruction)),
+        ):
             messages = {stage: await self._messages.take(*origin) for stage, origin in origins.items()}
-            join = skips.join_activations if at.op == "F" else skips.join_gradients
-            return join(at.stage, messages)
+            join = skips.join_activations if instruction.op == "F" else skips.join_gradients
+            return join(instruction.stage, messages)
 
-    def _is_awaited(self, at: Instruction) -> bool:
+    def _is_awaited(self, instruction: Instruction) -> bool:
         """Whether another rank waits for the result of an instruction, or a gradient sum may start at its end."""
-        if at.op == "F":
-            return at.stage < self.stage_map.depth - 1
-        sends, last = at.op in "BI" and at.stage > 0, at.op in "BW" and not self._gradients[at.stage]
-        return sends or last
+        if instruction.op == "F":
+            return instruction.stage < self.stage_map.depth - 1
+        sends = instruction.op in "BI" and instruction.stage > 0
+        return sends or (instruction.op in "BW" and not self._gradients[instruction.stage])
 
-    def _send(self, at: Instruction, address: Address, parcel: Parcel) -> None:
+    def _send(self, instruction: Instruction, address: Address, parcel: Parcel) -> None:
         async def send() -> None:
-            with self.context.tracer.span("send", address.kind, **self._span_fields(at)):
+            with self.context.tracer.span("send", address.kind, **self._span_fields(instruction)):
                 await self.context.messages.send(peer, key, *parcel.tensors, note=parcel.note)
 
-        key = key_between(at.stage, address)
+        key = key_between(instruction.stage, address)
         peer = self.context.holder(address.pipe, address.stage)
         sending = self.context.actor.start(send())
         self._sends.add(sending)
         sending.add_done_callback(self._sends.discard)
 
-    def origins(self, at: Instruction) -> dict[int, Origin]:
+    def origins(self, instruction: Instruction) -> dict[int, Origin]:
         """The sender and the key of each message that an instruction needs, by the stage that it comes from."""
-        receives = at.op in "BI" and at.stage < self.stage_map.depth - 1
-        if not receives and (at.op != "F" or at.stage == 0):
+        stage, skips = instruction.stage, self.context.skips
+        receives = instruction.op in "BI" and stage < self.stage_map.depth - 1
+        if not receives and (instruction.op != "F" or stage == 0):
             return {}
-        where = self.step, at.pipe, at.stage, at.microbatch
+        where = self.step, instruction.pipe, stage, instruction.microbatch
         address: Address = Gradient(*where) if receives else Activation(*where)
-        others = self.context.skips.readers(at.stage) if receives else self.context.skips.givers(at.stage)
-        stages = [at.stage + 1 if receives else at.stage - 1, *others]
-        return {stage: (self.context.holder(at.pipe, stage), key_between(stage, address)) for stage in stages}
+        senders = [stage + 1, *skips.readers(stage)] if receives else [stage - 1, *skips.givers(stage)]
+        return {each: (self.context.holder(instruction.pipe, each), key_between(each, address)) for each in senders}
 
-    def pending(self, at: Instruction) -> list[asyncio.Task[Message]]:
+    def pending(self, instruction: Instruction) -> list[asyncio.Task[Message]]:
         """The requests of those messages that an instruction waits for; the caller must not cancel them."""
-        every = (self._messages.requested(*origin) for origin in self.origins(at).values())
+        every = (self._messages.requested(*origin) for origin in self.origins(instruction).values())
         requests = [request for request in every if request]
         return [request for request in requests if not request.done()] or requests
 
-    def _span_fields(self, at: Instruction) -> dict[str, int]:
-        return {"step": self.step, "stage": at.stage, "microbatch": at.microbatch, "pipe": at.pipe}
+    def _span_fields(self, instruction: Instruction) -> dict[str, int]:
+        stage, microbatch, pipe = instruction.stage, instruction.microbatch, instruction.pipe
+        return {"step": self.step, "stage": stage, "microbatch": microbatch, "pipe": pipe}
 
-    def _number(self, at: Instruction) -> int:
-        return self.context.plan.global_microbatch(self.context.group, at.microbatch)
+    def _number(self, instruction: Instruction) -> int:
+        return self.context.plan.global_microbatch(self.context.group, instruction.microbatch)
 
-    def _random(self, at: Instruction) -> KeyedRandom:
-        return KeyedRandom(self.context.seed, self.step, self._number(at))
+    def _random(self, instruction: Instruction) -> KeyedRandom:
+        return KeyedRandom(self.context.seed, self.step, self._number(instruction))
 
-    def _targets(self, at: Instruction) -> Any:
+    def _targets(self, instruction: Instruction) -> Any:
         """The targets of the last stage; None on other stages."""
-        last = at.stage == self.stage_map.depth - 1
-        return self.context.feed.targets(self.step, self._number(at)) if last else None
+        last = instruction.stage == self.stage_map.depth - 1
+        return self.context.feed.targets(self.step, self._number(instruction)) if last else None
 
-    def named(self, error: Exception, at: Instruction) -> Exception:
+    def with_place(self, error: Exception, instruction: Instruction) -> Exception:
         """An instruction's error with rank, stage, member and microbatch; a transport's own name their rank."""
         if isinstance(error, TransportError | UsageError) and not isinstance(error, OutOfMemory):
             return error
-        where = f"rank {self.context.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
+        where, op = f"rank {self.context.actor.rank}, step {self.step}", OPS[instruction.op]
         member = f", member {self.context.member} of {team}" if (team := self.context.plan.tensor) > 1 else ""
-        what = f"{where} through stage {at.stage} (pipe {at.pipe}{member})"
+        through = f"microbatch {instruction.microbatch} through stage {instruction.stage}"
+        what = f"{where}: {op} of {through} (pipe {instruction.pipe}{member})"
         if ran_out_of_memory(error):
             return self.context.executor.out_of_memory(what, error)
         return StageFailed(f"{what} failed: {error!r}")
@@ -254,13 +260,13 @@ class TrainWorker(Worker):
 class _ErrorsOf:
     """A `with` block in which errors get the place of an instruction; a generator would cost three times as much."""
 
-    __slots__ = ("_at", "_worker")
+    __slots__ = ("_instruction", "_worker")
 
-    def __init__(self, worker: TrainWorker, at: Instruction):
-        self._worker, self._at = worker, at
+    def __init__(self, worker: TrainWorker, instruction: Instruction):
+        self._worker, self._instruction = worker, instruction
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, Exception) and (named := self._worker.named(error, self._at)) is not error:
-            raise named from error
+        if isinstance(error, Exception) and (placed := self._worker.with_place(error, self._instruction)) is not error:
+            raise placed from error

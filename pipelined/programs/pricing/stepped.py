@@ -134,15 +134,15 @@ class _SteppedWorker(Worker):
         self._stepping = stepping
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        at, stepping = (op, pipe, stage, microbatch), self._stepping
-        while not self._arrived(at):
-            await _pause([at])
+        key, stepping = (op, pipe, stage, microbatch), self._stepping
+        while not self._arrived(key):
+            await _pause([key])
         end = stepping.begin(op, stage, microbatch)
         while stepping.now < end:  # a message that it waited for before may wake it too early
             await _pause(end)
 
-    def _arrived(self, at: InstructionKey) -> bool:
-        op, _, stage, microbatch = at
+    def _arrived(self, key: InstructionKey) -> bool:
+        op, _, stage, microbatch = key
         arrival, now = self._stepping.arrival(op, stage, microbatch), self._stepping.now
         return arrival <= now or math.isclose(arrival, now)
 

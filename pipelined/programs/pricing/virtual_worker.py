@@ -146,14 +146,14 @@ class VirtualWorker(Worker):
             self._messages.deliver(token, self._platform.send(token, self.index, target))
         self._on_done(instruction)
 
-    def _arrived(self, at: InstructionKey) -> bool:
-        return all(map(self._is_here, self._demands[at].takes))
+    def _arrived(self, key: InstructionKey) -> bool:
+        return all(map(self._is_here, self._demands[key].takes))
 
     async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         seconds = None
         if patience < math.inf:
-            choices = [at for at in choices if self._due.covers(self._demands[at].instruction, self._weight_halves)]
-            seconds = patience * max((self._demands["W", *at[1:]].seconds for at in choices), default=0.0)
+            choices = [key for key in choices if self._due.covers(self._demands[key].instruction, self._weight_halves)]
+            seconds = patience * max((self._demands["W", *key[1:]].seconds for key in choices), default=0.0)
         if choices:
             await self._first_arrival(choices, seconds)
 

@@ -110,7 +110,7 @@ class Worker(ABC):
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Run one instruction; op is F, B, I, W or S."""
 
-    def _arrived(self, at: InstructionKey) -> bool:
+    def _arrived(self, key: InstructionKey) -> bool:
         """Whether an instruction can start: its message has arrived, or it needs no message. Returns at once.
 
         A worker without this knowledge returns True, as here: then no weight half runs first, and the verb waits.

@@ -120,9 +120,9 @@ class OverlappingSteps(Worker, Segment):
         step = self._taken[op, pipe, stage] // self._each
         return await super()._remains(op, pipe, stage) and (op != "F" or await self._admission.admits(step))
 
-    def _arrived(self, at: InstructionKey) -> bool:
-        step, inside = divmod(at[-1], self._each)
-        return step in self._open and self._open[step].here(*at[:-1], inside)
+    def _arrived(self, key: InstructionKey) -> bool:
+        step, inside = divmod(key[-1], self._each)
+        return step in self._open and self._open[step].here(*key[:-1], inside)
 
     async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         if patience < math.inf:
@@ -142,7 +142,7 @@ class OverlappingSteps(Worker, Segment):
             self._open[number] = worker = TrainWorker(context, self._steps[number], messages=self._messages)
             ((pipe, stage),) = worker.stage_map.held_by(worker.index)
             each = [Instruction(op, pipe, stage, m) for op in "FB" for m in worker.stage_map.microbatches[pipe]]
-            self._messages.expect(origin for at in each for origin in worker.origins(at).values())
+            self._messages.expect(origin for key in each for origin in worker.origins(key).values())
 
 
 class StepAdmission:
