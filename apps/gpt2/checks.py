@@ -12,6 +12,7 @@ from apps.common.run.checks import check_run
 from apps.gpt2.job import GPT2Job
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.training.replay import check_steps, read_orders
 
 MEASURED = "measured"
@@ -31,7 +32,7 @@ def check_job(job: GPT2Job) -> None:
         raise UsageError(f"{fact}; use --all-reduce auto")
     check_run(config, job.plan, other_sums=[MEASURED])
     check_files(trace=config.trace)
-    done = 0 if path is None else checkpoint.open(path).require(job.model.identity()).meta.step
+    done = 0 if path is None else open_checkpoint(path).require(job.model.identity()).meta.step
     if config.replay is not None:
         check_steps(read_orders(config.replay, job.plan), job.plan, range(done, config.steps))
     if config.export is not None:

@@ -21,7 +21,7 @@ from pipelined.errors import UsageError, refuse_below
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.events import Level, printable
 from pipelined.process.run import run
-from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from transports import Transport
 
 
@@ -83,7 +83,7 @@ class Generate:
         """
         if self.is_exported:
             return find_tokenizer(self.tokenizer or str(self.source), ())
-        config = checkpoint.open(self.source).meta.config
+        config = open_checkpoint(self.source).meta.config
         name = self.tokenizer or config.get("tokenizer") or config.get("init") or "bytes"
         if str(name).startswith("bpe:"):
             fact = f"the tokenizer of {self.source} was trained in its run ({name})"
@@ -97,7 +97,7 @@ class Generate:
     def kind(self) -> str:
         """The architecture. Raises UsageError: it does not generate."""
         if not self.is_exported:
-            identity: Any = checkpoint.open(self.source).meta.identity
+            identity: Any = open_checkpoint(self.source).meta.identity
             kind = identity.get("model", "a row of layers")
         else:
             kind = read_about(self.source).get("model_type", "none given")

@@ -27,7 +27,7 @@ from pipelined.api.model.user_model import bind
 from pipelined.planner.trial import RandomTokens
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
-from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.state.checkpoints.trainer_state import load
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
@@ -78,7 +78,7 @@ def exported_rotary(directory: Path) -> Source:
 
 def saved_gpt2(path: Path) -> Source:
     """A GPT-2 of a checkpoint."""
-    sizes = {name: value for name, value in checkpoint.open(path).meta.identity.items() if name != "model"}
+    sizes = {name: value for name, value in open_checkpoint(path).meta.identity.items() if name != "model"}
     config = ModelConfig(**sizes)
     return Source(GPT2(config), config.vocab, config.positions, path)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.checkpoint import Checkpoint
+from pipelined.state.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from pipelined.state.checkpoints.manifest import Meta
 from pipelined.state.checkpoints.names import found
 from pipelined.state.checkpoints.pieces import CheckpointError
@@ -135,7 +135,7 @@ class DiskStore:
     def _write(self, place: Path, saved: SavedStage, state: Mapping[str, Any]) -> None:
         """Write one stage, unless it is there; remove all parts of it if that fails."""
         root, existing = describe(state).root.hex(), found(place).get(saved.step)
-        if existing is not None and _entry(existing) == (saved, root) and checkpoint.open(existing).is_undamaged():
+        if existing is not None and _entry(existing) == (saved, root) and open_checkpoint(existing).is_undamaged():
             return
         tensors: dict[str, dict[str, Any]] = {}
         for key, value in state.items():
@@ -205,7 +205,7 @@ def saved_shards(directory: str | Path, version: Version) -> Iterator[Checkpoint
     for place in sorted(Path(directory).glob("stage-*")):
         path = found(place).get(version.step)
         if path is not None and (entry := _entry(path)) and entry[0].version == version:
-            yield checkpoint.open(path)
+            yield open_checkpoint(path)
 
 
 def _stage_directory(directory: str | Path, stage: int) -> Path:
@@ -215,7 +215,7 @@ def _stage_directory(directory: str | Path, stage: int) -> Path:
 def _entry(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[SavedStage, str] | None:
     """The saved stage at a path, and its root; None if it is incomplete or does not record them."""
     try:
-        opened = checkpoint.open(path)
+        opened = open_checkpoint(path)
         if identity is not None:
             opened.require(identity)
         return _saved_stage(opened), opened.meta.scalars["root"]

@@ -9,6 +9,7 @@ import pytest
 
 from apps.gpt2 import __main__ as gpt2
 from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from tests.launching import ROOT, launched, mpirun, started
 
 STEPS = 40
@@ -70,7 +71,7 @@ def stopped(tmp_path_factory):
     flags = ["--checkpoint", folder / "saved", "--metrics", folder / "metrics"]
     code, said = struck("SIGUSR1", "forward", 2 * 2 * 4 + 1, *flags)  # 2 stages of 4 microbatches a step
     assert code == 0, said
-    saved = checkpoint.open(folder / "saved")
+    saved = open_checkpoint(folder / "saved")
     assert f"stopped on request after step {saved.meta.step}; saved to {saved.path}" in said
     assert f"data: {ROOT / 'LICENSE'}, digest " in said and "; device: cpu" in said
     assert saved.meta.step == 3
@@ -102,7 +103,7 @@ def test_a_stopped_run_resumes_bit_for_bit(uninterrupted, saved):
 def test_a_stopped_run_resumes_at_another_shape(shape, uninterrupted, saved):
     flags = ["--resume", checkpoint.latest(saved / "saved"), *shape.split()]
     rest = train_here(saved / "rest", *flags)
-    assert list(rest) == list(range(checkpoint.open(saved / "saved").meta.step, STEPS))
+    assert list(rest) == list(range(open_checkpoint(saved / "saved").meta.step, STEPS))
     for number, row in rest.items():
         assert row == pytest.approx(uninterrupted[number], rel=1e-6)
 
@@ -112,7 +113,7 @@ def test_a_run_killed_while_it_saves_resumes_from_the_save_before(uninterrupted,
     flags = ["--checkpoint", tmp_path / "saved", "--save-every", 1]
     code, said = struck("SIGKILL", "commit", 10, *flags)
     assert code == -signal.SIGKILL, said
-    assert checkpoint.open(tmp_path / "saved").meta.step == 9
+    assert open_checkpoint(tmp_path / "saved").meta.step == 9
     assert list((tmp_path / "saved").glob("*.part")), "the tenth was being saved"
     assert train(ALONE, tmp_path / "rest", *flags[:2], "--resume", "auto").items() <= uninterrupted.items()
 

@@ -11,6 +11,7 @@ from apps.gpt2 import __main__ as gpt2
 from apps.gpt2 import train as _training
 from apps.lm.huggingface import write as _huggingface
 from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.training.stage import Stage
 from tests.launching import ROOT, started
 
@@ -59,7 +60,7 @@ def test_a_run_that_gets_a_signal_saves_a_complete_step_and_exits_with_0(phase, 
     sent = terminate_in(monkeypatch, owner, name)
     flags = [*RUN, *every, "--checkpoint", str(tmp_path / "saved"), "--export", str(tmp_path / "model")]
     assert gpt2.main(flags) == 0 and sent
-    saved = checkpoint.open(tmp_path / "saved")
+    saved = open_checkpoint(tmp_path / "saved")
     saved.load(saved.names)
     assert saved.meta.step == (last or STEPS)
     told = f"stopped on request after step {last}; saved to {saved.path}"

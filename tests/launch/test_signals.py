@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from apps.gpt2 import __main__ as gpt2
-from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from tests.launching import ROOT, mpirun, started
 
 FLAGS = [*"--depth 2 --seq 32 --batch 4 --sample 0 --data".split(), str(ROOT / "LICENSE")]
@@ -75,9 +75,9 @@ def test_a_job_that_gets_a_signal_saves_and_can_resume(wheel, number, tmp_path):
     with started(command, env) as process:
         said = after_a_step(process, lambda: process.send_signal(number))
     assert process.returncode == 0, said
-    step = checkpoint.open(tmp_path).meta.step
+    step = open_checkpoint(tmp_path).meta.step
     assert gpt2.main([*FLAGS, "--steps", str(step + 1), "--checkpoint", str(tmp_path), "--resume", "auto"]) == 0
-    assert checkpoint.open(tmp_path).meta.step == step + 1
+    assert open_checkpoint(tmp_path).meta.step == step + 1
 
 
 @pytest.mark.in_turns(4)

@@ -9,7 +9,7 @@ import torch
 
 import pipelined as pp
 from pipelined.errors import UsageError
-from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.state.checkpoints.gather import gather_state
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.training.job import Numerics
@@ -260,7 +260,7 @@ def test_a_frozen_parameter_has_no_master(tmp_path):
         return pp.train(layers, [batch] * steps, depth=1, microbatches=1, masters=torch.float32, **settings, **more)
 
     run(2, checkpoint=tmp_path)
-    (shard,) = checkpoint.open(tmp_path).shards
+    (shard,) = open_checkpoint(tmp_path).shards
     frozen, trained = shard["tensors"]["0.weight"], shard["tensors"]["1.weight"]
     assert frozen.keys() == {"value"} and trained.keys() > {"value", "version-1"}
     assert [each["value"]["dtype"] for each in (frozen, trained)] == ["bfloat16", "float32"]

@@ -8,6 +8,7 @@ import pytest
 from pipelined.actors.agree import AgreedError
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.training.segments.flushed_step import FlushedStep
@@ -19,7 +20,7 @@ CASE = Case("chimera", 2, 2, 4, dropout=0.1)
 
 def saved(path):
     """Every tensor of a checkpoint by its hash, and what else it knows."""
-    found = checkpoint.open(path)
+    found = open_checkpoint(path)
     return sorted(map(str, (shard["tensors"] for shard in found.shards))), dict(found.meta.scalars), found.meta.step
 
 

@@ -17,6 +17,7 @@ from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.planner import PlanFile, write_plan
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -70,10 +71,10 @@ def test_training_reads_and_writes_at_every_path(place):
     trained(used, *SIZES, *text, "--config", place / "flägs 1.toml", *replayed)
     trained(used, "--resume", checkpoint.latest(runs), *own, "--steps", 3)
     trained(used, "--checkpoint", runs, "--resume", "auto", *own, "--steps", 4)
-    assert checkpoint.open(runs).meta.step == 4
+    assert open_checkpoint(runs).meta.step == 4
     scored = ["--val-data", place / "tëxt mit Blank.txt"]
     trained(used, "--init", place / "modéll 1", *text, *scored, "--seq", 8, "--batch", 2, "--depth", 2, "--steps", 1)
-    identity = {**checkpoint.open(runs).meta.identity, "seq": 8}
+    identity = {**open_checkpoint(runs).meta.identity, "seq": 8}
     plan = PlanFile(
         plan=Plan("gpipe", 2, 1, 1, 2),
         recompute=False,

@@ -5,6 +5,7 @@ import json
 from apps.gpt2 import __main__ as gpt2
 from pipelined.__main__ import main as pipelined
 from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from tests.launching import ROOT
 
 SIZES = "--depth 2 --layers 1 --d-model 8 --heads 1 --seq 8 --batch 6 --microbatch 3 --sample 0 --eval-windows 4"
@@ -30,5 +31,5 @@ def test_a_run_on_tokens_resumes_at_the_very_sequence_and_has_the_losses_of_one_
     resumed = train(tmp_path, "resumed", *saved, "--resume", "auto", "--steps", 4)
     assert len({loss for _, loss, _ in straight}) == 4
     assert [row[:2] for row in stopped + resumed] == [row[:2] for row in straight]
-    assert checkpoint.open(checkpoint.latest(tmp_path / "saved")).meta.config["data"] == [str(tmp_path / "tokens")]
+    assert open_checkpoint(checkpoint.latest(tmp_path / "saved")).meta.config["data"] == [str(tmp_path / "tokens")]
     assert "its own (256 symbols" in capsys.readouterr().out

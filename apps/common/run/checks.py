@@ -13,7 +13,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import find
-from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.training.exchange.compression import check_codec
 from pipelined.training.graph.compiled import require_compilable
 from pipelined.training.segments.loss_scale import require_scalable
@@ -48,7 +48,7 @@ def check_run(config: RunFlags, plan: Plan, other_sums: Sequence[str] = ()) -> N
     check_files(metrics=config.metrics)
     check_directories(checkpoint=config.checkpoint)
     path = start_of(config)
-    if path is not None and (done := checkpoint.open(path).meta.step) > config.steps:
+    if path is not None and (done := open_checkpoint(path).meta.step) > config.steps:
         raise UsageError(f"{path} is beyond the last step (saved: {done}, --steps {config.steps}); raise --steps")
 
 

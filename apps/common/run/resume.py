@@ -13,7 +13,7 @@ from apps.common.flags import AUTO_PLAN, F, start_of
 from collectives.objects import broadcast
 from pipelined.actors.agree import refuse_other
 from pipelined.errors import UsageError
-from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.state.checkpoints.pieces import CheckpointError
 from transports import Transport
 
@@ -73,7 +73,7 @@ def _saved(config: F) -> Mapping[str, Any] | None:
     """The configuration of the run that is resumed; None where there is none, or none that can be read."""
     try:
         path = start_of(config)
-        return None if path is None else checkpoint.open(path).meta.config
+        return None if path is None else open_checkpoint(path).meta.config
     except (CheckpointError, OSError):
         return None
 

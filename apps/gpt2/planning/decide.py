@@ -26,7 +26,7 @@ from pipelined.planner.worth import why_not
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
-from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from transports import Transport
 from transports.shm.cores import own_cores
 
@@ -85,7 +85,7 @@ def _unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
         ScheduleError: the resumed run had a schedule from a file of the user, which the command line does not name.
     """
     path = start_of(job.config)
-    saved = checkpoint.open(path).meta.config if path else {}
+    saved = open_checkpoint(path).meta.config if path else {}
     named = job.config.schedule
     require_known(saved.get("schedule", job.plan.schedule), named)
     before = recorded(saved, named)
@@ -150,7 +150,7 @@ def _sums_before(job: GPT2Job) -> str | None:
     path = start_of(job.config)
     if path is None:
         return None
-    config = checkpoint.open(path).meta.config
+    config = open_checkpoint(path).meta.config
     words, before = config.get("all_reduce"), recorded(config, job.plan.schedule)
     if before is None or before.plan != job.plan or not isinstance(words, str) or words in ("auto", MEASURED):
         return None

@@ -25,7 +25,7 @@ from pipelined.api.data.tokens.mapped import MappedTokens, Tokens
 from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from transports import Transport
 
 HELD_BACK = 10_000_000
@@ -128,7 +128,7 @@ def require_text(path: Path | None, digests: Mapping[str, str], new_data: bool) 
     """
     if path is None or new_data:
         return
-    saved = checkpoint.open(path).meta.config.get("text")
+    saved = open_checkpoint(path).meta.config.get("text")
     before = saved if isinstance(saved, dict) else {}
     differ = [name for name, mine in digests.items() if before.get(name, mine) != mine]
     other = [f"{name}: {before[name]} saved, {digests[name]} here" for name in differ]

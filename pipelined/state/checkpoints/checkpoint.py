@@ -162,14 +162,14 @@ def require_continued(
     newest = latest(directory)
     if newest is None:
         return
-    open(newest).require(identity)
-    if resumed is None or open(resumed).path.resolve().parent != Path(directory).resolve():
+    open_checkpoint(newest).require(identity)
+    if resumed is None or open_checkpoint(resumed).path.resolve().parent != Path(directory).resolve():
         run = "an earlier run" if resumed is None else f"another run than {resumed}, which is continued"
         fact = f"{directory} holds checkpoints of {run} (the latest: {newest.name})"
         raise CheckpointError(f"{fact}; {remedy}")
 
 
-def open(path: str | Path) -> "Checkpoint":
+def open_checkpoint(path: str | Path) -> "Checkpoint":
     """Open a checkpoint, or the latest in a directory of checkpoints; checks that all its shards have their full size.
 
     Raises:

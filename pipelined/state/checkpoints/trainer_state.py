@@ -21,7 +21,7 @@ from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.checkpoint import Checkpoint, State
+from pipelined.state.checkpoints.checkpoint import Checkpoint, State, open_checkpoint
 from pipelined.state.checkpoints.manifest import Meta
 from pipelined.state.checkpoints.pieces import CheckpointError
 from pipelined.training.optimizer.state import has_shape_of_parameter
@@ -139,7 +139,7 @@ async def load(trainer: RankTrainer, path: Path) -> int:
     """
 
     def read() -> tuple[Meta, int, dict[str, Any]]:
-        saved = checkpoint.open(path).require(trainer.model.identity())
+        saved = open_checkpoint(path).require(trainer.model.identity())
         _require_optimizer(saved, trainer)
         tensors, team = trainer.local.tensors, trainer.local.team
         state, updates = saved.load(tensors, team.parts(tensors)), _updates(saved)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pipelined.process.reporting import events
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.checkpoint import CheckpointError, Meta
+from pipelined.state.checkpoints.checkpoint import CheckpointError, Meta, open_checkpoint
 
 IDENTITY = {"layers": 4, "d_model": 128, "shape": (4, 128)}
 NAMES = [f"transformer.h.{i}.weight" for i in range(5)]
@@ -70,7 +70,7 @@ def test_a_step_is_saved_where_an_earlier_one_cannot_be_deleted(tmp_path, monkey
 def test_any_arrangement_loads_what_any_other_saved(tmp_path_factory, owners, wanted):
     directory = tmp_path_factory.mktemp("run")
     save(directory, 3, [[name for name, owner in zip(NAMES, owners, strict=True) if owner == r] for r in range(7)])
-    loaded = checkpoint.open(directory).load(wanted)
+    loaded = open_checkpoint(directory).load(wanted)
     same(loaded, {name: fields for name, fields in state().items() if name in wanted})
 
 
@@ -82,19 +82,19 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(tmp_path, dtype, shape):
     tensor = torch.arange(100)[: torch.Size(shape).numel()].reshape(shape).to(dtype)
     record = checkpoint.write_shard(tmp_path, 1, 0, 1, {"x": {"value": tensor}})
     checkpoint.commit(tmp_path, meta(1), [record], keep=1)
-    same(checkpoint.open(tmp_path).load(["x"]), {"x": {"value": tensor}})
+    same(open_checkpoint(tmp_path).load(["x"]), {"x": {"value": tensor}})
 
 
 def test_views_of_one_buffer_and_transposed_tensors_can_be_saved(tmp_path):
     flat = torch.arange(12.0)
     owned = {"a": {"value": flat[:4]}, "b": {"value": flat[4:].reshape(2, 4).T}}
     checkpoint.commit(tmp_path, meta(1), [checkpoint.write_shard(tmp_path, 1, 0, 1, owned)], keep=1)
-    same(checkpoint.open(tmp_path).load("ab"), owned)
+    same(open_checkpoint(tmp_path).load("ab"), owned)
 
 
 def test_the_facts_of_the_run_are_read_back(tmp_path):
     save(tmp_path, 10, [NAMES])
-    saved = checkpoint.open(tmp_path).require(IDENTITY)
+    saved = open_checkpoint(tmp_path).require(IDENTITY)
     assert (saved.meta.step, saved.meta.scalars["seed"], saved.meta.config) == (10, 7, {"schedule": "chimera"})
     assert saved.path.name == "step-00000010" and saved.names == NAMES
 
@@ -103,13 +103,13 @@ def test_only_the_files_requested_are_read(tmp_path):
     path = save(tmp_path, 1, [NAMES[:1], NAMES[1:]])
     other = path / "shard-01-of-02.safetensors"
     other.write_bytes(bytes(other.stat().st_size))
-    same(checkpoint.open(tmp_path).load(NAMES[:1]), state(NAMES[:1]))
+    same(open_checkpoint(tmp_path).load(NAMES[:1]), state(NAMES[:1]))
 
 
 def test_the_latest_is_the_highest_step_and_a_step_can_be_named(tmp_path):
     assert checkpoint.latest(tmp_path) is None and checkpoint.latest(tmp_path / "nowhere") is None
     paths = [save(tmp_path, step, [NAMES]) for step in (9, 100_000_000, 10)]
-    assert checkpoint.latest(tmp_path) == paths[1] and checkpoint.open(paths[2]).meta.step == 10
+    assert checkpoint.latest(tmp_path) == paths[1] and open_checkpoint(paths[2]).meta.step == 10
 
 
 def test_the_last_ones_are_kept_and_never_fewer_than_the_one_just_written(tmp_path):
@@ -123,7 +123,7 @@ def test_the_last_ones_are_kept_and_never_fewer_than_the_one_just_written(tmp_pa
 def test_a_step_saved_again_replaces_what_it_was(tmp_path):
     save(tmp_path, 1, [NAMES], value=1.0)
     save(tmp_path, 1, [NAMES[:2], NAMES[2:]], value=2.0)
-    same(checkpoint.open(tmp_path).load(NAMES), state(value=2.0))
+    same(open_checkpoint(tmp_path).load(NAMES), state(value=2.0))
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -131,7 +131,7 @@ def test_leftovers_of_a_crashed_save_are_ignored_and_then_removed(tmp_path):
     checkpoint.write_shard(tmp_path, 8, 0, 2, state())
     checkpoint.write_shard(tmp_path, 9, 5, 6, state())
     with pytest.raises(CheckpointError, match=r"no checkpoint .* \(there: none\)"):
-        checkpoint.open(tmp_path)
+        open_checkpoint(tmp_path)
     path = save(tmp_path, 9, [NAMES])
     assert list(tmp_path.iterdir()) == [path]
     assert {file.name for file in path.iterdir()} == {"manifest.json", "shard-00-of-01.safetensors"}
@@ -169,12 +169,12 @@ def test_a_kill_at_any_touch_of_the_disk_leaves_a_whole_checkpoint(tmp_path, ste
         before.rename(f"{before}{ending}")
         code = killed_at(moment, lambda d=directory: save(d, step, [NAMES[:3], NAMES[3:]], keep=1, value=2.0))
         assert code in (0, -signal.SIGKILL)
-        saved = checkpoint.open(directory)
+        saved = open_checkpoint(directory)
         is_new = len(saved.shards) == 2
         same(saved.load(NAMES), state(value=2.0 if is_new else 1.0))
         assert is_new or saved.path.name in (before.name, f"{before.name}.old")
         for named in directory.glob("step-????????"):
-            checkpoint.open(named)
+            open_checkpoint(named)
         final = save(directory, 3, [NAMES], keep=1, value=3.0)
         assert list(directory.iterdir()) == [final]
         if code == 0:
@@ -194,7 +194,7 @@ def test_a_kill_in_the_middle_of_a_file_leaves_the_one_before(tmp_path, share):
         checkpoint.write_shard(tmp_path, 2, 0, 1, big)
 
     assert killed_at(-1, work) == -signal.SIGXFSZ
-    same(checkpoint.open(tmp_path).load(NAMES), state())
+    same(open_checkpoint(tmp_path).load(NAMES), state())
 
 
 def test_everything_is_on_disk_before_the_name_appears(tmp_path, monkeypatch):
@@ -221,7 +221,7 @@ def test_a_shard_that_is_not_whole_is_named_with_both_sizes(tmp_path, damage):
     else:
         os.truncate(shard, 100 if damage == "cut short" else size + 1)
     with pytest.raises(CheckpointError, match=rf"shard-01-of-02.safetensors is {damage} .*written: {size}\); resume"):
-        checkpoint.open(tmp_path)
+        open_checkpoint(tmp_path)
 
 
 def test_a_flipped_bit_is_found_in_the_tensor_it_hit(tmp_path):
@@ -230,14 +230,14 @@ def test_a_flipped_bit_is_found_in_the_tensor_it_hit(tmp_path):
     raw[-1] ^= 1
     shard.write_bytes(raw)
     with pytest.raises(CheckpointError, match=r"is damaged \(transformer.h.\d.weight, \w+: not the bytes"):
-        checkpoint.open(tmp_path).load(NAMES)
+        open_checkpoint(tmp_path).load(NAMES)
 
 
 def test_a_file_that_is_no_safetensors_is_named(tmp_path):
     shard = save(tmp_path, 1, [NAMES]) / "shard-00-of-01.safetensors"
     shard.write_bytes(b"\xff" * shard.stat().st_size)
     with pytest.raises(CheckpointError, match=r"shard-00-of-01.safetensors is damaged"):
-        checkpoint.open(tmp_path).load(NAMES)
+        open_checkpoint(tmp_path).load(NAMES)
 
 
 def test_another_model_is_refused_with_the_fields_that_differ(tmp_path):
@@ -245,7 +245,7 @@ def test_another_model_is_refused_with_the_fields_that_differ(tmp_path):
     with pytest.raises(
         CheckpointError, match=r"another model \(layers: 4 saved, 6 asked; vocab: None saved, 9 asked\);"
     ):
-        checkpoint.open(tmp_path).require({**IDENTITY, "layers": 6, "vocab": 9})
+        open_checkpoint(tmp_path).require({**IDENTITY, "layers": 6, "vocab": 9})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": "x"}', "\xff"])
@@ -253,7 +253,7 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
     manifest = save(tmp_path, 1, [NAMES]) / "manifest.json"
     manifest.write_text(text, encoding="latin-1")
     with pytest.raises(CheckpointError, match=r"manifest.json is damaged .*; resume from another checkpoint"):
-        checkpoint.open(tmp_path)
+        open_checkpoint(tmp_path)
 
 
 SHARD = {"file": "a", "bytes": 1, "tensors": {}}
@@ -277,33 +277,33 @@ def test_a_manifest_that_no_save_wrote_is_named(tmp_path, change):
     manifest = save(tmp_path, 1, [NAMES]) / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
     with pytest.raises(CheckpointError, match=r"manifest.json is damaged .*; resume from another checkpoint"):
-        checkpoint.open(tmp_path)
+        open_checkpoint(tmp_path)
 
 
 def test_a_checkpoint_without_a_manifest_is_named(tmp_path):
     path = save(tmp_path, 1, [NAMES])
     (path / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match=r"step-00000001 has no readable manifest.json"):
-        checkpoint.open(path)
+        open_checkpoint(path)
 
 
 def test_a_newer_format_is_refused(tmp_path):
     manifest = save(tmp_path, 1, [NAMES]) / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 3}))
     with pytest.raises(CheckpointError, match=r"newer version \(format: 3, known up to: 2\); update"):
-        checkpoint.open(tmp_path)
+        open_checkpoint(tmp_path)
 
 
 def test_a_step_that_is_not_there_lists_those_that_are(tmp_path):
     save(tmp_path, 1, [NAMES])
     with pytest.raises(CheckpointError, match=r"no checkpoint .*step-00000002 \(there: step-00000001\)"):
-        checkpoint.open(tmp_path / "step-00000002")
+        open_checkpoint(tmp_path / "step-00000002")
 
 
 def test_a_name_that_was_not_saved_is_refused(tmp_path):
     save(tmp_path, 1, [NAMES])
     with pytest.raises(CheckpointError, match=r"lacks lm_head.weight \(missing: 1, saved: 5\)"):
-        checkpoint.open(tmp_path).load([*NAMES, "lm_head.weight"])
+        open_checkpoint(tmp_path).load([*NAMES, "lm_head.weight"])
 
 
 def test_two_owners_of_one_parameter_are_refused_and_nothing_is_named(tmp_path):
@@ -326,9 +326,9 @@ def test_a_save_that_another_run_wrote_over_is_refused_and_the_other_is_kept(tmp
     ours, theirs = (checkpoint.write_shard(tmp_path, 10, 0, 1, state(value=value)) for value in (2.0, 3.0))
     with pytest.raises(CheckpointError, match=r"shard-00-of-01.safetensors was written over by another run \(hash"):
         checkpoint.commit(tmp_path, meta(10), [ours], keep=1)
-    same(checkpoint.open(tmp_path).load(NAMES), state())
+    same(open_checkpoint(tmp_path).load(NAMES), state())
     checkpoint.commit(tmp_path, meta(10), [theirs], keep=1)
-    same(checkpoint.open(tmp_path).load(NAMES), state(value=3.0))
+    same(open_checkpoint(tmp_path).load(NAMES), state(value=3.0))
 
 
 @pytest.mark.parametrize("theirs", [10, 11])
@@ -339,7 +339,7 @@ def test_two_saves_with_tokens_of_their_own_both_succeed(tmp_path, theirs):
     }
     for run, (step, value) in runs.items():
         path = checkpoint.commit(tmp_path, meta(step), [records[run]], 2, run)
-        same(checkpoint.open(path).load(NAMES), state(value=value))
+        same(open_checkpoint(path).load(NAMES), state(value=value))
 
 
 def test_a_write_that_fails_leaves_no_bytes_behind(tmp_path):
@@ -378,7 +378,7 @@ import sys
 from functools import partial
 from pipelined.state.checkpoints import checkpoint
 try:
-    checkpoint.open({str(tmp_path)!r}).require({{"layers": 5}})
+    checkpoint.open_checkpoint({str(tmp_path)!r}).require({{"layers": 5}})
 except checkpoint.CheckpointError:
     sys.exit("torch" in sys.modules)
 sys.exit(2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.shards import TensorPart, take
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.checkpoint import CheckpointError, Meta
+from pipelined.state.checkpoints.checkpoint import CheckpointError, Meta, open_checkpoint
 
 WHOLE = torch.arange(7 * 6.0).reshape(7, 6)
 LAYOUTS = ["S0:a S1:b", "S1:a S0:b", "S1/2:a S1:b", "S0:b S0:a", "S1:a"]
@@ -51,7 +51,7 @@ def test_any_cut_loads_what_any_other_saved(tmp_path_factory, saved, wanted):
     directory = tmp_path_factory.mktemp("run")
     save(directory, saved)
     for part in wanted:
-        (found,) = checkpoint.open(directory).load(["x"], {"x": part} if part else None).values()
+        (found,) = open_checkpoint(directory).load(["x"], {"x": part} if part else None).values()
         for field, expected in fields(part).items():
             assert torch.equal(found[field], expected), field
 
@@ -63,7 +63,7 @@ def test_a_rank_reads_only_the_shards_that_have_what_it_wants(tmp_path):
         other = path / f"shard-0{rank}-of-07.safetensors"
         other.write_bytes(bytes(other.stat().st_size))
     wanted = TensorPart(tuple(WHOLE.shape), (((3, 5),), ((0, 6),)))
-    assert torch.equal(checkpoint.open(tmp_path).load(["x"], {"x": wanted})["x"]["value"], WHOLE[3:5])
+    assert torch.equal(open_checkpoint(tmp_path).load(["x"], {"x": wanted})["x"]["value"], WHOLE[3:5])
 
 
 def test_one_saved_tensor_is_in_memory_at_a_time(tmp_path, monkeypatch):
@@ -77,7 +77,7 @@ def test_one_saved_tensor_is_in_memory_at_a_time(tmp_path, monkeypatch):
             read.append(weakref.ref(tensor))
 
     monkeypatch.setattr(checkpoint, "require_saved", watched)
-    assert torch.equal(checkpoint.open(tmp_path).load(["x"], {"x": wanted})["x"]["value"], WHOLE[:, 1:3])
+    assert torch.equal(open_checkpoint(tmp_path).load(["x"], {"x": wanted})["x"]["value"], WHOLE[:, 1:3])
     assert len(read) == 2 * 7
 
 
@@ -102,11 +102,11 @@ def test_a_manifest_without_one_of_the_pieces_is_refused(tmp_path):
     document = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**document, "shards": document["shards"][:1]}))
     with pytest.raises(CheckpointError, match="do not make one tensor"):
-        checkpoint.open(tmp_path)
+        open_checkpoint(tmp_path)
 
 
 def test_a_piece_of_a_parameter_of_another_shape_is_refused(tmp_path):
     save(tmp_path, parts("S0:a", 2, 1))
     wanted = TensorPart((7, 8), (((0, 7),), ((0, 8),)))
     with pytest.raises(CheckpointError, match=r"x is saved in another shape \(saved: \(7, 6\), model: \(7, 8\)\)"):
-        checkpoint.open(tmp_path).load(["x"], {"x": wanted})
+        open_checkpoint(tmp_path).load(["x"], {"x": wanted})
