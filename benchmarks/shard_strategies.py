@@ -107,7 +107,7 @@ class Run:
 def strategies(number: int, seed: int = 0) -> list[dict[str, Factors]]:
     """Different strategies of a block: the known ones, then some drawn from all."""
     chance = random.Random(seed)
-    every: list[Factors] = [(p0, p1, p2) for p0, p1, p2 in factorizations(RANKS)]
+    every = factorizations(RANKS)
     found = [factors_of(name, RANKS) for name in KNOWN]
     megatron = found[-1]
     while len(found) < number:
@@ -156,7 +156,7 @@ def _layouts(model: ShardedGPT2) -> dict[str, Any]:
 
 def run(factors: dict[str, Factors], network: Network) -> Run:
     """Predict and run a strategy on the virtual clock."""
-    text = " ".join(".".join(map(str, factors[name])) for name in OPERATORS[:4])
+    text = " ".join(str(factors[name]) for name in OPERATORS[:4])
     return Run(text, predicted(factors, network), run_virtual(taken(factors, network, VirtualClock())))
 
 

@@ -1,11 +1,22 @@
 """Factors by operator: how a `--layout` names them. No torch."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
+from typing import NamedTuple
 
 from pipelined.errors import UsageError
 
-Factors = tuple[int, int, int]
-"""Ranks that split a multiplication's rows, columns and contraction."""
+
+class Factors(NamedTuple):
+    """Ways in which rows (p0), columns (p1) and the contraction (p2) of a multiplication are split."""
+
+    rows: int
+    columns: int
+    contraction: int
+
+    def __str__(self) -> str:
+        """As `--layout` has them: rows.columns.contraction."""
+        return ".".join(map(str, self))
 
 
 def factors_of(
@@ -30,9 +41,9 @@ def factors_of(
     by_operator = {**(default or {}), **dict(_read(layout, operators, named))}
     if missing := [name for name in operators if name not in by_operator]:
         raise UsageError(f"no factors of {', '.join(missing)} (layout: {layout!r}); add them, or use {_known(named)}")
-    for name, (p0, p1, p2) in by_operator.items():
-        if p0 * p1 * p2 != ranks:
-            fact = f"{name}={p0}.{p1}.{p2} is for {p0 * p1 * p2} ranks (ranks of a worker: {ranks})"
+    for name, factors in by_operator.items():
+        if prod(factors) != ranks:
+            fact = f"{name}={factors} is for {prod(factors)} ranks (ranks of a worker: {ranks})"
             raise UsageError(f"{fact}; choose factors with that product")
     return {name: by_operator[name] for name in operators}
 
@@ -46,8 +57,7 @@ def _read(layout: str, operators: Sequence[str], named: Mapping[str, object]) ->
             fact = f"no layout: {word!r} (layout: {layout!r})"
             remedy = f"OPERATOR=ROWS.COLUMNS.CONTRACTION for {', '.join(operators)}"
             raise UsageError(f"{fact}; write {_known(named)}, or {remedy}")
-        p0, p1, p2 = map(int, numbers)
-        read.append((name, (p0, p1, p2)))
+        read.append((name, Factors(*map(int, numbers))))
     if len({name for name, _ in read}) < len(read):
         raise UsageError(f"an operator is named twice (layout: {layout!r}); name each once")
     return read

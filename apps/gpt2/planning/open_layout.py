@@ -3,7 +3,6 @@
 All ranks search alike: prices are those of `LINKS`, not measured ones, so that the same flags give the same layout.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from apps.common.flags import AUTO
@@ -14,7 +13,6 @@ from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of, states_of, w
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.sharding.search.matmul import Factors as OperatorFactors
 from pipelined.sharding.search.matmul import whole
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.pricing import PricedChain
@@ -56,7 +54,7 @@ def searched(
     team = team_chain(
         model, plan.tensor, plan.rows, sequence, Machine(LINKS), itemsize=itemsize, states=tuple(states.values())
     )
-    team = replace(team, given={name: OperatorFactors(*factors) for name, factors in given.items()})
+    team = replace(team, given=given)
     if not team.front:
         fact = f"no factors give each of {plan.tensor} ranks a sequence and a head (layout: {layout!r}"
         raise UsageError(f"{fact}, sequences: {plan.rows}, heads: {model.heads}); take a smaller --tensor")
@@ -70,9 +68,7 @@ def _of_paper(model: ModelConfig, plan: Plan, sequence: int, itemsize: int) -> s
     whole_chain = chain(replace(model, tied=True), rows, sequence, plan.microbatches, itemsize)
     priced = PricedChain(whole_chain, (plan.tensor,), Network(LINKS, itemsize), plan.microbatches, False)
     found = find_sharding(ShardRequest(priced, PAPER)).best.rows
-    each = {row.name: whole(row.option.split) for row in found}
-    split: Mapping[str, Factors] = {name: (one.rows, one.columns, one.contraction) for name, one in each.items()}
-    return written(split, dict.fromkeys(OPERATORS, "none"))
+    return written({row.name: whole(row.option.split) for row in found}, dict.fromkeys(OPERATORS, "none"))
 
 
 def _given(layout: str, ranks: int) -> dict[str, Factors]:

@@ -66,6 +66,6 @@ def split_of(model: ModelConfig, plan: Plan) -> dict[str, Factors]:
 
 def described(config: GPT2Flags, factors: dict[str, Factors]) -> str:
     """The layout in a line."""
-    each = ", ".join(f"{name} {'.'.join(map(str, factors[name]))}" for name in OPERATORS)
+    each = ", ".join(f"{name} {factors[name]}" for name in OPERATORS)
     ranks = prod(factors["wte"])
     return f"layout: {config.layout or LAYOUT}, {ranks} ranks a worker (rows.columns.contraction: {each})"

@@ -18,7 +18,6 @@ from pipelined.planner.planned_model import LayoutSizes, StageMoves
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.sharding.search.matmul import Factors as OperatorFactors
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCosts
 from pipelined.sharding.search.teams import TeamChain, TeamLayout
@@ -66,7 +65,7 @@ def text_of(layout: TeamLayout, states: Mapping[str, str]) -> str:
 
 
 def layout_of(factors: Mapping[str, Factors]) -> TeamLayout:
-    return tuple(OperatorFactors(*factors[name]) for name in OPERATORS)
+    return tuple(factors[name] for name in OPERATORS)
 
 
 def costs_of(team: TeamChain, plan: Plan) -> Costs:

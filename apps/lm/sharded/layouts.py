@@ -34,9 +34,9 @@ def factors_of(layout: str, ranks: int) -> dict[str, Factors]:
             vocabulary alone.
         ranks: T.
     """
-    columns, contraction = (1, ranks, 1), (1, 1, ranks)
+    columns, contraction = Factors(1, ranks, 1), Factors(1, 1, ranks)
     megatron = dict(zip(OPERATORS, (columns, contraction, columns, contraction, columns), strict=True))
-    rows = dict.fromkeys(OPERATORS, (ranks, 1, 1))
+    rows = dict.fromkeys(OPERATORS, Factors(ranks, 1, 1))
     named = {"data": rows, "zero1": rows, "zero2": rows, "zero3": rows}
     named |= {"summa": dict.fromkeys(OPERATORS, grid(ranks)), "megatron": megatron}
     text = resolved(layout)
@@ -79,14 +79,14 @@ def written(split: Mapping[str, Factors], states: Mapping[str, str]) -> str:
     words = []
     for name in OPERATORS:
         state = "" if states[name] == "none" else f"+{states[name]}"
-        words.append(f"{name}={'.'.join(map(str, split[name]))}{state}")
+        words.append(f"{name}={split[name]}{state}")
     return ",".join(words)
 
 
 def grid(ranks: int) -> Factors:
     """The factors of SUMMA: rows and columns of ranks, as equal as they can be, the columns not fewer."""
     rows = max(number for number in range(1, isqrt(ranks) + 1) if ranks % number == 0)
-    return rows, ranks // rows, 1
+    return Factors(rows, ranks // rows, 1)
 
 
 def require_fitting(split: Mapping[str, Factors], heads: int, rows: int | None = None) -> None:

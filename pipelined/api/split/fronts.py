@@ -16,6 +16,7 @@ import numpy as np
 from pipelined.api.split.row_chain import RowChain
 from pipelined.api.split.row_choices import FactorsByName, PartCosts, RowChoices
 from pipelined.api.split.table import leaves, operators, split_layer
+from pipelined.sharding.factors import Factors
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.search.dynamic import Places, front
 from pipelined.sharding.search.problem import Numbers
@@ -112,7 +113,8 @@ def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
     for place, (row_name, row_module) in enumerate(chain.row):
         stage = sum(start <= place for start in chain.starts)
         for name, module in leaves(row_name, row_module):
-            layer = split_layer(name, module, chain.ranks, dict.fromkeys(operators(name, module), (chain.ranks, 1, 1)))
+            by_rows = dict.fromkeys(operators(name, module), Factors(chain.ranks, 1, 1))
+            layer = split_layer(name, module, chain.ranks, by_rows)
             own = tuple(prefix for part in layer.parts() for prefix in part.own)
             trained = {key for key, each in module.named_parameters() if each.requires_grad}
             for key, each in layer.parameters().items():

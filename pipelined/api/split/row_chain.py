@@ -112,9 +112,9 @@ class RowChain:
         """
         name, module = part.name, part.module
         first, *_ = every = operators(name, module)
-        whole = dict.fromkeys(every, (self.ranks, 1, 1))
+        whole = dict.fromkeys(every, Factors(self.ranks, 1, 1))
         rows = sorted({stream.shards.mesh.sizes["rows"] for stream in streams})
-        for stream in [{first: (at, 1, self.ranks // at)} for at in rows] or [{}]:
+        for stream in [{first: Factors(cut, 1, self.ranks // cut)} for cut in rows] or [{}]:
             for factors in self.factors(len(part.operators)):
                 split = dict(zip(part.operators, factors, strict=True))
                 try:

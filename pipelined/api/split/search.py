@@ -40,7 +40,7 @@ class RowSearch(RowChain):
     def written(self, every: FactorsByName) -> str:
         """These factors as `layout=` takes them."""
         names = [name for leaf in self.leaves() for name in operators(*leaf)]
-        return ",".join(f"{name}={'.'.join(map(str, every[name]))}" for name in names)
+        return ",".join(f"{name}={every[name]}" for name in names)
 
     def found(self) -> tuple[float, FactorsByName]:
         """The seconds that a step moves at least, and the factors with which it does. Raises: as `layout`."""

@@ -90,13 +90,13 @@ def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: s
         embeds: their names, and whether they have an embedding's matrix, which `megatron` splits by the vocabulary.
         firsts: those with which turns begin again: of attentions, whose heads are columns.
     """
-    columns, contraction = (1, ranks, 1), (1, 1, ranks)
+    columns, contraction = Factors(1, ranks, 1), Factors(1, 1, ranks)
     megatron, turn = dict[str, Factors](), 0
     for name, tied in embeds.items():
         turn = 0 if name in firsts else turn
         megatron[name] = columns if tied or turn % 2 == 0 else contraction
         turn += not tied
-    named = {"data": dict.fromkeys(embeds, (ranks, 1, 1)), "megatron": megatron}
+    named = {"data": dict.fromkeys(embeds, Factors(ranks, 1, 1)), "megatron": megatron}
     return factors.factors_of(layout, ranks, named, megatron)
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.chain import Operator
-from pipelined.sharding.search.matmul import Factors
 from pipelined.sharding.search.options import Option
 from pipelined.sharding.search.pricing import Edge, EdgeKind, PricedChain, PriceTerm
 from pipelined.sharding.search.problem import Choice, Numbers, Problem, Strategy

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
+from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.chain import Chain, Operator
-from pipelined.sharding.search.matmul import STATES, Factors, divisors, whole
+from pipelined.sharding.search.matmul import STATES, divisors, whole
 from pipelined.sharding.search.options import Option
 from pipelined.sharding.search.pricing import PricedChain
 

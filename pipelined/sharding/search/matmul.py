@@ -12,18 +12,12 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from pipelined.sharding.factors import Factors
+
 STATES = ("none", "zero1", "zero2", "zero3")
 """What the p0 replicas of a weight split: nothing, the moments, also the gradients, also the weights (ZeRO)."""
 STATE_NUMBERS = 4
 """Numbers held for each weight where nothing is split: the weight, its gradient, and AdamW's two moments."""
-
-
-class Factors(NamedTuple):
-    """Ways in which rows (p0), columns (p1) and the contraction (p2) of a multiplication are split."""
-
-    rows: int
-    columns: int
-    contraction: int
 
 
 Split = tuple[Factors, ...]

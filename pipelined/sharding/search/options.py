@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
+from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.chain import Operator
-from pipelined.sharding.search.matmul import STATES, Factors, Split, splits, whole
+from pipelined.sharding.search.matmul import STATES, Split, splits, whole
 
 
 class Option(NamedTuple):

@@ -83,4 +83,4 @@ def _plain(number: float) -> int | float:
 
 def format_split(split: Split) -> str:
     """A split as text: 4.8.2, or 2.4.1/2.2.2 over nodes and ranks of a node."""
-    return "/".join(".".join(map(str, factors)) for factors in split)
+    return "/".join(map(str, split))

@@ -11,7 +11,8 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
-from pipelined.sharding.search.matmul import Factors, Split, divisors
+from pipelined.sharding.factors import Factors
+from pipelined.sharding.search.matmul import Split, divisors
 from pipelined.sharding.search.network import GroupShape, Network
 
 StreamCut = tuple[int, ...]

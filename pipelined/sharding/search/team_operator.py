@@ -6,9 +6,10 @@ from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
+from pipelined.sharding.factors import Factors
 from pipelined.sharding.moves import GATHERED
 from pipelined.sharding.search.chain import Operator
-from pipelined.sharding.search.matmul import COLUMNS, ROWS, Factors, RingPasses
+from pipelined.sharding.search.matmul import COLUMNS, ROWS, RingPasses
 from pipelined.sharding.search.network import GroupShape, Network
 
 EMBEDDING, MATRIX = "embedding", "matrix"

@@ -14,8 +14,9 @@ from pipelined.planner.planned_model import LayoutSizes, StageMoves
 from pipelined.planner.queue import Front, with_updates
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.chain import chain_of
-from pipelined.sharding.search.matmul import Factors, factorizations
+from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.team_operator import LayerCosts
 from pipelined.sharding.search.teams import TeamChain

@@ -10,8 +10,8 @@ from apps.gpt2.planning.operators import chain
 from apps.lm.models.gpt2_presets import PRESETS, shapes
 from benchmarks._bound import state_bytes
 from collectives import Links
+from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.build_problem import build_problem
-from pipelined.sharding.search.matmul import Factors
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.options import Option
 from pipelined.sharding.search.pricing import PricedChain

@@ -4,7 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from pipelined.sharding.search.matmul import STATES, Factors, Matmul, factorizations, splits
+from pipelined.sharding.factors import Factors
+from pipelined.sharding.search.matmul import STATES, Matmul, factorizations, splits
 
 
 def sent(matmul, factors, phase, **how):

@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 
-from pipelined.sharding.search.matmul import Factors, factorizations
+from pipelined.sharding.factors import Factors
+from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.streams import autoddl_rule, cuts, entering, leaving, moved, overlap
 
 
