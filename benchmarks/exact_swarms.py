@@ -19,7 +19,7 @@ from typing import Any
 
 import tyro
 
-from apps.common.children import Child, next_line, started, started_coordinator
+from apps.common.commands.local_processes import Child, next_line, started, started_coordinator
 from apps.swarm.config import read_goal
 from benchmarks._ranks import check, program
 from benchmarks._results import ROOT, Reported, tell

@@ -16,7 +16,7 @@ from typing import Any
 
 import tyro
 
-from apps.common.children import Child, next_line
+from apps.common.commands.local_processes import Child, next_line
 from benchmarks._ranks import ROOT
 from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.common.presets import find_preset
+from apps.common.flags.presets import find_preset
 from apps.lm.data.text import Text
 from apps.lm.huggingface.bert import BERT_TYPE, read_bert
 from apps.lm.models.bert_presets import BERT_PRESETS, BertConfig

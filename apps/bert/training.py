@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import pipelined as pp
-from apps.common.report import Report
+from apps.common.run.report import Report
 from apps.lm.data.masking import Masking
 from apps.lm.huggingface.bert import each_bert_tensor, export_bert
 from apps.lm.models.bert import builders

@@ -1,1 +1,1 @@
-"""The parts that programs share: flags, the choice of a plan, the report, checks of paths, JSON lines, processes."""
+"""What the programs share: flags, the run in pipelines, commands, pages of status."""

@@ -5,9 +5,9 @@ Rank 0 alone runs them, before any rank builds anything, so a mistake is reporte
 
 from pathlib import Path
 
-from apps.common.arguments import check_files
-from apps.common.flags import start_of
-from apps.common.paths import check_export
+from apps.common.flags.command_flags import check_files
+from apps.common.flags.paths import check_export
+from apps.common.flags.run_flags import start_of
 from apps.common.run.checks import check_run
 from apps.gpt2.job import GPT2Job
 from pipelined.errors import UsageError

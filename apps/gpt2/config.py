@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from apps.common.arguments import FinalFlags, ModelFlags, check_sample
-from apps.common.flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
+from apps.common.flags.command_flags import FinalFlags, ModelFlags, check_sample
+from apps.common.flags.run_flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
 from apps.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
 

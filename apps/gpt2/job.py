@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from apps.common.choose import UNCLIPPED, choose_plan, clip_of
-from apps.common.flags import AUTO, AUTO_PLAN, config_json
-from apps.common.plan_table import plan_table
-from apps.common.presets import find_preset
+from apps.common.flags.presets import find_preset
+from apps.common.flags.run_flags import AUTO, AUTO_PLAN, config_json
+from apps.common.run.choose import UNCLIPPED, choose_plan, clip_of
+from apps.common.run.plan_table import plan_table
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.open_layout import is_searched, searched

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from apps.common.flags import start_of
+from apps.common.flags.run_flags import start_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import GPT2Job
 from apps.lm.data.batches import Batches, validation_windows

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from apps.common.choose import clip_of
-from apps.common.flags import start_of
-from apps.common.numerics import numerics
-from apps.common.report import Report
+from apps.common.flags.run_flags import start_of
+from apps.common.run.choose import clip_of
 from apps.common.run.loop import ReportedLoop
-from apps.common.trackers import Tracker, opened_trackers
+from apps.common.run.numerics import numerics
+from apps.common.run.report import Report
+from apps.common.run.trackers import Tracker, opened_trackers
 from apps.gpt2.job import GPT2Job
 from apps.gpt2.text import batches_of
 from apps.lm.data.ngram import compared

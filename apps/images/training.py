@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from apps.common.flags import RunFlags
-from apps.common.numerics import DTYPES
-from apps.common.report import Report
-from apps.common.trackers import append
+from apps.common.flags.run_flags import RunFlags
+from apps.common.run.numerics import DTYPES
+from apps.common.run.report import Report
+from apps.common.run.trackers import append
 from apps.images.digits import Images
 from apps.rows.interface import Training
 from pipelined.api.data.batch import converted

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.common.arguments import check_sample
-from apps.common.paths import ROTARY_TYPE, read_about
-from apps.common.presets import find_preset
+from apps.common.flags.command_flags import check_sample
+from apps.common.flags.paths import ROTARY_TYPE, read_about
+from apps.common.flags.presets import find_preset
 from apps.lm.generate import main as generate
 from apps.lm.huggingface.llama import read_llama
 from apps.lm.huggingface.rotary import read_rotary

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import pipelined as pp
-from apps.common.report import Report
+from apps.common.run.report import Report
 from apps.lm.data.ngram import compared
 from apps.lm.huggingface.llama import each_llama_tensor, export_llama
 from apps.lm.huggingface.rotary import each_rotary_tensor, export_rotary

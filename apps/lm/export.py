@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from apps.common.arguments import OutputFlags
+from apps.common.flags.command_flags import OutputFlags
 from apps.lm.data.text import read_text
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from apps.common.groups import parse_words
-from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, read_about
+from apps.common.flags.groups import parse_words
+from apps.common.flags.paths import GPT2_TYPE, ROTARY_TYPE, read_about
 from apps.common.run.program import run_program
 from apps.lm.data.text import digest_of
 from apps.lm.models.llama_presets import KINDS

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import pipelined as pp
-from apps.common.paths import GPT2_TYPE, ROTARY_TYPE
+from apps.common.flags.paths import GPT2_TYPE, ROTARY_TYPE
 from apps.lm.huggingface.initial import load_initial
 from apps.lm.huggingface.llama import each_llama_tensor, read_llama
 from apps.lm.huggingface.read import each_tensor, read_sizes

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_export
+from apps.common.flags.paths import GPT2_TYPE, ROTARY_TYPE, check_export
 from apps.lm.huggingface.rotary import export_rotary
 from apps.lm.huggingface.write import export
 from apps.lm.models.gpt2 import GPT2

@@ -14,8 +14,8 @@ Read the flags, then run one command. Planning needs neither torch nor a network
 
 from typing import NoReturn
 
-from apps.common.arguments import Coordinator
-from apps.common.command_program import Program
+from apps.common.commands.program import Program
+from apps.common.flags.command_flags import Coordinator
 from apps.ravnest.config import MEANINGLESS
 from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Status, Train
 from pipelined.process.exit import end_process, print_line

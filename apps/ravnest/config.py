@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from apps.common.arguments import ModelFlags
-from apps.common.flags import flag
-from apps.common.presets import find_preset
-from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
+from apps.common.commands.task import UNREADABLE, differences, read_settings, unknown_task
+from apps.common.flags.command_flags import ModelFlags
+from apps.common.flags.presets import find_preset
+from apps.common.flags.run_flags import flag
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive

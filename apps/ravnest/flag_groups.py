@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from apps.common.arguments import FinalFlags
-from apps.common.paths import check_export
+from apps.common.flags.command_flags import FinalFlags
+from apps.common.flags.paths import check_export
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.digits import DIGITS, DigitsConfig
 from pipelined.errors import UsageError, refuse_below

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from apps.common.address import DirectoryAddress
-from apps.common.arguments import (
+from apps.common.flags.address import DirectoryAddress
+from apps.common.flags.command_flags import (
     AT_END,
     FileFlags,
     ModelFlags,

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from apps.common.address import link_options, listen_url
-from apps.common.arguments import arguments_of
-from apps.common.children import (
+from apps.common.commands.local_processes import (
     Child,
     ChildFailed,
     fail_when_ended,
@@ -17,6 +15,8 @@ from apps.common.children import (
     started_coordinator,
     terminate,
 )
+from apps.common.flags.address import link_options, listen_url
+from apps.common.flags.command_flags import arguments_of
 from apps.ravnest.flag_groups import check_clusters
 from apps.ravnest.flags import MIN_VOCABULARY, Local
 from apps.ravnest.plan import pool_request

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.common.arguments import TextFlags
-from apps.common.trackers import Tracker, append
+from apps.common.flags.command_flags import TextFlags
+from apps.common.run.trackers import Tracker, append
 from apps.lm.data.text import Text, read_text
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, Digits, refuse_data

@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.console import Group
 
-from apps.common.status import EVERY_S, Members, show, text
-from apps.common.web import Rendering
+from apps.common.status_page.show import EVERY_S, Members, show, text
+from apps.common.status_page.web import Rendering
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Status
 from apps.ravnest.plan import layer_sizes

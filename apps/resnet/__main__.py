@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.common.flags import MINIMUM
-from apps.common.presets import find_preset
+from apps.common.flags.presets import find_preset
+from apps.common.flags.run_flags import MINIMUM
 from apps.images.digits import Images, digits, require_scikit_learn
 from apps.images.files import CIFAR_SIDE, classes_of, is_cifar, read_images
 from apps.resnet.presets import PRESETS, ResNetConfig

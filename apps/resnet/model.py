@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from apps.common.flags import RunFlags
+from apps.common.flags.run_flags import RunFlags
 from apps.images.digits import Images
 from apps.images.training import Builders, ImageTraining
 from apps.resnet.presets import Block, ResNetConfig, has_projection

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from apps.common.flags import AUTO, AUTO_PLAN, RunFlags, parse_flags
+from apps.common.flags.run_flags import AUTO, AUTO_PLAN, RunFlags, parse_flags
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import pipelined as pp
-from apps.common.report import Report
+from apps.common.run.report import Report
 from pipelined.api.data.batch import Batch
 from pipelined.api.rank import RankSession
 from pipelined.training.evaluate import Window

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from apps.common.choose import choose_plan, clip_of, refuse_other_plan
-from apps.common.config_file import LEFT_OPEN
-from apps.common.flags import AUTO, AUTO_PLAN, config_json
+from apps.common.flags.config_file import LEFT_OPEN
+from apps.common.flags.run_flags import AUTO, AUTO_PLAN, config_json
+from apps.common.run.choose import choose_plan, clip_of, refuse_other_plan
 from apps.rows.config import RowFlags, RowTask
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import Plan

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from apps.common.numerics import DTYPES, numerics
+from apps.common.run.numerics import DTYPES, numerics
 from apps.rows.config import RowFlags, RowTask
 from apps.rows.job import resolve
 from collectives import Links

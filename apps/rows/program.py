@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from apps.common.flags import parse_flags
+from apps.common.flags.run_flags import parse_flags
 from apps.common.run.checks import check_run
 from apps.common.run.program import run_program
 from apps.common.run.resume import parse_resumed
@@ -73,7 +73,7 @@ def _show(job: RowJob, launch: Launch) -> int:
 
 
 def _table(job: RowJob) -> str:
-    from apps.common.plan_table import plan_table
+    from apps.common.run.plan_table import plan_table
     from apps.rows.planned import PlannedRow, planned_row
     from apps.rows.rank import describe_split, model_of
     from pipelined.api.sizes.team import PlannedTeam

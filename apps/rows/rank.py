@@ -8,13 +8,13 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import pipelined as pp
-from apps.common.choose import clip_of
-from apps.common.flags import RunFlags, start_of
-from apps.common.numerics import DTYPES, numerics
-from apps.common.report import Report
+from apps.common.flags.run_flags import RunFlags, start_of
+from apps.common.run.choose import clip_of
 from apps.common.run.loop import ReportedLoop
+from apps.common.run.numerics import DTYPES, numerics
+from apps.common.run.report import Report
 from apps.common.run.resume import agree_on_flags
-from apps.common.trackers import opened_trackers
+from apps.common.run.trackers import opened_trackers
 from apps.rows.interface import Training
 from apps.rows.job import RowJob
 from pipelined.actors.agree import agree

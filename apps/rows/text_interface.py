@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from apps.common.report import Report
+from apps.common.run.report import Report
 from apps.lm.data.batches import Batches, validation_windows
 from apps.lm.data.text import Text, share_text
 from apps.lm.data.tokens import windows_of

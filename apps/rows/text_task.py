@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from apps.common.flags import MINIMUM, TextDataFlags, start_of
-from apps.common.paths import check_export
+from apps.common.flags.paths import check_export
+from apps.common.flags.run_flags import MINIMUM, TextDataFlags, start_of
 from apps.lm.data.text import Text, read_text, require_text
 from apps.rows.config import RowFlags, RowTask
 from pipelined.api.data.tokens.index import is_packed

@@ -12,8 +12,8 @@ Read the flags, then run one coroutine. Torch is imported only by the commands t
 
 from typing import NoReturn
 
-from apps.common.arguments import Coordinator
-from apps.common.command_program import Program
+from apps.common.commands.program import Program
+from apps.common.flags.command_flags import Coordinator
 from apps.swarm.flags import Export, Local, Serve, Status, Train
 from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request

@@ -8,9 +8,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from apps.common.arguments import ModelFlags
-from apps.common.flags import flag
-from apps.common.task import UNREADABLE, differences, read_settings, unknown_task
+from apps.common.commands.task import UNREADABLE, differences, read_settings, unknown_task
+from apps.common.flags.command_flags import ModelFlags
+from apps.common.flags.run_flags import flag
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.swarm.settings import SharedSettings
 from pipelined.swarm.status.status import Goal

@@ -6,7 +6,7 @@ A name says the family, so the record of the directory does.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from apps.common.presets import find_preset
+from apps.common.flags.presets import find_preset
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for
 from apps.swarm.config import TrainingConfig

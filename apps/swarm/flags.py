@@ -6,8 +6,8 @@ What is trained belongs to no command; see `apps.swarm.config`.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apps.common.address import DirectoryAddress
-from apps.common.arguments import (
+from apps.common.flags.address import DirectoryAddress
+from apps.common.flags.command_flags import (
     AT_END,
     FinalFlags,
     OutputFlags,

@@ -10,9 +10,7 @@ from functools import partial
 from rich.console import Console
 from rich.live import Live
 
-from apps.common.address import link_options, listen_url
-from apps.common.arguments import arguments_of
-from apps.common.children import (
+from apps.common.commands.local_processes import (
     Child,
     ChildFailed,
     fail_when_ended,
@@ -22,7 +20,9 @@ from apps.common.children import (
     started_coordinator,
     terminate,
 )
-from apps.common.status import EVERY_S
+from apps.common.flags.address import link_options, listen_url
+from apps.common.flags.command_flags import arguments_of
+from apps.common.status_page.show import EVERY_S
 from apps.swarm.config import read_goal
 from apps.swarm.flags import Local
 from apps.swarm.metrics import STEP_LINES

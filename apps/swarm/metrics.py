@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from apps.common.trackers import append
+from apps.common.run.trackers import append
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
 from pipelined.swarm.records.steps import Commit
 from pipelined.training.optimizer import OptimizerConfig

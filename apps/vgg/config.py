@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from apps.common.presets import find_preset
+from apps.common.flags.presets import find_preset
 from apps.images.digits import require_scikit_learn
 from apps.rows.config import RowFlags, RowTask
 from apps.vgg.presets import PRESETS, VGGConfig

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from apps.common.flags import RunFlags
+from apps.common.flags.run_flags import RunFlags
 from apps.images.digits import Images, digits, logistic_regression
 from apps.images.training import ImageTraining
 from apps.vgg.presets import KERNEL, POOL, VGGConfig

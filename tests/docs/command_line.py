@@ -13,9 +13,9 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from apps.bert.__main__ import BertFlags
-from apps.common.address import DirectoryAddress
-from apps.common.arguments import Coordinator
-from apps.common.groups import helps_of
+from apps.common.flags.address import DirectoryAddress
+from apps.common.flags.command_flags import Coordinator
+from apps.common.flags.groups import helps_of
 from apps.gpt2.config import GPT2Flags
 from apps.llama.__main__ import LlamaFlags
 from apps.lm.generate import Generate

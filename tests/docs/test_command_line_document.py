@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from apps.common.groups import GROUPS, SCHEDULE
+from apps.common.flags.groups import GROUPS, SCHEDULE
 from apps.rows.config import RowFlags
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from apps.common.flags import flag
+from apps.common.flags.run_flags import flag
 from apps.gpt2.swarm.job import NOT_IN_SWARM
 from apps.swarm.__main__ import parse
 from apps.swarm.status.prometheus import metrics

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 
-from apps.common import command_program
+from apps.common.commands import program as command_program
 from apps.ravnest import __main__ as command
 from pipelined.aio.clock import RealClock
 from pipelined.membership.directory import open_directory

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from apps.common.arguments import TextFlags, names_of
+from apps.common.flags.command_flags import TextFlags, names_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm import rank as ranks
 from apps.lm.data.text import read_text

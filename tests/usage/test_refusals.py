@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from apps.common.presets import find_preset
+from apps.common.flags.presets import find_preset
 from apps.lm.models.gpt2_presets import PRESETS
 from pipelined.api.data.tokens.index import FORMAT
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer

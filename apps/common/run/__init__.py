@@ -1,1 +1,1 @@
-"""The run of a program that trains in pipelines: its checks, its flags where it is resumed, and its loop."""
+"""The run of a program that trains in pipelines: its plan, checks, loop and report, and its flags when resumed."""

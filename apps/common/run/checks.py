@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from apps.common.arguments import check_directories, check_files
-from apps.common.flags import RunFlags, start_of
-from apps.common.trackers import check_trackers
+from apps.common.flags.command_flags import check_directories, check_files
+from apps.common.flags.run_flags import RunFlags, start_of
+from apps.common.run.trackers import check_trackers
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
 from pipelined.programs.check_masters import require_delayed, require_flush

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from apps.common.flags import RunFlags
-from apps.common.report import Report
+from apps.common.flags.run_flags import RunFlags
+from apps.common.run.report import Report
 from pipelined.api.loop import Between, Loop, Saves, TrainedRank, is_due
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan

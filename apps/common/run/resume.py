@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from apps.common.config_file import LEFT_OPEN
-from apps.common.flags import AUTO_PLAN, F, start_of
+from apps.common.flags.config_file import LEFT_OPEN
+from apps.common.flags.run_flags import AUTO_PLAN, F, start_of
 from collectives.objects import broadcast
 from pipelined.actors.agree import refuse_other
 from pipelined.errors import UsageError

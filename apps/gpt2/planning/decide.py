@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from apps.common.flags import AUTO, AUTO_PLAN, start_of
+from apps.common.flags.run_flags import AUTO, AUTO_PLAN, start_of
 from apps.gpt2.checks import MEASURED
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import GPT2Job

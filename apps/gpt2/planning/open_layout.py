@@ -5,7 +5,7 @@ All ranks search alike: prices are those of `LINKS`, not measured ones, so that 
 
 from dataclasses import replace
 
-from apps.common.flags import AUTO
+from apps.common.flags.run_flags import AUTO
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.team_costs import moves_of_front, team_chain
 from apps.lm.models.gpt2_presets import ModelConfig

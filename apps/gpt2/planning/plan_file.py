@@ -8,8 +8,8 @@ from dataclasses import replace
 from re import sub
 from typing import Any
 
-from apps.common.choose import refuse_other_plan
-from apps.common.flags import AUTO, AUTO_PLAN
+from apps.common.flags.run_flags import AUTO, AUTO_PLAN
+from apps.common.run.choose import refuse_other_plan
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.team import split_text
 from apps.lm.models.gpt2_presets import ModelConfig

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.common.flags import AUTO
+from apps.common.flags.run_flags import AUTO
 from apps.common.run.checks import check_delayed
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import BATCH, model_of, sequence_of
@@ -164,7 +164,7 @@ class PlannedGPT2:
         return ShardedGPT2(self.model, factors, states, recompute_attention=self.config.recompute_attention)
 
     def numerics(self) -> Any:
-        from apps.common.numerics import numerics
+        from apps.common.run.numerics import numerics
 
         return numerics(self.config)
 

@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from apps.common.flags import AUTO
+from apps.common.flags.run_flags import AUTO
 from apps.gpt2.config import GPT2Flags, flag
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.layouts import LAYOUT, OPERATORS, Factors, factors_of, require_fitting, states_of, written

@@ -5,7 +5,7 @@ A flag that means nothing to clusters is refused. Every other flag means what it
 
 from dataclasses import dataclass, replace
 
-from apps.common.flags import config_json, flag, refuse_meaningless
+from apps.common.flags.run_flags import config_json, flag, refuse_meaningless
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, model_of, sequence_of
 from apps.gpt2.members import check_paths, check_saved_text, refuse_flags

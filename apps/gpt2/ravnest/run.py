@@ -9,9 +9,9 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from apps.common.rank_directory import directory_of_rank0
-from apps.common.trackers import opened_trackers
+from apps.common.run.trackers import opened_trackers
 from apps.gpt2.config import GPT2Flags
+from apps.gpt2.rank_directory import directory_of_rank0
 from apps.gpt2.ravnest.job import RavnestJob
 from apps.lm.data.text import Text
 from apps.lm.export import FinalOutput

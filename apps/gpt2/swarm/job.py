@@ -6,8 +6,8 @@ another schedule train the same model on the same sequences.
 
 from dataclasses import dataclass, replace
 
-from apps.common.choose import CLIP
-from apps.common.flags import config_json, flag, refuse_meaningless
+from apps.common.flags.run_flags import config_json, flag, refuse_meaningless
+from apps.common.run.choose import CLIP
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, model_of, published, sequence_of
 from apps.gpt2.members import check_paths, check_saved_text, refuse_flags

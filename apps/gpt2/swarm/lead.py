@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from apps.common.report import Report
-from apps.common.trackers import Tracker, opened_trackers
+from apps.common.run.report import Report
+from apps.common.run.trackers import Tracker, opened_trackers
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank
 from apps.gpt2.swarm.report import StepReporter

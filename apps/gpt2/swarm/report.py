@@ -1,6 +1,6 @@
 """The report of rank 0 on a swarm's steps: the same lines and JSON as for any other schedule."""
 
-from apps.common.report import Report
+from apps.common.run.report import Report
 from pipelined.actors.device.executor import Executor
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
 from pipelined.swarm.records.steps import Commit

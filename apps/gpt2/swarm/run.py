@@ -9,7 +9,7 @@ import secrets
 from contextlib import nullcontext, suppress
 from functools import partial
 
-from apps.common.rank_directory import directory_of_rank0
+from apps.gpt2.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import RankZero
 from apps.gpt2.swarm.rank import DONE, PEER, STOP, STOPPED, TRAINER, Rank, prepare

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from apps.common.paths import check_export
+from apps.common.flags.paths import check_export
 from apps.lm.huggingface.stored import (
     NUMBER,
     check_about,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from apps.common.paths import GPT2_TYPE
+from apps.common.flags.paths import GPT2_TYPE
 from apps.lm.huggingface.stored import (
     NUMBER,
     Stored,

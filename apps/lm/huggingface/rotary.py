@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.common.paths import ROTARY_TYPE, check_export
+from apps.common.flags.paths import ROTARY_TYPE, check_export
 from apps.lm.huggingface.stored import (
     check_about,
     check_kinds,

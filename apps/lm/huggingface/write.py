@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-from apps.common.paths import GPT2_TYPE, check_export
+from apps.common.flags.paths import GPT2_TYPE, check_export
 from apps.lm.huggingface.read import FIXED, read_sizes, read_tensors
 from apps.lm.huggingface.tensor_file import TensorFile, header_room
 from apps.lm.models.gpt2_presets import ModelConfig, Shapes, shapes

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
-from apps.common.paths import ROTARY_TYPE
+from apps.common.flags.paths import ROTARY_TYPE
 from apps.lm.models.gpt2_presets import ModelConfig, Shapes, affine
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition

@@ -7,8 +7,8 @@ from dataclasses import astuple
 
 from rich.console import Group
 
-from apps.common.status import EVERY_S, Members, show, text
-from apps.common.web import Rendering
+from apps.common.status_page.show import EVERY_S, Members, show, text
+from apps.common.status_page.web import Rendering
 from apps.swarm.config import read_goal
 from apps.swarm.flags import Status
 from apps.swarm.status.prometheus import metrics

@@ -11,7 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from apps.common.arguments import names_of
+from apps.common.flags.command_flags import names_of
 from apps.lm.data.text import read_text
 from apps.ravnest.__main__ import PROGRAM, main, parse
 from apps.ravnest.code import own_code, require_own_code

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from apps.common.children import ChildFailed
+from apps.common.commands.local_processes import ChildFailed
 from apps.ravnest import local
 from tests.unit.apps.ravnest.test_command import parse
 

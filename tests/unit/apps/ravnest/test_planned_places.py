@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from apps.common.arguments import names_of
+from apps.common.flags.command_flags import names_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.ravnest import run as ranks
 from apps.ravnest import commands

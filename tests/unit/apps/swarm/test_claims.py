@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.common.address import DirectoryAddress
+from apps.common.flags.address import DirectoryAddress
 from apps.swarm.commands import serve
 from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.flags import Serve

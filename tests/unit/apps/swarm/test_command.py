@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from apps.common.children import ChildFailed
+from apps.common.commands.local_processes import ChildFailed
 from apps.swarm import __main__ as swarm
 from pipelined.errors import UsageError
 from pipelined.membership.directory import CutOff, JournalError

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from apps.common.children import ChildFailed, forward_output
+from apps.common.commands.local_processes import ChildFailed, forward_output
 from apps.swarm.__main__ import parse
 from apps.swarm.local import _first_trainer_flags, _print_and_note, _report_end, print_above
 from apps.swarm.metrics import STEP_LINES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from apps.bert.__main__ import BertFlags as Bert
-from apps.common.flags import parse_flags, start_of
+from apps.common.flags.run_flags import parse_flags, start_of
 from apps.common.run import resume
 from apps.common.run.resume import agree_on_flags
 from apps.gpt2.checks import check_continued

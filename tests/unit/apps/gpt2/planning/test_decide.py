@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.common.flags import AUTO_PLAN
+from apps.common.flags.run_flags import AUTO_PLAN
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from apps.gpt2.planning import decide as decisions

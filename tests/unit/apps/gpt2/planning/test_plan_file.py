@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.common.report import compare_with_prediction
+from apps.common.run.report import compare_with_prediction
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from pipelined.errors import UsageError

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from apps.common.report import Report
+from apps.common.run.report import Report
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepsBegan
 from pipelined.swarm.records.steps import Commit

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from apps.common.paths import ROTARY_TYPE
+from apps.common.flags.paths import ROTARY_TYPE
 from apps.lm.huggingface.rotary import export_rotary, read_rotary
 from apps.lm.huggingface.write import export
 from apps.lm.models.gpt2 import GPT2

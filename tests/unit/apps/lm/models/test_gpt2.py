@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.common.presets import find_preset
+from apps.common.flags.presets import find_preset
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_shapes, parameters, shapes

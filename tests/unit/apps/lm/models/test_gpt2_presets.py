@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from apps.common.presets import find_preset
+from apps.common.flags.presets import find_preset
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_shapes, parameters
 from pipelined.errors import UsageError
 

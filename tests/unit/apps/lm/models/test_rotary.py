@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import layer_norm
 
-from apps.common.presets import find_preset
+from apps.common.flags.presets import find_preset
 from apps.lm.models.rotary import GatedFeedForward, RotaryLM, Squeeze, maxout, rotate
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
 from pipelined.errors import UsageError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from apps.common.course import HEIGHT, ROW, WIDTH
-from apps.common.web import Web
+from apps.common.status_page.course import HEIGHT, ROW, WIDTH
+from apps.common.status_page.web import Web
 from apps.swarm.status.table import SWARM
 from pipelined.swarm.protocol.status import LeaderReport
 from tests.unit.pipelined.swarm.status.samples import STAGE, peer, peer_reply, status

@@ -11,10 +11,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from apps.common import web as common
-from apps.common.arguments import ShowFlags
-from apps.common.status import show
-from apps.common.web import MAX_CONNECTIONS, as_json
+from apps.common.flags.command_flags import ShowFlags
+from apps.common.status_page import web as common
+from apps.common.status_page.show import show
+from apps.common.status_page.web import MAX_CONNECTIONS, as_json
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM
 from pipelined.errors import UsageError

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from apps.common import web
-from apps.common.web import as_json
+from apps.common.status_page import web
+from apps.common.status_page.web import as_json
 from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM

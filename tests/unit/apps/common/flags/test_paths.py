@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_directory, check_export, check_file, read_about
+from apps.common.flags.paths import GPT2_TYPE, ROTARY_TYPE, check_directory, check_export, check_file, read_about
 from pipelined.errors import UsageError
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from apps.common.flags import RunFlags
+from apps.common.flags.run_flags import RunFlags
 from pipelined.training.job import Numerics
 
 DTYPES = {

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from apps.common.config_file import FLAGS, RESOLVED, expanded, value_of
-from apps.common.groups import parse_words
+from apps.common.flags.config_file import FLAGS, RESOLVED, expanded, value_of
+from apps.common.flags.groups import parse_words
 from pipelined.errors import UsageError, refuse_below
 from pipelined.process.reporting.events import Level
 from pipelined.schedules import Knob, knobs_of, require_declared

@@ -11,7 +11,7 @@ from typing import Any, Self
 from rich import progress
 from rich.console import Console
 
-from apps.common.trackers import Tracker, append
+from apps.common.run.trackers import Tracker, append
 from pipelined.process.reporting.progress import Progress
 from pipelined.training.segments.step_report import StepReport
 

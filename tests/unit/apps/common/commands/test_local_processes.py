@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from apps.common.children import forward_output, kill, next_line, started, terminate
+from apps.common.commands.local_processes import forward_output, kill, next_line, started, terminate
 
 
 async def test_a_long_line_of_a_child_is_passed_on():

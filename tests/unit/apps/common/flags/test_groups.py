@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from apps.common.groups import GROUPS, SCHEDULE, form_of
+from apps.common.flags.groups import GROUPS, SCHEDULE, form_of
 from apps.gpt2.__main__ import main as gpt2
 from apps.gpt2.config import GPT2Flags, parse
 from apps.llama.__main__ import start as llama

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from apps.common.course import HEIGHT, LOOKS, MAX_STEPS, WIDTH, Course
+from apps.common.status_page.course import HEIGHT, LOOKS, MAX_STEPS, WIDTH, Course
 
 
 def status(step, loss=1.0, rate=100.0, phase="counting", **passes):

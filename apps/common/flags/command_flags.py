@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from apps.common.paths import check_directory, check_file
+from apps.common.flags.paths import check_directory, check_file
 from pipelined.errors import UsageError, refuse_below
 from pipelined.process.reporting.events import Level
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apps.common.address import link_options, listen_url
+from apps.common.flags.address import link_options, listen_url
 
 
 @pytest.mark.parametrize("links", ["delay=50ms&rate=500mbit", "delay=50ms,rate=500mbit", "delay=50ms,rate=500mbit,"])

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from apps.common.flags import RunFlags
+from apps.common.flags.run_flags import RunFlags
 from pipelined.errors import UsageError
 
 

@@ -9,8 +9,8 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from apps.common.arguments import ShowFlags
-from apps.common.web import Rendering, S, Web, as_json
+from apps.common.flags.command_flags import ShowFlags
+from apps.common.status_page.web import Rendering, S, Web, as_json
 from pipelined.process.reporting.events import printable
 
 EVERY_S = 1.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from apps.common.flags import RunFlags, flag
+from apps.common.flags.run_flags import RunFlags, flag
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find, table_shape

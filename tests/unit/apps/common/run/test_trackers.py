@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from apps.common.trackers import append, check_trackers, numbers, opened_trackers
+from apps.common.run.trackers import append, check_trackers, numbers, opened_trackers
 from apps.gpt2.config import GPT2Flags
 from pipelined.errors import UsageError
 from tests.absent import absent
@@ -70,7 +70,7 @@ def test_ranks_that_report_nothing_open_nothing(tmp_path):
 
 
 def test_a_tracker_that_is_not_installed_is_refused_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr("apps.common.trackers.find_spec", lambda name: None)
+    monkeypatch.setattr("apps.common.run.trackers.find_spec", lambda name: None)
     check_trackers(GPT2Flags())
     with pytest.raises(UsageError, match=r"--wandb plays needs the package wandb; pip install 'pipelined\[wandb\]'"):
         check_trackers(GPT2Flags(wandb="plays"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.common.arguments import TextFlags, arguments_of
+from apps.common.flags.command_flags import TextFlags, arguments_of
 from apps.ravnest.__main__ import parse as ravnest
 from apps.ravnest.config import RavnestConfig
 from apps.ravnest.flag_groups import FormingFlags

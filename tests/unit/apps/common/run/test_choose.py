@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.common.choose import RequestedShape, choose
+from apps.common.run.choose import RequestedShape, choose
 from pipelined.errors import UsageError
 from pipelined.schedules import known
 

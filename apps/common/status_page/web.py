@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console, RenderableType
 
-from apps.common.course import STYLE, Course
+from apps.common.status_page.course import STYLE, Course
 from pipelined.errors import UsageError
 
 PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>{}</title>

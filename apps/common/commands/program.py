@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from apps.common.arguments import names_of
-from apps.common.children import ChildFailed
-from apps.common.config_file import expanded
-from apps.common.groups import parse_command
+from apps.common.commands.local_processes import ChildFailed
+from apps.common.flags.command_flags import names_of
+from apps.common.flags.config_file import expanded
+from apps.common.flags.groups import parse_command
 from pipelined import __version__
 from pipelined.errors import UsageError, usage_error_of
 from pipelined.membership.directory import CutOff, DirectoryRefusal, JournalError
