@@ -1,3 +1,3 @@
-"""The programs, and the models and text that they train on."""
+"""The programs, a room each, and what they share."""
 
 import pipelined  # noqa: F401 (from here on Ctrl-C ends a program quietly)

@@ -14,10 +14,10 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.gpt2 import ShardedGPT2
-from apps.lm.sharded.layouts import Factors
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.sharded.gpt2 import ShardedGPT2
+from apps.common.lm.sharded.layouts import Factors
 from pipelined.actors.device.executor import Device
 from pipelined.random.keyed_random import keyed_generator
 from pipelined.sharding import MeshGroups

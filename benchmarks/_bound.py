@@ -6,9 +6,9 @@ Nothing is measured here, and no tensor is made. Float32, no dropout, no recompu
 from collections.abc import Sequence
 from math import prod
 
+from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
 from apps.gpt2.planning.memory import activation_bytes
 from apps.gpt2.planning.workload import workload
-from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.memory import optimizer_bytes, planned_memory, weight_bytes

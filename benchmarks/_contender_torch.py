@@ -19,7 +19,7 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from apps.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2 import GPT2
 from benchmarks._contender import Result, Task, Trial, tell
 from benchmarks._contest import Contest, stages
 from pipelined.process.launch import detect

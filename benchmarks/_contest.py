@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import keyed_generator
 from pipelined.training.optimizer import OptimizerConfig

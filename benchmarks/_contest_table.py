@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 
-from apps.lm.models.gpt2_presets import layer_costs
+from apps.common.lm.models.gpt2_presets import layer_costs
 from benchmarks._contest import Contest, Ends, stages
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from pipelined.training.optimizer import OptimizerConfig
 
 

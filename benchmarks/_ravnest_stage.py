@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from apps.lm.models.gpt2 import UntiedGPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import UntiedGPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks._punctual import PunctualClock
 from benchmarks._timed_executor import TimedExecutor
 from collectives.objects import gather

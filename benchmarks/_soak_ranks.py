@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks._levels import Levels, least, look
 from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor

@@ -13,8 +13,8 @@ from statistics import fmean
 
 import torch
 
-from apps.lm.data.batches import Rows, validation_windows
-from apps.lm.data.text import Text
+from apps.common.lm.data.batches import Rows, validation_windows
+from apps.common.lm.data.text import Text
 from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.training import rules_of, training_of

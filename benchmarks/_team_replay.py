@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from apps.lm.sharded.gpt2 import ShardedGPT2
+from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from benchmarks._planned import WORLD, slowest
 from benchmarks._punctual import PunctualClock
 from collectives import Group, barrier

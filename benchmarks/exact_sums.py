@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig
 from benchmarks._flags import flags
 from benchmarks._launch import run_ranks
 from benchmarks._ranks import spread

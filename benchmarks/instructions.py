@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks._flags import flags
 from benchmarks._ranks import spread
 from benchmarks._results import Reported, tell

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from apps.lm.data.batches import Batches
-from apps.lm.data.tokens import TokenFeed
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.data.batches import Batches
+from apps.common.lm.data.tokens import TokenFeed
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks._bound import bound_bytes, planned_bytes
 from benchmarks._flags import flags
 from benchmarks._footprint import count_activations, state_bytes

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import tyro
 
-from apps.images.training import resized
+from apps.common.images.training import resized
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits
 from apps.ravnest.digits_training import SHAPE, count_correct

@@ -15,7 +15,7 @@ from typing import Any
 
 import tyro
 
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.plan import layer_sizes
 from benchmarks._results import Reported, tell
 from pipelined.errors import UsageError

@@ -23,8 +23,8 @@ import torch
 import tyro
 from torch import nn
 
-from apps.lm.data.batches import validation_windows
-from apps.lm.data.text import Text, read_text
+from apps.common.lm.data.batches import validation_windows
+from apps.common.lm.data.text import Text, read_text
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.training import training_of
 from benchmarks._ranks import check, program

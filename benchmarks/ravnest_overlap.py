@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import tyro
 
-from apps.lm.models.gpt2 import UntiedGPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import UntiedGPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks._ravnest_party import Party
 from benchmarks._results import Reported, tell
 from pipelined.planner.trial import RandomTokens

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from apps.lm.sharded.layouts import divides, factors_of
+from apps.common.lm.sharded.layouts import divides, factors_of
 from benchmarks._blocks import HEAD, Contender, SplitBlocks, Whole, Work, apart
 from benchmarks._flags import flags, lacks_ranks
 from benchmarks._results import Reported, tell

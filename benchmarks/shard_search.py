@@ -15,8 +15,8 @@ from typing import Any
 
 import tyro
 
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.gpt2.planning.operators import blocks
-from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._results import Reported, tell
 from collectives import Links
 from pipelined.sharding.search.build_problem import SearchProblem, build_problem

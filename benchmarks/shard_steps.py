@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
+from apps.common.lm.sharded.layouts import states_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.planning.team import split_text
 from apps.gpt2.planning.team_costs import text_of
-from apps.lm.sharded.layouts import states_of
 from benchmarks._flags import flags
 from benchmarks._planned import count
 from benchmarks._predictions import Row, as_table, row_of, spread_out, summary

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 import tyro
 
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.gpt2 import ShardedGPT2
-from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.sharded.gpt2 import ShardedGPT2
+from apps.common.lm.sharded.layouts import OPERATORS, Factors, factors_of
 from benchmarks._results import Reported, tell
 from benchmarks._timed_executor import TimedExecutor
 from collectives import Links

@@ -13,8 +13,8 @@ import torch
 import tyro
 from torch import nn
 
-from apps.lm.models.gpt2 import Block
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import Block
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks._results import Reported, tell
 from pipelined.training.graph.split_backward import backward_input
 

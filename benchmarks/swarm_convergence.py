@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 import tyro
 
-from apps.lm.data.ngram import score_ngrams
-from apps.lm.data.text import Text, read_text
+from apps.common.lm.data.ngram import score_ngrams
+from apps.common.lm.data.text import Text, read_text
 from apps.swarm.config import TrainingConfig
 from benchmarks._convergence_table import HEAD, LAST, Arm, Row, rows_of
 from benchmarks._ranks import check, program

@@ -16,7 +16,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from apps.lm.models.gpt2_presets import layer_shapes
+from apps.common.lm.models.gpt2_presets import layer_shapes
 from benchmarks._emulated import EmulatedJob, Load, slowest_of
 from benchmarks._flags import flags
 from benchmarks._gaps import Overlap, gaps_of

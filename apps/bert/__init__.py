@@ -8,7 +8,7 @@ def __getattr__(name: str) -> Any:
     """`subject`, which `python -m pipelined plan` requests from a program. Imported late."""
     if name == "subject":
         from apps.bert.__main__ import BertFlags
-        from apps.rows.program import subject
+        from apps.common.rows.program import subject
 
         return partial(subject, "apps.bert", BertFlags())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.common.flags.presets import find_preset
-from apps.lm.data.text import Text
-from apps.lm.huggingface.bert import BERT_TYPE, read_bert
-from apps.lm.models.bert_presets import BERT_PRESETS, BertConfig
-from apps.rows.program import main
-from apps.rows.text_task import TextRowFlags, TextTask
+from apps.common.lm.data.text import Text
+from apps.common.lm.huggingface.bert import BERT_TYPE, read_bert
+from apps.common.lm.models.bert_presets import BERT_PRESETS, BertConfig
+from apps.common.rows.program import main
+from apps.common.rows.text_task import TextRowFlags, TextTask
 from pipelined.errors import UsageError
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan

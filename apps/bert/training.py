@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 import pipelined as pp
+from apps.common.lm.data.masking import Masking
+from apps.common.lm.huggingface.bert import each_bert_tensor, export_bert
+from apps.common.lm.models.bert import builders
+from apps.common.lm.models.bert_presets import BertConfig
+from apps.common.rows.text_interface import Tensors, TextTraining
+from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
-from apps.lm.data.masking import Masking
-from apps.lm.huggingface.bert import each_bert_tensor, export_bert
-from apps.lm.models.bert import builders
-from apps.lm.models.bert_presets import BertConfig
-from apps.rows.text_interface import Tensors, TextTraining
-from apps.rows.text_task import TextTask
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
@@ -35,7 +35,7 @@ class BertTraining(TextTraining):
         self._model = model
 
     def row(self) -> pp.Sequential:
-        """The layers; see `apps.lm.models.bert.builders`."""
+        """The layers; see `apps.common.lm.models.bert.builders`."""
         return pp.Sequential(builders(self._model), initial="keyed")
 
     def stored(self, directory: Path, names: Iterable[str]) -> Tensors:

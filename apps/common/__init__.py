@@ -1,1 +1,1 @@
-"""What the programs share: flags, the run in pipelines, commands, pages of status."""
+"""What the programs share: flags, the run in pipelines, commands, status pages, models and data."""

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the program; returns the exit code (0 done or saved, 1 failure, 2 usage, 130 interrupted)."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["generate"]:
-        from apps.lm.generate import main as generate
+        from apps.common.lm.generate import main as generate
 
         return generate("apps.gpt2", words[1:])
     return run_program(PROGRAM, lambda: _flags(words), _run)
@@ -154,7 +154,7 @@ async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRe
 async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
     """One rank of a swarm. The job and the text are checked before torch is imported, as above."""
     stop.listen()
-    from apps.lm.data.text import share_text
+    from apps.common.lm.data.text import share_text
 
     await agree(transport, "job", asyncio.to_thread(job.check) if transport.rank == 0 else asyncio.sleep(0))
     text = await share_text(transport, job.read_text)
@@ -166,7 +166,7 @@ async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopR
 async def _node(transport: Transport, job: RavnestJob, launch: Launch, stop: StopRequest) -> int:
     """One rank of Ravnest's clusters. The job and the text are checked before torch is imported, as above."""
     stop.listen()
-    from apps.lm.data.text import share_text
+    from apps.common.lm.data.text import share_text
 
     await agree(transport, "job", asyncio.to_thread(job.check) if transport.rank == 0 else asyncio.sleep(0))
     text = await share_text(transport, job.read_text)

@@ -9,7 +9,7 @@ import tyro
 
 from apps.common.flags.command_flags import FinalFlags, ModelFlags, check_sample
 from apps.common.flags.run_flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
-from apps.lm.sharded.layouts import divides
+from apps.common.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
 
 __all__ = ["GPT2Flags", "flag", "parse"]

@@ -7,6 +7,8 @@ from typing import Any
 
 from apps.common.flags.presets import find_preset
 from apps.common.flags.run_flags import AUTO, AUTO_PLAN, config_json
+from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, parameters
+from apps.common.lm.sharded.layouts import Factors, resolved, states_of
 from apps.common.run.choose import UNCLIPPED, choose_plan, clip_of
 from apps.common.run.plan_table import plan_table
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
@@ -15,8 +17,6 @@ from apps.gpt2.planning.open_layout import is_searched, searched
 from apps.gpt2.planning.plan_file import follow_plan, identity
 from apps.gpt2.planning.team import check_team, described, split_of, split_text
 from apps.gpt2.planning.team_costs import sizes
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, parameters
-from apps.lm.sharded.layouts import Factors, resolved, states_of
 from pipelined.errors import UsageError
 from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.partition import partition
@@ -190,7 +190,7 @@ def model_of(config: GPT2Flags) -> ModelConfig:
 
 def _initial(directory: Path, given: dict[str, Any]) -> ModelConfig:
     """The sizes of the Hugging Face directory, which flags may repeat but not change (dropout apart)."""
-    from apps.lm.huggingface.write import read_sizes
+    from apps.common.lm.huggingface.write import read_sizes
 
     stored = read_sizes(directory)
     for name, value in given.items():

@@ -6,10 +6,10 @@ Swarms and Ravnest's clusters share them. No torch.
 from apps.common.flags.command_flags import check_directories, check_files
 from apps.common.flags.paths import check_export
 from apps.common.flags.run_flags import refuse_other_start
+from apps.common.lm.data.text import Text
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.run.trackers import check_trackers
 from apps.gpt2.config import GPT2Flags
-from apps.lm.data.text import Text
-from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.errors import UsageError
 from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.state.checkpoints import checkpoint

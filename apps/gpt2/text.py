@@ -3,11 +3,11 @@
 from functools import partial
 
 from apps.common.flags.run_flags import start_of
+from apps.common.lm.data.batches import Batches, validation_windows
+from apps.common.lm.data.text import Text, read_text, require_text, share_text
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import GPT2Job
-from apps.lm.data.batches import Batches, validation_windows
-from apps.lm.data.text import Text, read_text, require_text, share_text
-from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.api.data.tokens.mapped import Tokens
 from transports import Transport
 

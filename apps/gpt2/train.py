@@ -10,6 +10,14 @@ from pathlib import Path
 import torch
 
 from apps.common.flags.run_flags import start_of
+from apps.common.lm.data.ngram import compared
+from apps.common.lm.data.text import Text
+from apps.common.lm.data.tokens import TokenFeed, windows_of
+from apps.common.lm.huggingface.initial import load_initial
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import layer_costs
+from apps.common.lm.sampling import Picker
+from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.run.choose import clip_of
 from apps.common.run.loop import ReportedLoop
 from apps.common.run.numerics import numerics
@@ -17,14 +25,6 @@ from apps.common.run.report import Report
 from apps.common.run.trackers import Tracker, opened_trackers
 from apps.gpt2.job import GPT2Job
 from apps.gpt2.text import batches_of
-from apps.lm.data.ngram import compared
-from apps.lm.data.text import Text
-from apps.lm.data.tokens import TokenFeed, windows_of
-from apps.lm.huggingface.initial import load_initial
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import layer_costs
-from apps.lm.sampling import Picker
-from apps.lm.sharded.gpt2 import ShardedGPT2
 from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
@@ -268,7 +268,7 @@ async def _restore(session: Session) -> int:
     if path is not None:
         return await load(session.trainer, path)
     if config.init is not None:
-        from apps.lm.huggingface.read import each_tensor
+        from apps.common.lm.huggingface.read import each_tensor
 
         await load_initial(session.trainer, partial(each_tensor, config.init))
     return 0
@@ -276,7 +276,7 @@ async def _restore(session: Session) -> int:
 
 async def _export(session: Session, directory: Path) -> None:
     """Write a Hugging Face directory on rank 0, parameter by parameter."""
-    from apps.lm.huggingface.write import export
+    from apps.common.lm.huggingface.write import export
 
     model, tokenizer = session.job.model, session.text.tokenizer
     await write_parameters(session.trainer, lambda parameters: export(directory, parameters, model, tokenizer))

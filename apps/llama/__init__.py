@@ -7,8 +7,8 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     """`subject`, which `python -m pipelined plan` requests from a program. Imported late."""
     if name == "subject":
+        from apps.common.rows.program import subject
         from apps.llama.__main__ import LlamaFlags
-        from apps.rows.program import subject
 
         return partial(subject, "apps.llama", LlamaFlags())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

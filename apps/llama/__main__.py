@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from apps.common.flags.command_flags import check_sample
 from apps.common.flags.paths import ROTARY_TYPE, read_about
 from apps.common.flags.presets import find_preset
-from apps.lm.generate import main as generate
-from apps.lm.huggingface.llama import read_llama
-from apps.lm.huggingface.rotary import read_rotary
-from apps.lm.models.llama_presets import LLAMA_PRESETS, LlamaConfig
-from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig
-from apps.rows.program import main
-from apps.rows.text_task import TextRowFlags, TextTask
+from apps.common.lm.generate import main as generate
+from apps.common.lm.huggingface.llama import read_llama
+from apps.common.lm.huggingface.rotary import read_rotary
+from apps.common.lm.models.llama_presets import LLAMA_PRESETS, LlamaConfig
+from apps.common.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig
+from apps.common.rows.program import main
+from apps.common.rows.text_task import TextRowFlags, TextTask
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import pipelined as pp
+from apps.common.lm.data.ngram import compared
+from apps.common.lm.huggingface.llama import each_llama_tensor, export_llama
+from apps.common.lm.huggingface.rotary import each_rotary_tensor, export_rotary
+from apps.common.lm.models import llama, rotary
+from apps.common.lm.models.llama_presets import LlamaConfig
+from apps.common.lm.models.rotary_presets import RotaryConfig
+from apps.common.lm.sampling import Picker
+from apps.common.rows.text_interface import Tensors, TextTraining
+from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
-from apps.lm.data.ngram import compared
-from apps.lm.huggingface.llama import each_llama_tensor, export_llama
-from apps.lm.huggingface.rotary import each_rotary_tensor, export_rotary
-from apps.lm.models import llama, rotary
-from apps.lm.models.llama_presets import LlamaConfig
-from apps.lm.models.rotary_presets import RotaryConfig
-from apps.lm.sampling import Picker
-from apps.rows.text_interface import Tensors, TextTraining
-from apps.rows.text_task import TextTask
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
 from pipelined.process.reporting.events import printable
@@ -55,7 +55,7 @@ class LlamaTraining(NextTokenTraining[LlamaConfig]):
     """A Llama, SmolLM or Qwen; see `NextTokenTraining`."""
 
     def row(self) -> pp.Sequential:
-        """The layers; see `apps.lm.models.llama.builders`."""
+        """The layers; see `apps.common.lm.models.llama.builders`."""
         return pp.Sequential(llama.builders(self._model), initial="keyed")
 
     def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
@@ -70,7 +70,7 @@ class RotaryTraining(NextTokenTraining[RotaryConfig]):
     """The model of SWARM; see `NextTokenTraining`."""
 
     def row(self) -> pp.Sequential:
-        """The layers; see `apps.lm.models.rotary.builders`."""
+        """The layers; see `apps.common.lm.models.rotary.builders`."""
         return pp.Sequential(rotary.builders(self._model, self.config.seed), initial="keyed")
 
     def stored(self, directory: Path, names: Iterable[str]) -> Tensors:

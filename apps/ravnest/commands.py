@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from apps.lm.data.text import Text
+from apps.common.lm.data.text import Text
 from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL
@@ -103,7 +103,7 @@ async def export(flags: Export, say: Say) -> None:
         UsageError: another tokenizer or an unknown model, or the directory holds something else. CheckpointError: no
             whole step.
     """
-    from apps.lm.export import export_whole
+    from apps.common.lm.export import export_whole
     from pipelined.state.whole_model import find_whole
 
     whole = await asyncio.to_thread(find_whole, flags.checkpoint)

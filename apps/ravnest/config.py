@@ -12,7 +12,7 @@ from apps.common.commands.task import UNREADABLE, differences, read_settings, un
 from apps.common.flags.command_flags import ModelFlags
 from apps.common.flags.presets import find_preset
 from apps.common.flags.run_flags import flag
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
+from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.membership.directory.limits import refuse_lease

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from apps.images.digits import Images, digits, require_scikit_learn
+from apps.common.images.digits import Images, digits, require_scikit_learn
 from apps.resnet.presets import PRESETS, Block, ResNetConfig, has_projection
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.stage_sizes import NUMBER_BYTES, LayerSize

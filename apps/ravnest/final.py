@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from apps.lm.data.text import Text
-from apps.lm.export import FinalOutput, model_of, say_digest
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.weights import Weights
+from apps.common.lm.data.text import Text
+from apps.common.lm.export import FinalOutput, model_of, say_digest
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.weights import Weights
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import Digits
 from apps.ravnest.flag_groups import AverageFlags

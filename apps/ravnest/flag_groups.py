@@ -6,7 +6,7 @@ from typing import Literal
 
 from apps.common.flags.command_flags import FinalFlags
 from apps.common.flags.paths import check_export
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.digits import DIGITS, DigitsConfig
 from pipelined.errors import UsageError, refuse_below
 from pipelined.schedules.parts.knobs import MAX_AHEAD

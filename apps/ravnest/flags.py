@@ -17,7 +17,7 @@ from apps.common.flags.command_flags import (
     check_files,
     check_needs,
 )
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestConfig, find_model
 from apps.ravnest.digits import DigitsConfig, refuse_data
 from apps.ravnest.flag_groups import AverageFlags, FormingFlags, NewcomerFlags, check_clusters

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.common.flags.command_flags import TextFlags
+from apps.common.lm.data.text import Text, read_text
 from apps.common.run.trackers import Tracker, append
-from apps.lm.data.text import Text, read_text
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, Digits, refuse_data
 from apps.ravnest.flag_groups import FormingFlags

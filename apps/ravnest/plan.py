@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
 
-from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
+from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
 from apps.ravnest.config import RavnestConfig
 from apps.ravnest.digits import DigitsConfig
 from apps.ravnest.flag_groups import FormingFlags

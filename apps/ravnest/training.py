@@ -2,11 +2,11 @@
 
 import torch
 
-from apps.lm.data.batches import Batches
-from apps.lm.data.text import Text
-from apps.lm.data.tokens import TokenFeed
-from apps.lm.models.gpt2 import UntiedGPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.data.batches import Batches
+from apps.common.lm.data.text import Text
+from apps.common.lm.data.tokens import TokenFeed
+from apps.common.lm.models.gpt2 import UntiedGPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import Digits
 from pipelined.errors import UsageError

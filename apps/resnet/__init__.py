@@ -7,8 +7,8 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     """`subject`, which `python -m pipelined plan` requests from a program. Imported late."""
     if name == "subject":
+        from apps.common.rows.program import subject
         from apps.resnet.__main__ import ResNetFlags
-        from apps.rows.program import subject
 
         return partial(subject, "apps.resnet", ResNetFlags())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from apps.common.flags.presets import find_preset
 from apps.common.flags.run_flags import MINIMUM
-from apps.images.digits import Images, digits, require_scikit_learn
-from apps.images.files import CIFAR_SIDE, classes_of, is_cifar, read_images
+from apps.common.images.digits import Images, digits, require_scikit_learn
+from apps.common.images.files import CIFAR_SIDE, classes_of, is_cifar, read_images
+from apps.common.rows.config import RowFlags, RowTask
+from apps.common.rows.program import main
 from apps.resnet.presets import PRESETS, ResNetConfig
-from apps.rows.config import RowFlags, RowTask
-from apps.rows.program import main
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from apps.common.flags.run_flags import RunFlags
-from apps.images.digits import Images
-from apps.images.training import Builders, ImageTraining
+from apps.common.images.digits import Images
+from apps.common.images.training import Builders, ImageTraining
 from apps.resnet.presets import Block, ResNetConfig, has_projection
 from pipelined.programs.plan import Plan
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from apps.lm.data.text import read_text
+from apps.common.lm.data.text import read_text
 from apps.swarm.config import SwarmTask
 from apps.swarm.data import task_and_feed
 from apps.swarm.families import cut_of
@@ -51,7 +51,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     task, feed = task_and_feed(subject, text, text.tokenizer.vocab_size)
     cut_of(subject, task.vocabulary)  # before torch is imported
 
-    from apps.lm.export import FinalOutput
+    from apps.common.lm.export import FinalOutput
     from apps.swarm.export import fetch
     from apps.swarm.training import session_of
     from pipelined.swarm.process import roles

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from apps.lm.data.batches import Batches, Rows, validation_windows
-from apps.lm.data.text import Text
+from apps.common.lm.data.batches import Batches, Rows, validation_windows
+from apps.common.lm.data.text import Text
 from apps.swarm.config import SwarmTask, TrainingConfig
 from pipelined.swarm.stages.stage import Microbatch
 

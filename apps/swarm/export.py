@@ -6,9 +6,9 @@ An export takes no part in training. It reads what was saved, or fetches the sta
 import asyncio
 import secrets
 
-from apps.lm.data.text import Text, read_text
-from apps.lm.export import FinalOutput, Say, export_saved, say_digest
-from apps.lm.weights import Weights, check_destination
+from apps.common.lm.data.text import Text, read_text
+from apps.common.lm.export import FinalOutput, Say, export_saved, say_digest
+from apps.common.lm.weights import Weights, check_destination
 from apps.swarm.config import SwarmTask
 from apps.swarm.flags import Export
 from apps.swarm.training import ModelSession, session_of

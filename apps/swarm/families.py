@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from apps.common.flags.presets import find_preset
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs
-from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for
+from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs
+from apps.common.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for
 from apps.swarm.config import TrainingConfig
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition

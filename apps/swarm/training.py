@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from apps.lm.models.gpt2 import GPT2, UntiedGPT2
-from apps.lm.models.rotary import RotaryLM
-from apps.lm.models.rotary_presets import RotaryConfig
+from apps.common.lm.models.gpt2 import GPT2, UntiedGPT2
+from apps.common.lm.models.rotary import RotaryLM
+from apps.common.lm.models.rotary_presets import RotaryConfig
 from apps.swarm.config import SwarmTask
 from apps.swarm.families import cut_of, is_untied
 from pipelined.swarm.process import session

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.lm.huggingface.read import EMBEDDING, HEAD, read_sizes, read_tensors
-from apps.lm.huggingface.stored import digest_of_weights
+from apps.common.lm.huggingface.read import EMBEDDING, HEAD, read_sizes, read_tensors
+from apps.common.lm.huggingface.stored import digest_of_weights
 from pipelined.errors import UsageError
 from pipelined.state.manifest import TensorSpecs
 from pipelined.state.store import CheckpointStore, StoreError

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from apps.rows.config import parse_planned
-from apps.rows.program import main
+from apps.common.rows.config import parse_planned
+from apps.common.rows.program import main
 from apps.vgg.config import VGGFlags
 from pipelined.process.exit import end_process
 
@@ -18,7 +18,7 @@ def subject(flags: list[str], batch: int | None = None) -> "PlannedVGG":
         batch: images a step, instead of `--batch`.
     """
     config = parse_planned(flags, VGGFlags(), "python -m apps.vgg")
-    from apps.rows.planned import planned_row
+    from apps.common.rows.planned import planned_row
     from apps.vgg.planned_model import PlannedVGG
 
     return planned_row(PlannedVGG, config, batch)

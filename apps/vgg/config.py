@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from apps.common.flags.presets import find_preset
-from apps.images.digits import require_scikit_learn
-from apps.rows.config import RowFlags, RowTask
+from apps.common.images.digits import require_scikit_learn
+from apps.common.rows.config import RowFlags, RowTask
 from apps.vgg.presets import PRESETS, VGGConfig
 from pipelined.programs.plan import Plan
 

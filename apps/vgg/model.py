@@ -7,8 +7,8 @@ from typing import TypeVar
 from torch import nn
 
 from apps.common.flags.run_flags import RunFlags
-from apps.images.digits import Images, digits, logistic_regression
-from apps.images.training import ImageTraining
+from apps.common.images.digits import Images, digits, logistic_regression
+from apps.common.images.training import ImageTraining
 from apps.vgg.presets import KERNEL, POOL, VGGConfig
 from pipelined.programs.plan import Plan
 

@@ -1,7 +1,7 @@
 """VGG for the planner, and for the search over shardings. Needs torch, and no images."""
 
+from apps.common.rows.planned import PlannedRow
 from apps.common.run.choose import rows_of
-from apps.rows.planned import PlannedRow
 from apps.vgg.config import VGGTask
 from apps.vgg.presets import KERNEL, VGGConfig
 from pipelined.sharding.search.chain import Chain, Operator

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from apps.common.lm.huggingface import write as _huggingface
 from apps.gpt2 import __main__ as gpt2
 from apps.gpt2 import train as _training
-from apps.lm.huggingface import write as _huggingface
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.training.stage import Stage

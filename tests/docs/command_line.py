@@ -16,13 +16,13 @@ from apps.bert.__main__ import BertFlags
 from apps.common.flags.address import DirectoryAddress
 from apps.common.flags.command_flags import Coordinator
 from apps.common.flags.groups import helps_of
+from apps.common.lm.generate import Generate
+from apps.common.rows.config import RowFlags
 from apps.gpt2.config import GPT2Flags
 from apps.llama.__main__ import LlamaFlags
-from apps.lm.generate import Generate
 from apps.ravnest import flags as ravnest
 from apps.ravnest.config import RavnestConfig
 from apps.resnet.__main__ import ResNetFlags
-from apps.rows.config import RowFlags
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Export, Local, Serve, Status, Train
 from apps.vgg.config import VGGFlags

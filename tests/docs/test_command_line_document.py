@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from apps.common.flags.groups import GROUPS, SCHEDULE
-from apps.rows.config import RowFlags
+from apps.common.rows.config import RowFlags
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN
 from pipelined.schedules import knobs_of

@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from apps.lm.huggingface.rotary import describe_rotary
-from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
+from apps.common.lm.huggingface.rotary import describe_rotary
+from apps.common.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
 
 PAGE = Path(__file__).parents[2] / "docs" / "swarm-model.md"
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.traces.tracer import Tracer

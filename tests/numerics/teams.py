@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.gpt2 import ShardedGPT2
-from apps.lm.sharded.layouts import factors_of, states_of
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.sharded.gpt2 import ShardedGPT2
+from apps.common.lm.sharded.layouts import factors_of, states_of
 from tests.numerics.arrangements import SPLIT
 from tests.numerics.plain import SEQUENCE, Case, Outcome
 from tests.numerics.trained import opened

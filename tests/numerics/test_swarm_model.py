@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from apps.lm.models.rotary import RotaryLM
-from apps.lm.models.rotary_presets import RotaryConfig
+from apps.common.lm.models.rotary import RotaryLM
+from apps.common.lm.models.rotary_presets import RotaryConfig
 from pipelined.random.keyed_random import keyed_generator
 from tests.numerics.own_model import on_ranks, plain, plan, steps
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from apps.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2 import GPT2
 from pipelined.errors import UsageError
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.model import KeyValueCache

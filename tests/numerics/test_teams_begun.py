@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apps.lm.huggingface.initial import load_initial
+from apps.common.lm.huggingface.initial import load_initial
 from pipelined.state.checkpoints.gather import gather_state
 from pipelined.traces.file import write
 from pipelined.traces.tracer import Tracer

@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from apps.lm.models.gpt2 import UntiedGPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import UntiedGPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.plan import layer_sizes
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from apps.lm.models.gpt2 import UntiedGPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import UntiedGPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.digits import DIGITS_MODEL
 from apps.ravnest.digits_training import digits_model
 from apps.ravnest.plan import BYTES, layer_sizes

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import load_file
 
+from apps.common.lm.models.gpt2 import UntiedGPT2
+from apps.common.lm.weights import Weights
 from apps.gpt2.config import parse
 from apps.gpt2.ravnest.job import resolve_ravnest
 from apps.gpt2.ravnest.run import train_ravnest
-from apps.lm.models.gpt2 import UntiedGPT2
-from apps.lm.weights import Weights
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.training import training_of
 from pipelined.errors import UsageError

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from apps.lm.data.text import read_text
+from apps.common.lm.data.text import read_text
 from apps.swarm.config import TrainingConfig
 from apps.swarm.data import task_and_feed
 from pipelined.aio.clock import RealClock

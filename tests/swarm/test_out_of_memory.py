@@ -12,9 +12,9 @@ from torch import nn
 
 import pipelined as pp
 from apps.common.flags.command_flags import TextFlags, names_of
+from apps.common.lm.data.text import read_text
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm import rank as ranks
-from apps.lm.data.text import read_text
 from apps.swarm import commands
 from apps.swarm.__main__ import parse
 from apps.swarm.config import SwarmTask, TrainingConfig

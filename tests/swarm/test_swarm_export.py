@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from apps.lm.huggingface.rotary import read_rotary
+from apps.common.lm.huggingface.rotary import read_rotary
 from pipelined.state.whole_model import find_whole
 from tests.launching import ROOT
 

@@ -7,10 +7,10 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.gpt2 import __main__ as gpt2
 from apps.gpt2.config import GPT2Flags, flag
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
 from apps.swarm import __main__ as swarm
 from pipelined.__main__ import main as pipelined_command
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer

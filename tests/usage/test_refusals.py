@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from apps.common.flags.presets import find_preset
-from apps.lm.models.gpt2_presets import PRESETS
+from apps.common.lm.models.gpt2_presets import PRESETS
 from pipelined.api.data.tokens.index import FORMAT
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.state.checkpoints import checkpoint

@@ -5,7 +5,7 @@ them with counted bytes. With autocast the residual stream, norms and the loss s
 has the dtype of autocast, and each microbatch alive keeps the weights that its forward cast.
 """
 
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2_presets import ModelConfig
 
 FLOAT, LONG, FACTOR = 4, 8, 8
 """Bytes of a number, of a token id, and of a scalar by which a tensor is divided."""

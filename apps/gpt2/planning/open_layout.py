@@ -6,10 +6,10 @@ All ranks search alike: prices are those of `LINKS`, not measured ones, so that 
 from dataclasses import replace
 
 from apps.common.flags.run_flags import AUTO
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.sharded.layouts import OPERATORS, Factors, factors_of, states_of, written
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.team_costs import moves_of_front, team_chain
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of, states_of, written
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan

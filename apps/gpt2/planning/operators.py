@@ -6,9 +6,9 @@ attention; the loss's statistics, a few numbers a token, are not priced.
 
 from math import prod
 
+from apps.common.lm.models.gpt2_presets import ModelConfig, block_multiplications, shapes
 from apps.common.run.choose import rows_of
 from apps.gpt2.planning.memory import FLOAT, activation_bytes
-from apps.lm.models.gpt2_presets import ModelConfig, block_multiplications, shapes
 from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import STATE_NUMBERS, Matmul
 

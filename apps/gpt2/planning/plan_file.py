@@ -9,10 +9,10 @@ from re import sub
 from typing import Any
 
 from apps.common.flags.run_flags import AUTO, AUTO_PLAN
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.run.choose import refuse_other_plan
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.team import split_text
-from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import SIZES, Plan
 

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apps.common.flags.run_flags import AUTO
+from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
+from apps.common.lm.sharded.layouts import STATES, divides, factors_of, resolved, states_of
 from apps.common.run.checks import check_delayed
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import BATCH, model_of, sequence_of
@@ -28,8 +30,6 @@ from apps.gpt2.planning.team_costs import (
     text_of,
 )
 from apps.gpt2.planning.workload import workload
-from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
-from apps.lm.sharded.layouts import STATES, divides, factors_of, resolved, states_of
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.planner.planned_model import LayoutSizes, StageMoves, is_open
@@ -145,7 +145,7 @@ class PlannedGPT2:
         return chain(self.model, self.batch, self.sequence, microbatches, itemsize=self.config.itemsize)
 
     def build(self) -> Any:
-        from apps.lm.models.gpt2 import GPT2
+        from apps.common.lm.models.gpt2 import GPT2
 
         return GPT2(self.model)
 
@@ -158,7 +158,7 @@ class PlannedGPT2:
         return divides(plan.layout)
 
     def build_split(self, plan: Plan) -> Any:
-        from apps.lm.sharded.gpt2 import ShardedGPT2
+        from apps.common.lm.sharded.gpt2 import ShardedGPT2
 
         factors, states = factors_of(plan.layout, plan.tensor), states_of(plan.layout)
         return ShardedGPT2(self.model, factors, states, recompute_attention=self.config.recompute_attention)

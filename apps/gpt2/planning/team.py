@@ -4,9 +4,9 @@ from math import prod
 from typing import Any
 
 from apps.common.flags.run_flags import AUTO
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.sharded.layouts import LAYOUT, OPERATORS, Factors, factors_of, require_fitting, states_of, written
 from apps.gpt2.config import GPT2Flags, flag
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.layouts import LAYOUT, OPERATORS, Factors, factors_of, require_fitting, states_of, written
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
+from apps.common.lm.sharded.layouts import OPERATORS, Factors, divides, factors_of, states_of, written
 from apps.gpt2.planning.memory import FLOAT
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.workload import workload
-from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
-from apps.lm.sharded.layouts import OPERATORS, Factors, divides, factors_of, states_of, written
 from pipelined.planner.planned_model import LayoutSizes, StageMoves
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.partition import partition

@@ -9,14 +9,14 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from apps.common.lm.data.text import Text
+from apps.common.lm.export import FinalOutput
+from apps.common.lm.models.gpt2 import UntiedGPT2
+from apps.common.lm.weights import Weights
 from apps.common.run.trackers import opened_trackers
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.rank_directory import directory_of_rank0
 from apps.gpt2.ravnest.job import RavnestJob
-from apps.lm.data.text import Text
-from apps.lm.export import FinalOutput
-from apps.lm.models.gpt2 import UntiedGPT2
-from apps.lm.weights import Weights
 from apps.ravnest.code import own_code
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.final import fetch_average

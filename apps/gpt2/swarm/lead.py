@@ -8,14 +8,14 @@ import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from apps.common.lm.data.ngram import compared
+from apps.common.lm.export import FinalOutput, Say, say_digest
+from apps.common.lm.weights import Weights
 from apps.common.run.report import Report
 from apps.common.run.trackers import Tracker, opened_trackers
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank
 from apps.gpt2.swarm.report import StepReporter
-from apps.lm.data.ngram import compared
-from apps.lm.export import FinalOutput, Say, say_digest
-from apps.lm.weights import Weights
 from pipelined.aio.tasks import cancel_and_wait
 from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn

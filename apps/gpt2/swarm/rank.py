@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from apps.common.lm.data.text import Text
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.report import ActiveTime
-from apps.lm.data.text import Text
 from apps.swarm.training import ModelSession, session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.device.executor import TorchExecutor

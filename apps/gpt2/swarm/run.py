@@ -9,11 +9,11 @@ import secrets
 from contextlib import nullcontext, suppress
 from functools import partial
 
+from apps.common.lm.data.text import Text
 from apps.gpt2.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import RankZero
 from apps.gpt2.swarm.rank import DONE, PEER, STOP, STOPPED, TRAINER, Rank, prepare
-from apps.lm.data.text import Text
 from collectives.objects import gather
 from pipelined.actors.agree import agree
 from pipelined.aio.tasks import cancel_and_wait

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from apps.lm.data.batches import Batches
-from apps.lm.data.text import read_text
+from apps.common.lm.data.batches import Batches
+from apps.common.lm.data.text import read_text
 from tests.launching import ROOT
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 import pipelined as pp
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.sharded.gpt2 import ShardedGPT2
+from apps.common.lm.sharded.layouts import factors_of, states_of
 from apps.gpt2.planning.memory import activation_bytes, boundary_bytes, pending_bytes
 from apps.gpt2.planning.team_costs import sizes
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.gpt2 import ShardedGPT2
-from apps.lm.sharded.layouts import factors_of, states_of
 from benchmarks._bound import state_bytes
 from benchmarks._footprint import CountedStage, CountedTeamStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks._mapped_plain import train
 
 

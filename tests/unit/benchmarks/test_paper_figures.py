@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from apps.lm.models.gpt2_presets import parameters
+from apps.common.lm.models.gpt2_presets import parameters
 from benchmarks.paper_figures import BERT, FIGURES, lines, stages
 
 FIGURE_14, FIGURE_15 = FIGURES

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import torch
 
-from apps.lm.sharded.layouts import factors_of
+from apps.common.lm.sharded.layouts import factors_of
 from benchmarks._blocks import SplitBlocks, Whole, Work, apart
 from benchmarks._timed_executor import TimedExecutor
 from benchmarks.shard_dtensor import Options

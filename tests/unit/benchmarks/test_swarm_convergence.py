@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from apps.lm.data.text import read_text
+from apps.common.lm.data.text import read_text
 from apps.swarm.config import TrainingConfig
 from benchmarks._convergence_table import LAST
 from benchmarks._swarm_lm import Lesson, Trained, alone, together

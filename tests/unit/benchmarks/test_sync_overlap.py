@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from apps.lm.models.gpt2_presets import parameters
+from apps.common.lm.models.gpt2_presets import parameters
 from benchmarks._gaps import Overlap, gaps_of
 from benchmarks.paper_figures import BERT
 from benchmarks.sync_overlap import SUMS, Options, compared, links_of

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from apps.lm.models.gpt2_presets import layer_costs
+from apps.common.lm.models.gpt2_presets import layer_costs
 from benchmarks._contender import Result, Task, Trial
 from benchmarks._contest import STAGES_A_RANK, Contest, CutGPT2, TokenRows, stages
 from benchmarks._contest_table import Entry, duels, limit

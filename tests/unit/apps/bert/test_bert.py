@@ -8,13 +8,13 @@ from torch import nn
 
 import pipelined as pp
 from apps.bert.__main__ import BertFlags
-from apps.lm.data.batches import Batches
-from apps.lm.data.masking import Masking
-from apps.lm.data.text import read_text
-from apps.lm.huggingface.bert import each_bert_tensor, read_bert
-from apps.lm.models.bert import builders
-from apps.lm.models.bert_presets import BertConfig, shapes
-from apps.rows.program import main
+from apps.common.lm.data.batches import Batches
+from apps.common.lm.data.masking import Masking
+from apps.common.lm.data.text import read_text
+from apps.common.lm.huggingface.bert import each_bert_tensor, read_bert
+from apps.common.lm.models.bert import builders
+from apps.common.lm.models.bert_presets import BertConfig, shapes
+from apps.common.rows.program import main
 from tests.launching import ROOT
 from tests.unit.apps.plain import PlainOptimizer
 

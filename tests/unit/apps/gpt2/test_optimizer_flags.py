@@ -5,11 +5,11 @@ from math import cos, inf, nan, pi
 import pytest
 import torch
 
+from apps.common.rows.rank import lr_scheduler
 from apps.gpt2.config import GPT2Flags, parse
 from apps.gpt2.job import resolve
 from apps.gpt2.swarm.job import resolve_swarm
 from apps.gpt2.train import optimizer_of
-from apps.rows.rank import lr_scheduler
 from apps.vgg.config import VGGFlags as VGG
 from pipelined.errors import UsageError
 

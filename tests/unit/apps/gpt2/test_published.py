@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.run import resume
 from apps.gpt2.__main__ import main
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve, sequence_of
-from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Meta
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from apps.common.lm.huggingface.llama import each_llama_tensor, read_llama
+from apps.common.lm.models.llama import builders
+from apps.common.lm.models.llama_presets import shapes
+from apps.common.rows.job import resolve
+from apps.common.rows.program import main
 from apps.llama.__main__ import LlamaFlags
-from apps.lm.huggingface.llama import each_llama_tensor, read_llama
-from apps.lm.models.llama import builders
-from apps.lm.models.llama_presets import shapes
-from apps.rows.job import resolve
-from apps.rows.program import main
 from pipelined.errors import UsageError
 from tests.launching import ROOT
 from tests.unit.apps.plain import losses_of_language

@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
+from apps.common.lm.huggingface.rotary import each_rotary_tensor, export_rotary, read_rotary
+from apps.common.lm.models.rotary import RotaryLM, builders
+from apps.common.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, shapes
+from apps.common.rows.job import resolve
 from apps.llama.__main__ import PRESETS, LlamaFlags, start
-from apps.lm.huggingface.rotary import each_rotary_tensor, export_rotary, read_rotary
-from apps.lm.models.rotary import RotaryLM, builders
-from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, shapes
-from apps.rows.job import resolve
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
 from tests.launching import ROOT

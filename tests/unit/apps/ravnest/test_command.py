@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from apps.common.flags.command_flags import names_of
-from apps.lm.data.text import read_text
+from apps.common.lm.data.text import read_text
 from apps.ravnest.__main__ import PROGRAM, main, parse
 from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.commands import serve, train

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.virtual
 
 async def offered(told=(), listed=(), served=("directory",), ram=1 << 30):
     """What a node offers, with these flags and nodes in the directory; those named reply to who measures a line."""
-    from apps.lm.models.gpt2 import UntiedGPT2
+    from apps.common.lm.models.gpt2 import UntiedGPT2
     from apps.ravnest.plan import layer_sizes
     from pipelined.training.job import Numerics
 

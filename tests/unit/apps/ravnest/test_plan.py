@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from apps.lm.models.gpt2_presets import PRESETS, parameters
+from apps.common.lm.models.gpt2_presets import PRESETS, parameters
 from apps.ravnest.__main__ import main, parse
 from apps.ravnest.plan import layer_sizes
 from tests.launching import launched

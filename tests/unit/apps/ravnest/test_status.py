@@ -9,8 +9,8 @@ from math import prod
 import pytest
 from rich.console import Console
 
+from apps.common.lm.models.gpt2_presets import layer_shapes
 from apps.common.status_page import web
-from apps.lm.models.gpt2_presets import layer_shapes
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.status import RAVNEST, sizes_of
 from pipelined.aio.clock import VirtualClock

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from apps.images.training import order
+from apps.common.images.training import order
+from apps.common.rows.job import resolve
+from apps.common.rows.program import main
 from apps.resnet.__main__ import ResNetFlags
 from apps.resnet.model import builders
 from apps.resnet.presets import PRESETS, ResNetConfig
-from apps.rows.job import resolve
-from apps.rows.program import main
 from pipelined.errors import UsageError
 from tests.unit.apps.plain import PlainOptimizer
 

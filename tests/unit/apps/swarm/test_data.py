@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apps.lm.data.batches import Batches, validation_windows
-from apps.lm.data.text import read_text
+from apps.common.lm.data.batches import Batches, validation_windows
+from apps.common.lm.data.text import read_text
 from apps.swarm.data import feed_of
 from pipelined.errors import UsageError
 from pipelined.swarm.stages.stage import Microbatch

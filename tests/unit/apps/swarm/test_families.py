@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apps.lm.models.gpt2 import EMBEDDING, GPT2, HEAD, UntiedGPT2
-from apps.lm.models.gpt2_presets import PRESETS
-from apps.lm.models.rotary import RotaryLM
-from apps.lm.models.rotary_presets import ROTARY_PRESETS
+from apps.common.lm.models.gpt2 import EMBEDDING, GPT2, HEAD, UntiedGPT2
+from apps.common.lm.models.gpt2_presets import PRESETS
+from apps.common.lm.models.rotary import RotaryLM
+from apps.common.lm.models.rotary_presets import ROTARY_PRESETS
 from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.families import GPT2_PRESETS, gpt2_name, is_untied, sizes_of
 from apps.swarm.training import model_of, training_of

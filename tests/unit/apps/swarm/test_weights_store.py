@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apps.lm.huggingface.write import export
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.huggingface.write import export
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.swarm.weights_store import WeightsStore
 from pipelined.state.manifest import specs_of
 from pipelined.state.store import DiskStore, StoreError

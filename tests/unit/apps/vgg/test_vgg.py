@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from apps.images.training import order
-from apps.rows.job import resolve
-from apps.rows.program import main
-from apps.rows.rank import model_of
+from apps.common.images.training import order
+from apps.common.rows.job import resolve
+from apps.common.rows.program import main
+from apps.common.rows.rank import model_of
 from apps.vgg.config import VGGFlags
 from apps.vgg.model import builders
 from apps.vgg.planned_model import chain
@@ -89,7 +89,7 @@ def test_a_table_of_instructions_sets_the_depth_and_the_microbatches(tmp_path):
 
 
 def test_without_scikit_learn_the_program_ends_before_torch(monkeypatch, capsys):
-    monkeypatch.setattr("apps.images.digits.find_spec", lambda name: None)
+    monkeypatch.setattr("apps.common.images.digits.find_spec", lambda name: None)
     monkeypatch.delitem(sys.modules, "apps.vgg.model")
     assert main("apps.vgg", VGGFlags(), []) == 2
     assert "pip install pipelined[images]" in capsys.readouterr().err

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import torch
 
-from apps.lm.models.gpt2 import UntiedGPT2
-from apps.lm.models.gpt2_presets import PRESETS
+from apps.common.lm.models.gpt2 import UntiedGPT2
+from apps.common.lm.models.gpt2_presets import PRESETS
 from apps.ravnest.config import RavnestConfig
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.actors.device.executor import TorchExecutor

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage, seeded
 

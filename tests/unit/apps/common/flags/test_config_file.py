@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
+from apps.common.rows.program import main as rows
 from apps.common.run import resume
 from apps.gpt2.__main__ import main as gpt2
 from apps.gpt2.config import GPT2Flags, parse
 from apps.llama.__main__ import LlamaFlags as Llama
 from apps.resnet.__main__ import ResNetFlags as ResNet
-from apps.rows.program import main as rows
 from apps.vgg.config import VGGFlags as VGG
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint

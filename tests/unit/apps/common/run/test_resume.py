@@ -9,15 +9,15 @@ import pytest
 
 from apps.bert.__main__ import BertFlags as Bert
 from apps.common.flags.run_flags import parse_flags, start_of
+from apps.common.lm.data.text import read_text, require_text
+from apps.common.rows.job import resolve as resolve_row
 from apps.common.run import resume
 from apps.common.run.resume import agree_on_flags
 from apps.gpt2.checks import check_continued
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
 from apps.llama.__main__ import LlamaFlags as Llama
-from apps.lm.data.text import read_text, require_text
 from apps.resnet.__main__ import ResNetFlags as ResNet
-from apps.rows.job import resolve as resolve_row
 from apps.vgg.config import VGGFlags as VGG
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint

@@ -5,9 +5,9 @@ from math import prod
 
 import pytest
 
+from apps.common.lm.models.gpt2_presets import PRESETS, shapes
 from apps.gpt2.planning.memory import activation_bytes
 from apps.gpt2.planning.operators import chain
-from apps.lm.models.gpt2_presets import PRESETS, shapes
 from benchmarks._bound import state_bytes
 from collectives import Links
 from pipelined.sharding.factors import Factors

@@ -6,13 +6,13 @@ from itertools import product
 
 import pytest
 
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.sharded.layouts import OPERATORS, STATES, states_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from apps.gpt2.planning.planned_model import PlannedGPT2
 from apps.gpt2.planning.team import split_text
 from apps.gpt2.planning.team_costs import text_of
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.layouts import OPERATORS, STATES, states_of
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes

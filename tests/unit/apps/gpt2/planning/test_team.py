@@ -7,6 +7,8 @@ from re import search
 
 import pytest
 
+from apps.common.lm.models.gpt2_presets import shapes
+from apps.common.lm.sharded.layouts import factors_of
 from apps.gpt2.__main__ import main as train
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
@@ -14,8 +16,6 @@ from apps.gpt2.planning.plan_file import is_open
 from apps.gpt2.planning.planned_model import planned_model_of
 from apps.gpt2.planning.team_costs import sizes
 from apps.gpt2.planning.workload import workload
-from apps.lm.models.gpt2_presets import shapes
-from apps.lm.sharded.layouts import factors_of
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.sharded.gpt2 import ShardedGPT2
+from apps.common.lm.sharded.layouts import factors_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.planned_model import PlannedGPT2
 from apps.gpt2.planning.team_costs import BLOCK, HEAD, layout_of, sizes, team_chain
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.gpt2 import ShardedGPT2
-from apps.lm.sharded.layouts import factors_of
 from collectives import Links
 from collectives.cost_model import MemoryCosts
 from pipelined.planner.costs import Stated, priced

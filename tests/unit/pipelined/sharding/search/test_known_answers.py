@@ -6,8 +6,8 @@ from math import inf
 
 import pytest
 
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.gpt2.planning.operators import blocks
-from apps.lm.models.gpt2_presets import ModelConfig
 from collectives import Links
 from pipelined.sharding.search.build_problem import build_problem
 from pipelined.sharding.search.chain import Chain, chain_of, read_chain

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from pipelined.state.donor import copied
 from pipelined.state.manifest import specs_of
 from pipelined.state.store import DiskStore, load

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.models.rotary import RotaryLM
-from apps.lm.models.rotary_presets import RotaryConfig, cut_for
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.rotary import RotaryLM
+from apps.common.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.state.manifest import specs_of

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import GPT2
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.random.keyed_random import KeyedRandom, dropout

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from apps.lm.models.gpt2 import Block
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.common.lm.models.gpt2 import Block
+from apps.common.lm.models.gpt2_presets import ModelConfig
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.graph.split_backward import backward_input
 

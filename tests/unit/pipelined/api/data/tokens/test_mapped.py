@@ -81,7 +81,7 @@ def test_an_index_of_no_tokens_has_empty_spans_and_a_digest(tmp_path):
 CHILD = """
 import resource, sys, time
 from pathlib import Path
-from apps.lm.data.batches import Batches
+from apps.common.lm.data.batches import Batches
 from pipelined.api.data.tokens.index import open_bin
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
 batches = Batches(open_bin([Path(sys.argv[1])], 50_257).tokens, 1024, 8, 4, 0)

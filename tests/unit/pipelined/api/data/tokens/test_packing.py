@@ -14,7 +14,7 @@ from pipelined.api.data.tokens import packing
 from pipelined.api.data.tokens.index import open_index
 from pipelined.api.data.tokens.packing import packed
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
-from tests.unit.apps.lm.data.chats import CHATS, spoken
+from tests.unit.apps.common.lm.data.chats import CHATS, spoken
 
 FILLER = 7
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.lm.data.corpus import read_plays
+from apps.common.lm.data.corpus import read_plays
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer, Tokenizer, find_tokenizer
 from pipelined.errors import UsageError
 

@@ -1,0 +1,127 @@
+"""Directories of Llama-like models as Hugging Face keeps them: llama (SmolLM too), qwen2 and qwen3."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from apps.common.flags.paths import check_export
+from apps.common.lm.huggingface.stored import (
+    NUMBER,
+    check_about,
+    check_kinds,
+    check_shapes,
+    each_stored,
+    find_tensors,
+    read_json,
+    read_numbers,
+)
+from apps.common.lm.huggingface.write import Tensors, each_of, write
+from apps.common.lm.models.llama_presets import KINDS, LlamaConfig, shapes
+from pipelined.api.data.tokens.tokenizer import Tokenizer
+from pipelined.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+SIZES = {
+    "layers": "num_hidden_layers",
+    "d_model": "hidden_size",
+    "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+    "vocab": "vocab_size",
+    "positions": "max_position_embeddings",
+}
+"""Hugging Face's key of each size."""
+FIXED: Mapping[str, Any] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0.0,
+    "use_sliding_window": False,
+    "rope_scaling": None,
+}
+"""What is not computed here otherwise."""
+TYPES: Mapping[str, Sequence[type]] = {
+    **dict.fromkeys(("num_key_value_heads", "head_dim"), (int, NoneType)),
+    **dict.fromkeys(("rms_norm_eps", "initializer_range", "rope_theta"), NUMBER),
+    "rope_parameters": (dict, NoneType),
+    "tie_word_embeddings": (bool, NoneType),
+}
+"""The types of the values that a config.json may leave out."""
+CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
+def read_llama(directory: str | Path) -> LlamaConfig:
+    """Read the sizes of a Llama-like model, and check that its tensors have them. Needs no torch.
+
+    Raises:
+        UsageError: it is another architecture or variant, or files are missing, broken or at odds.
+    """
+    about = read_json(Path(directory, "config.json"))
+    check_about(about, "Llama", KINDS, FIXED, directory)
+    check_kinds(about, TYPES, directory)
+    rope = about.get("rope_parameters") or {"rope_theta": about.get("rope_theta", 10000.0)}
+    check_kinds(rope, {"rope_theta": NUMBER}, directory)
+    if (kind := rope.get("rope_type", "default")) != "default":
+        raise UsageError(f"{directory} scales its positions (rope_type: {kind}, needed: default); give a plain Llama")
+    numbers = read_numbers(about, SIZES, directory)
+    config = LlamaConfig(
+        **numbers,
+        kv_heads=about.get("num_key_value_heads") or numbers["heads"],
+        head_width=about.get("head_dim") or numbers["d_model"] // max(1, numbers["heads"]),
+        theta=float(rope.get("rope_theta", 10000.0)),
+        epsilon=about.get("rms_norm_eps", 1e-6),
+        tied=about.get("tie_word_embeddings", False),
+        kind=about["model_type"],
+        deviation=about.get("initializer_range", 0.02),
+    )
+    check_shapes(find_tensors(directory, _ours), shapes(config), directory)
+    return config
+
+
+def each_llama_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[tuple[str, torch.Tensor]]":
+    """The tensors of these names of ours, one after another; raises as `read_tensors`."""
+    yield from each_stored(directory, find_tensors(directory, _ours), names)
+
+
+def export_llama(directory: str | Path, tensors: "Tensors", config: LlamaConfig, tokenizer: Tokenizer | None) -> None:
+    """Write a directory that the class of `transformers` of this kind reads, as `write.export` does; by our names."""
+    check_export(directory, config.kind)
+    expected = {_theirs(name): shape for name, shape in shapes(config).items()}
+    named = map(_named_theirs, each_of(tensors))
+    write(directory, named, expected, lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
+
+
+def _named_theirs(named: "tuple[str, torch.Tensor]") -> "tuple[str, torch.Tensor]":
+    return _theirs(named[0]), named[1]
+
+
+def _describe(config: LlamaConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The content of config.json; `rope_theta` is also where releases of `transformers` before 5 look for it."""
+    end = tokenizer.end_of_text if tokenizer else None
+    return {
+        "architectures": [CLASSES[config.kind]],
+        "model_type": config.kind,
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.width,
+        "hidden_act": "silu",
+        "rms_norm_eps": config.epsilon,
+        "rope_theta": config.theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.theta},
+        "tie_word_embeddings": config.tied,
+        "initializer_range": config.deviation,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "dtype": dtype,
+    }
+
+
+def _ours(key: str) -> str:
+    """`layers_3.mlp.up_proj.weight`, from `model.layers.3.mlp.up_proj.weight`."""
+    return key.removeprefix("model.").replace("layers.", "layers_", 1)
+
+
+def _theirs(name: str) -> str:
+    return name if name.startswith("lm_head.") else "model." + name.replace("layers_", "layers.", 1)

@@ -1,0 +1,47 @@
+"""Causal attention by heads and sequences: each rank has its own heads of its own sequences, and sends nothing.
+
+Shapes: B sequences, T tokens of a sequence, H heads, K numbers of a head; each but T may be a rank's share.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from apps.common.lm.models.attention import Dropout, causal_attention
+from pipelined.random.mask import dropout
+from pipelined.sharding.layout import Layout
+from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.shards import Shards
+from pipelined.training.graph.recompute import recomputed
+
+HEADS = 3
+"""The dimension of the heads in (B, T, 3, H, K); one fewer after the attention."""
+
+
+async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None, *, recompute: bool = False) -> Value:
+    """Causal attention.
+
+    Args:
+        x: queries, keys and values, (B, T, 3, H, K), split by sequences and heads.
+        p: probability that a weight is dropped.
+        key: of the weights' mask; None: nothing is dropped.
+        recompute: whether the backward computes it again from x, and keeps nothing else.
+    Returns: (B, T, H, K), split alike.
+    """
+    sequences, tokens, _, heads, numbers = x.shards.lengths
+    cuts = {dimension - (dimension >= HEADS): each for dimension, each in x.shards.layout.cuts.items()}
+    result = Shards(x.shards.mesh, (sequences, tokens, heads, numbers), Layout.of(cuts))
+    work: Callable[..., torch.Tensor] = attended
+    if key is not None and p != 0.0:
+        rows, _, _, held, _ = x.shards.pieces(run.rank)
+        every, whole = ((0, tokens),), (sequences, heads, tokens, tokens)
+        dropped = partial(dropout, p=p, key=key, whole=whole, piece=(rows, held, every, every))
+        work = partial(attended, dropped=dropped)
+    return await run.compute("attention", partial(recomputed, work) if recompute else work, x, result=result)
+
+
+def attended(x: torch.Tensor, dropped: Dropout | None = None) -> torch.Tensor:
+    """Attention of whole heads: (B, T, 3, H, K) to (B, T, H, K)."""
+    query, key, value = x.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
+    return causal_attention(query, key, value, dropped).transpose(1, 2)

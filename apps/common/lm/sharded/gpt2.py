@@ -1,0 +1,251 @@
+"""GPT-2 over T ranks: the coroutine of its layers, and which piece of each parameter a rank holds.
+
+Each of a block's multiplications has factors of its own; between them the residual stream is split over all ranks. The
+parameters bear the names of the plain model, and are pieces of its tensors.
+
+Shapes: B sequences, T tokens of a sequence, C width, H heads, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+
+import torch
+from torch import nn
+
+from apps.common.lm.models.gelu import gelu
+from apps.common.lm.models.gpt2 import EMBEDDING, GPT2, HEAD, initialise
+from apps.common.lm.models.gpt2_presets import ModelConfig, block_multiplications, multiplications
+from apps.common.lm.sharded.attention import attend
+from apps.common.lm.sharded.layouts import OPERATORS, Factors, require_fitting
+from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom
+from pipelined.sharding import Mesh, Shards
+from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply, sharded_weight
+from pipelined.sharding.operators.stream import drop, layer_norm, residual
+from pipelined.sharding.operators.verbs import Operand, Reader, ShardedWeight, Value
+from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
+from pipelined.sharding.shards import merged, shape_of, take
+from pipelined.training.model import tokens_before
+from pipelined.training.parameters import register_tensor
+
+Pieces = Mapping[str, Operand]
+"""A rank's pieces of the parameters, by the plain model's names."""
+
+
+class ShardedGPT2(GPT2):
+    """A GPT-2 whose tensors are split over T ranks; what it has of `GPT2` is the whole.
+
+    Args:
+        config: its sizes.
+        factors: of each of `OPERATORS`; the product of each is T.
+        states: of the weight of each operator, or of all. `zero2`, `zero3`: the ranks that hold one piece keep parts of
+            it, and gather it once a step, or for each use, in the forward and in the backward. Others: whole pieces.
+        recompute_attention: whether the core of each attention keeps only its inputs, and is computed again in the
+            backward.
+    Raises:
+        UsageError: an operator's factors are missing or unknown, the products differ, or there are more column
+            shards than heads.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        factors: Mapping[str, Factors],
+        states: str | Mapping[str, str] = "none",
+        *,
+        recompute_attention: bool = False,
+    ):
+        super().__init__(config)
+        self.factors, self._recompute_attention = factors, recompute_attention
+        self.states = dict.fromkeys(OPERATORS, states) if isinstance(states, str) else states
+        if set(self.factors) != set(OPERATORS):
+            given = ", ".join(sorted(self.factors)) or "none"
+            raise UsageError(f"factors of other operators (given: {given}); name {', '.join(OPERATORS)}")
+        sizes = {name: operator.mesh.size for name, operator in self.operators.items()}
+        if len(set(sizes.values())) > 1:
+            raise UsageError(f"factors with different products ({sizes}); each product is the number of ranks")
+        require_fitting(factors, config.heads)
+
+    @cached_property
+    def operators(self) -> dict[str, SplitMatmul]:
+        """The multiplications, by name."""
+        found = multiplications(self.config).items()
+        return {name: SplitMatmul(self.factors[name], each.inputs, each.outputs, each.split) for name, each in found}
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The mesh of the residual stream: rows as those of c_attn."""
+        rows, columns, contraction = self.factors["c_attn"]
+        return Mesh(f"rows={rows} columns={columns * contraction}")
+
+    def stream(self, lead: tuple[int, ...]) -> Shards:
+        """How the residual stream (B, T, C) lies; lead: (B, T)."""
+        return Shards(self.mesh, (*lead, self.config.d_model), f"S0:rows S{LEAD}:columns")
+
+    def between(self, lengths: tuple[int, ...]) -> Shards:
+        """How the stream lies between two stages: as everywhere."""
+        return self.stream(lengths[:LEAD])
+
+    def parameters(self) -> dict[str, Shards]:
+        """How each parameter lies, by its plain name; some have more dimensions than the plain tensor of that name."""
+        whole = self._pieces
+        return whole | {name: sharded_weight(whole[name]) for name in self._sharded}
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether ranks that hold one piece of a weight keep parts of it."""
+        return bool(self._sharded)
+
+    @cached_property
+    def _sharded(self) -> dict[str, str]:
+        """The weights that are sharded as by ZeRO, by name, with their state."""
+        blocks, each = range(self.config.layers), block_multiplications(self.config).items()
+        weights = {name: [f"transformer.h.{block}.{one.module}.weight" for block in blocks] for name, one in each}
+        weights["wte"] = [EMBEDDING, *([] if self.config.tied else [HEAD])]
+        in_parts = {operator: state for operator, state in self.states.items() if state in ("zero2", "zero3")}
+        return {name: state for operator, state in in_parts.items() for name in weights[operator]}
+
+    @cached_property
+    def _pieces(self) -> dict[str, Shards]:
+        """What each rank computes with of each parameter."""
+        c = self.config.d_model
+        token = Shards(self.mesh, (c,), "S0:columns")
+        found = {EMBEDDING: self.operators["wte"].table}
+        found["transformer.wpe.weight"] = Shards(self.mesh, (self.config.positions, c), "S1:columns")
+        for block in range(self.config.layers):
+            at = f"transformer.h.{block}"
+            for name in ("ln_1", "ln_2"):
+                found |= {f"{at}.{name}.weight": token, f"{at}.{name}.bias": token}
+            for name, each in block_multiplications(self.config).items():
+                operator = self.operators[name]
+                found |= {f"{at}.{each.module}.weight": operator.weight, f"{at}.{each.module}.bias": operator.bias}
+        found |= {"transformer.ln_f.weight": token, "transformer.ln_f.bias": token}
+        return found if self.config.tied else found | {HEAD: self.operators["wte"].table}
+
+    def local(self, name: str, whole: torch.Tensor, rank: int) -> torch.Tensor:
+        """A rank's piece of a parameter of the plain model."""
+        shards = self.parameters()[name]
+        piece: torch.Tensor = shards.local(whole.reshape(shards.lengths), rank)
+        return piece
+
+    def of_member(self, member: int) -> GPT2:
+        """The model of which `build` gives one rank's pieces."""
+        return MemberGPT2(self, member)
+
+    async def score(self, run: Reader, output: Value, targets: Value) -> Value:
+        """The mean cross-entropy of a microbatch.
+
+        Args:
+            output: logits (B, T, V), as `part` gives them.
+            targets: (B, T), as `ids`.
+        Returns: a sum over the axis `rows` of the head's mesh; of its gradient every rank has the whole.
+        """
+        return await cross_entropy(run, output, targets)
+
+    async def part(
+        self,
+        run: Reader,
+        layers: range,
+        x: Value,
+        pieces: Mapping[str, torch.Tensor],
+        random: KeyedRandom | None = None,
+    ) -> Value:
+        """A range of layers, of a microbatch.
+
+        Args:
+            x: ids (B, T), as `ids`, where the range begins with the first layer; else (B, T, C), as `stream`.
+            random: of the microbatch's dropout; None: nothing is dropped.
+        Returns: (B, T, C), as `stream`; after the last layer the logits (B, T, V), split over all ranks.
+        """
+        layouts = self.parameters()
+        held: dict[str, Operand] = {**pieces}
+        for name, state in self._sharded.items():
+            if name in pieces:
+                held[name] = ShardedWeight.of(pieces[name], layouts[name], name, regather=state == "zero3")
+        for layer in layers:
+            if layer == 0:
+                x = await self.embedding(run, x, held, random)
+            elif layer == self.layers - 1:
+                x = await self.head(run, x, held)
+            else:
+                x = await self.block(run, layer - 1, x, held, random)
+        return x
+
+    async def head(self, run: Reader, x: Value, pieces: Pieces) -> Value:
+        """The last norm and the logits, (B, T, V), split over all ranks; x is (B, T, C), as `stream`."""
+        x = await layer_norm(run, x, *(pieces[f"transformer.ln_f.{each}"] for each in ("weight", "bias")))
+        matrix = pieces[EMBEDDING if self.config.tied else HEAD]
+        return await multiply(run, self.operators["wte"], x, matrix, transposed=True)
+
+    def ids(self, lead: tuple[int, ...]) -> Shards:
+        """How ids and targets (B, T) lie; lead: (B, T)."""
+        return ids_of(self.operators["wte"], lead)
+
+    async def embedding(self, run: Reader, ids: Value, pieces: Pieces, random: KeyedRandom | None) -> Value:
+        """The residual stream's beginning, (B, T, C)."""
+        x = await embed(run, self.operators["wte"], ids, pieces[EMBEDDING])
+        x = await run.move(x, self.stream(ids.shards.lengths))
+        tokens = ids.shards.lengths[1]
+        positions = pieces["transformer.wpe.weight"]
+        x = await run.compute("positions", partial(_positioned, tokens), x, positions, result=x.shards)
+        return await self._drop(run, x, random, "embedding")
+
+    async def block(
+        self, run: Reader, number: int, x: Value, pieces: Pieces, random: KeyedRandom | None = None
+    ) -> Value:
+        """One block; x is (B, T, C), as `stream`."""
+        at, place = f"transformer.h.{number}", f"h.{number}"
+
+        def of(name: str) -> tuple[Operand, Operand]:
+            return pieces[f"{at}.{name}.weight"], pieces[f"{at}.{name}.bias"]
+
+        key = random.key(f"{place}.attn.weights") if random else None
+        y = await layer_norm(run, x, *of("ln_1"))
+        y = await multiply(run, self.operators["c_attn"], y, *of("attn.c_attn"))
+        y = await attend(run, y, self.config.dropout, key, recompute=self._recompute_attention)
+        y = await multiply(run, self.operators["attn.c_proj"], y, *of("attn.c_proj"))
+        x = await residual(run, x, await self._drop(run, y, random, f"{place}.attn.residual"))
+        y = await layer_norm(run, x, *of("ln_2"))
+        y = await multiply(run, self.operators["c_fc"], y, *of("mlp.c_fc"))
+        y = await run.compute("gelu", gelu, y, result=y.shards)
+        y = await multiply(run, self.operators["mlp.c_proj"], y, *of("mlp.c_proj"))
+        return await residual(run, x, await self._drop(run, y, random, f"{place}.mlp.residual"))
+
+    async def _drop(self, run: Reader, x: Value, random: KeyedRandom | None, place: str) -> Value:
+        return x if random is None else await drop(run, x, self.config.dropout, random.key(place))
+
+
+def _positioned(tokens: int, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return x + rows[tokens_before() : tokens_before() + tokens]  # (B, T, C)
+
+
+class MemberGPT2(GPT2):
+    """One rank's pieces of a sharded GPT-2.
+
+    Args:
+        whole: the model.
+        member: the rank's number in its team.
+    """
+
+    def __init__(self, whole: ShardedGPT2, member: int):
+        super().__init__(whole.config)
+        self._whole, self._member = whole, member
+
+    def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
+        """Build the pieces of a range of layers, each a block cut from the initial values of its whole.
+
+        Cost: no more memory than the pieces, and the largest whole parameter once, which every rank draws.
+        """
+        layouts, part, abstract = self._whole.parameters(), nn.Module(), torch.device(device).type == "meta"
+        with torch.device("meta"):
+            wholes = dict(self._part(layers).named_parameters())
+        for name, whole in wholes.items():
+            held = merged(layouts[name].pieces(self._member), layouts[name].lengths, whole.shape)
+            piece = torch.empty(shape_of(held), dtype=dtype, device=device)
+            if seed is not None and not abstract:
+                full = nn.Parameter(torch.empty(whole.shape, dtype=dtype))
+                with torch.no_grad():
+                    initialise(full, name, seed, self.config)
+                    piece.copy_(take(full, held))
+            register_tensor(part, name, nn.Parameter(piece))
+        return part

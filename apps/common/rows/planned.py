@@ -1,0 +1,71 @@
+"""A row of layers for the planner, and for --dry-run. Needs torch, and no data."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from apps.common.rows.config import RowFlags, RowTask
+from apps.common.rows.job import resolve
+from apps.common.run.numerics import DTYPES, numerics
+from collectives import Links
+from pipelined.api.data.batch import converted
+from pipelined.api.laboratory.described import machine_of
+from pipelined.api.laboratory.find_plan import PlanRequest, find_plan
+from pipelined.api.model.user_model import bind
+from pipelined.api.sizes.splits import PlannedSplits
+from pipelined.planner.plan_file import PlanFile
+from pipelined.process.launch import Launch
+from pipelined.process.reporting.progress import say_nothing
+
+GIVEN = ("schedule", "depth", "width", "microbatches")
+"""Flags that a plan must keep where they are given."""
+
+
+@dataclass(frozen=True)
+class PlannedRow(PlannedSplits):
+    """See `PlannedSplits`.
+
+    Args:
+        task: what is trained.
+    """
+
+    task: RowTask = field(kw_only=True)
+
+
+Planned = TypeVar("Planned", bound=PlannedRow)
+
+
+def planned_row(kind: type[Planned], config: RowFlags, batch: int | None = None) -> Planned:
+    """What a configuration asks to be planned.
+
+    Args:
+        kind: `PlannedRow`, or a program's own.
+        batch: rows a step, instead of the configuration's.
+    """
+    job = resolve(config, None)
+    training, rows = job.task.training(job.plan), batch or config.batch or job.task.batch
+
+    def optimizer(parameters: object) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=config.lr)  # type: ignore[arg-type]
+
+    given = {name: getattr(config, name) for name in GIVEN if getattr(config, name) is not None}
+    example = converted(training.example(1)[0], DTYPES[config.dtype])
+    return kind(
+        bind(training.row(), training.loss, config.seed, example),
+        training.example(rows),
+        optimizer,
+        numerics(config),
+        {**given, **config.given_team, **dict(config.knobs), **({"compile": True} if config.compile else {})},
+        task=job.task,
+    )
+
+
+def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> PlanFile:
+    """Measure on the ranks that were started, and find the fastest plan; all ranks call this together.
+
+    Raises:
+        UsageError: nothing fits the memory, or no team can split the model.
+    """
+    request = PlanRequest(launch.world_size or 1, None, machine_of(None, None, unstated=Links()))
+    return find_plan(planned_row(PlannedRow, config, batch), launch, request, say_nothing, program).content
