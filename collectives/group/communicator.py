@@ -12,7 +12,6 @@ from collectives.group.ranks import GroupRanks
 from collectives.group.sequence import CallSequence
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
 from collectives.group.workspace import Workspace
-from transports.base import Transport
 from transports.errors import SizeMismatch
 
 INLINE_BYTES = 16 << 10
@@ -25,34 +24,17 @@ class Communicator:
     Args:
         members: these ranks.
         calls, workspace: those of the group.
+    Attributes:
+        transport, ranks, channel, size, rank: those of `members`.
     """
 
     def __init__(self, members: GroupRanks, calls: CallSequence, workspace: Workspace):
-        self.members, self.calls, self.workspace = members, calls, workspace
+        self.transport, self.ranks, self.channel = members.transport, members.ranks, members.channel
+        self.size, self.rank = members.size, members.rank
+        self._members, self.calls, self.workspace = members, calls, workspace
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{self.members}"
-
-    @property
-    def transport(self) -> Transport:
-        """See `GroupRanks`, as for the following."""
-        return self.members.transport
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        return self.members.ranks
-
-    @property
-    def channel(self) -> int:
-        return self.members.channel
-
-    @property
-    def size(self) -> int:
-        return self.members.size
-
-    @property
-    def rank(self) -> int:
-        return self.members.rank
+        return f"{type(self).__name__}{self._members}"
 
     @property
     def running(self) -> Call:
@@ -71,7 +53,7 @@ class Communicator:
                 these two ranks share, for example with the size of the array between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer, call, uncounted = self.members.ranks[to], self.running, 0
+        peer, call, uncounted = self.ranks[to], self.running, 0
         if not view.nbytes:
             return
         if call.first_to(peer):
@@ -80,7 +62,7 @@ class Communicator:
                 view, uncounted = memoryview(b"".join((fingerprint, view))), FINGERPRINT_BYTES
             else:
                 await self._send_fingerprint(peer, signature or call.signature)
-        await self.members.transport.send_buffer(peer, self.members.channel, view, uncounted=uncounted)
+        await self.transport.send_buffer(peer, self.channel, view, uncounted=uncounted)
 
     async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
         """Fill `view` with the next bytes from a rank of the group, inside a call.
@@ -89,7 +71,7 @@ class Communicator:
             expected: what to compare its first message with; None: the signature of the call.
         Raises: as `Transport.receive_buffer`. Mismatch: the rank called something else.
         """
-        peer, call = self.members.ranks[source], self.running
+        peer, call = self.ranks[source], self.running
         if not view.nbytes:
             return
         if call.first_from(peer):
@@ -97,7 +79,7 @@ class Communicator:
                 view[:] = await self._receive_first(peer, call, view.nbytes, expected)
                 return
             await self._receive_first(peer, call, 0, expected)
-        await self.members.transport.receive_buffer(peer, self.members.channel, view)
+        await self.transport.receive_buffer(peer, self.channel, view)
 
     async def exchange(self, to: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
         """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
@@ -113,7 +95,7 @@ class Communicator:
         A collective ends with this and `check_fingerprint` for the ranks with which it may exchange nothing: a rank
         that was called differently may expect, or send, more.
         """
-        peer, call = self.members.ranks[to], self.running
+        peer, call = self.ranks[to], self.running
         if call.first_to(peer):
             await self._send_fingerprint(peer, sent or call.signature)
 
@@ -122,13 +104,13 @@ class Communicator:
 
         Raises: as `receive`.
         """
-        peer, call = self.members.ranks[source], self.running
+        peer, call = self.ranks[source], self.running
         if call.first_from(peer):
             await self._receive_first(peer, call, 0, expected)
 
     async def _send_fingerprint(self, peer: int, signature: Signature) -> None:
         fingerprint = memoryview(signature.fingerprint)
-        await self.members.transport.send_buffer(peer, self.members.channel, fingerprint, uncounted=FINGERPRINT_BYTES)
+        await self.transport.send_buffer(peer, self.channel, fingerprint, uncounted=FINGERPRINT_BYTES)
 
     async def _receive_first(
         self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
@@ -136,7 +118,7 @@ class Communicator:
         """Receive and compare a peer's fingerprint. Returns the bytes after it; bytes of another size have it too."""
         packed = memoryview(bytearray(FINGERPRINT_BYTES + nbytes))
         try:
-            await self.members.transport.receive_buffer(peer, self.members.channel, packed, uncounted=FINGERPRINT_BYTES)
+            await self.transport.receive_buffer(peer, self.channel, packed, uncounted=FINGERPRINT_BYTES)
         except SizeMismatch as mismatch:
             if len(mismatch.prefix) >= FINGERPRINT_BYTES:
                 call.compare(peer, mismatch.prefix, expected)
@@ -147,5 +129,5 @@ class Communicator:
     @cached_property
     def nodes(self) -> tuple[int, ...]:
         """For each rank of the group, the lowest rank of the group on the same node."""
-        nodes = [self.members.transport.nodes[rank] for rank in self.members.ranks]
+        nodes = [self.transport.nodes[rank] for rank in self.ranks]
         return tuple(map(nodes.index, nodes))
