@@ -36,7 +36,7 @@ class MpiChannels:
         self._announced: dict[int, int] = {}
         self._open: defaultdict[int, list[MPI.Request]] = defaultdict(list)
         self._kept: defaultdict[tuple[int, int], deque[tuple[bytes, int | None]]] = defaultdict(deque)
-        self._waiting: dict[tuple[int, int], deque[asyncio.Future[None]]] = {}
+        self._turns: defaultdict[tuple[int, int], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._end: TransportError | None = None
 
     async def send(self, peer: int, channel: int, data: memoryview) -> None:
@@ -52,35 +52,10 @@ class MpiChannels:
 
     async def receive(self, peer: int, channel: int, data: memoryview) -> None:
         """Fill `data` with the next buffer from this peer on this channel, after the earlier receives."""
-        if (waiting := self._waiting.get((peer, channel))) is None:
-            self._waiting[peer, channel] = deque()
-        else:
-            await self._wait_for_turn(peer, channel, waiting)
-        try:
+        async with self._turns[peer, channel]:
+            if self._end is not None:
+                raise self._end
             await self._receive(peer, channel, data)
-        finally:
-            self._grant_next(peer, channel)
-
-    async def _wait_for_turn(self, peer: int, channel: int, waiting: deque[asyncio.Future[None]]) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():
-                self._grant_next(peer, channel)
-            raise
-        if self._end is not None:
-            self._grant_next(peer, channel)
-            raise self._end
-
-    def _grant_next(self, peer: int, channel: int) -> None:
-        waiting = self._waiting[peer, channel]
-        while waiting:
-            turn = waiting.popleft()
-            if not turn.done():
-                return turn.set_result(None)
-        del self._waiting[peer, channel]
 
     async def _receive(self, peer: int, channel: int, data: memoryview) -> None:
         if kept := self._kept.get((peer, channel)):
