@@ -48,7 +48,7 @@ class _PendingSend:
         fill(blocks, self.blocks)
         self.release()
 
-    def detach(self) -> None:
+    def copy_data(self) -> None:
         """Copy the arrays and release the sender."""
         self.blocks = copied(self.blocks)
         self.release()
@@ -123,7 +123,7 @@ class LocalTransport(Transport):
         if self._state.end is not None:
             return
         for pending in self._outgoing:
-            pending.detach()
+            pending.copy_data()
         self._finish(Closed(f"rank {self.rank} is closed"))
         for other in self._others():
             other._lose(PeerLost(self.rank, "it closed"))
@@ -134,7 +134,7 @@ class LocalTransport(Transport):
             await pending.taken
         except asyncio.CancelledError:
             if pending.taken.cancelled():
-                pending.detach()
+                pending.copy_data()
             raise
         finally:
             self._outgoing.discard(pending)

@@ -102,7 +102,7 @@ class DelayLine:
         return passage
 
     @property
-    def moves(self) -> bool:
+    def is_moving(self) -> bool:
         """Whether any message is in flight, and not held."""
         return bool(self._queue) and self._is_open()
 

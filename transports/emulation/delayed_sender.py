@@ -63,7 +63,7 @@ class DelayedSender:
         self._drained.set()
         self._forwarding: set[asyncio.Task[None]] = set()
 
-    async def post(self, sent: float, blocks: Sequence[Block], head_bytes: int, forward: ForwardBlocks) -> None:
+    async def send(self, sent: float, blocks: Sequence[Block], head_bytes: int, forward: ForwardBlocks) -> None:
         """Send blocks; return when their memory may be reused.
 
         Args:
@@ -91,9 +91,9 @@ class DelayedSender:
                 leaving.cancel()
 
     @property
-    def moves(self) -> bool:
-        """See `DelayLine.moves`."""
-        return self._line.moves
+    def is_moving(self) -> bool:
+        """See `DelayLine.is_moving`."""
+        return self._line.is_moving
 
     async def wait_drained(self) -> None:
         """Wait until no message is in flight: all have been passed to the inner transport."""

@@ -89,8 +89,8 @@ class SlowTransport(Transport):
 
     @property
     def progress(self) -> int:
-        moves = any(sender.moves for sender in self._senders.values())
-        return self._inner.progress + (int(asyncio.get_running_loop().time()) if moves else 0)
+        is_moving = any(sender.is_moving for sender in self._senders.values())
+        return self._inner.progress + (int(asyncio.get_running_loop().time()) if is_moving else 0)
 
     @property
     def aborts_as_one(self) -> bool:
@@ -130,7 +130,7 @@ class SlowTransport(Transport):
         if peer == self.rank:
             await self._recording_errors(forward(blocks))
         else:
-            await self._sender(peer).post(now, blocks, head_bytes, forward)
+            await self._sender(peer).send(now, blocks, head_bytes, forward)
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), uncounted)
 
     async def _recording_errors(self, work: Awaitable[T]) -> T:

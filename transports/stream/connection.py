@@ -115,7 +115,7 @@ class FrameConnection:
         return self._reader.missing if self._reader else 0
 
     @property
-    def moved(self) -> int:
+    def bytes_moved(self) -> int:
         """Bytes that came, and those of the sent ones that the peer's kernel has acknowledged."""
         return self._progress - (0 if self._closed.done() else unacknowledged(self._sock))
 

@@ -48,7 +48,7 @@ class Outgoing:
             max_bytes -= found[-1].nbytes
         return found
 
-    def detach(self) -> None:
+    def copy_data(self) -> None:
         """Copy the rest, so that the sender may reuse its arrays."""
         self.views = deque(memoryview(bytes(view)) for view in self.views)
 
@@ -103,7 +103,7 @@ class FrameQueue:
         Returns: whether it was removed.
         """
         if frame.begun:
-            frame.detach()
+            frame.copy_data()
             return False
         if frame in self._queue:
             self._queue.remove(frame)

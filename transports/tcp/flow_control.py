@@ -122,10 +122,10 @@ class Offer:
             lambda written: self.resolve(None if written.cancelled() else written.exception())
         )
 
-    def detach(self) -> None:
+    def copy_data(self) -> None:
         """The sender was cancelled: continue from a copy."""
         if self.frame is not None:
-            self.frame.detach()
+            self.frame.copy_data()
         self.views = [memoryview(bytes(view)) for view in self.views]
 
     def resolve(self, error: BaseException | None = None) -> None:

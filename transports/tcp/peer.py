@@ -123,7 +123,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         try:
             await offer.reusable
         except asyncio.CancelledError:
-            offer.detach()
+            offer.copy_data()
             raise
 
     def _deliver(self, number: int, offer: Offer) -> None:

@@ -61,7 +61,7 @@ class TcpConnection(ConnectionOwner):
         self._slow: SlowWriter | None = None
         self._valid, self.ended = True, False
 
-    def attach(self, sock: socket.socket, peer: Party) -> None:
+    def on_connected(self, sock: socket.socket, peer: Party) -> None:
         """Use this connected socket, after the handshake with this party; the connection owns it from now on."""
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -74,9 +74,9 @@ class TcpConnection(ConnectionOwner):
 
     @property
     def progress(self) -> float:
-        if any(slow.delay_line.moves for slow in (self._slow, self._slow_session) if slow):
+        if any(slow.delay_line.is_moving for slow in (self._slow, self._slow_session) if slow):
             return asyncio.get_running_loop().time()
-        return self._connection.moved if self._connection else 0.0
+        return self._connection.bytes_moved if self._connection else 0.0
 
     def send(
         self,

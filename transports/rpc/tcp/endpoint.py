@@ -151,7 +151,7 @@ class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
         except Exception as error:  # a bug here must not leave the requests waiting for ever
             self.handlers.fail(error)
             return connection.end(f"calling it failed ({type(error).__name__})", sent=False)
-        self._attach(connection, sock, peer)
+        self._on_connected(connection, sock, peer)
 
     def admit(self, hello: PartyHello) -> Verdict:
         return Verdict.ACCEPTED
@@ -159,7 +159,7 @@ class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
     async def on_admitted(self, hello: PartyHello, sock: socket.socket) -> None:
         if self.closed:
             return sock.close()
-        self._attach(self._connection(hello.party.address), sock, hello.party)
+        self._on_connected(self._connection(hello.party.address), sock, hello.party)
 
     def on_error(self, error: Exception) -> None:
         self.handlers.fail(error)
@@ -169,12 +169,12 @@ class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
         self.connections.add(connection)
         return connection
 
-    def _attach(self, connection: TcpConnection, sock: socket.socket, peer: Party) -> None:
+    def _on_connected(self, connection: TcpConnection, sock: socket.socket, peer: Party) -> None:
         if connection.ended:
             return sock.close()
         self.connections.identify(connection, peer)
         try:
-            connection.attach(sock, peer)
+            connection.on_connected(sock, peer)
         except OSError as error:  # the connection broke before its first use
             sock.close()
             connection.end(system_text(error), sent=False)

@@ -179,7 +179,7 @@ class SendScheduler:
             on_sent()
 
         self.queued += 1
-        frame.detach()
+        frame.copy_data()
         frame.written.add_done_callback(on_written)
 
     def _write_parts(self) -> None:

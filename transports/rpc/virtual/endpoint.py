@@ -78,7 +78,7 @@ class VirtualConnection:
     @property
     def progress(self) -> float:
         back = self.endpoint.network.delay_line(self.address, self.endpoint.address)
-        return self.endpoint.process.now() if self._delay_line.moves or back.moves else 0.0
+        return self.endpoint.process.now() if self._delay_line.is_moving or back.is_moving else 0.0
 
     def send(
         self,

@@ -43,7 +43,7 @@ def arrivals(messages, late=0.0, carry=None):
         sender = DelayedSender(SlowLink(LinkProfile(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
         for _ in range(messages):
             sent = loop.time()
-            await sender.post(sent, [], 0, hand_over)
+            await sender.send(sent, [], 0, hand_over)
             await sender.wait_drained()
             await sender.wait_ended()
 

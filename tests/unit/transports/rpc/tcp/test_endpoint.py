@@ -104,13 +104,13 @@ async def test_a_request_progresses_while_it_is_on_an_emulated_slow_link(slow):
 
 
 async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(monkeypatch):
-    seen, attach = [], TcpConnection.attach
+    seen, on_connected = [], TcpConnection.on_connected
 
     def look(self, sock, peer):
         seen.append(limits_when_idle(sock))
-        attach(self, sock, peer)
+        on_connected(self, sock, peer)
 
-    monkeypatch.setattr(TcpConnection, "attach", look)
+    monkeypatch.setattr(TcpConnection, "on_connected", look)
     async with opened() as here, opened() as other:
         await other.request(here.address, "echo")
     assert seen == 2 * [(1, *KEEPALIVE)]
