@@ -24,7 +24,6 @@ class Workspace:
         self._buffers: dict[int, np.ndarray] = {}
         self._scratch: dict[int, Vector] = {}
         self._cache: dict[Hashable, Any] = {}
-        self._last: tuple[Hashable, Any] = (None, None)
         self._recent: dict[Hashable, Any] = {}
 
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
@@ -51,12 +50,6 @@ class Workspace:
         if found is None:
             found = self._cache[name] = make()
         return found
-
-    def cached_last(self, request: Hashable, make: Callable[[], Any]) -> Any:
-        """The object made for the last request if this request is equal, else a new one: most calls repeat the last."""
-        if self._last[0] != request:
-            self._last = request, make()
-        return self._last[1]
 
     def cached_recent(self, request: Hashable, make: Callable[[], Any]) -> Any:
         """The object made for this request, or a new one if `RECENT` others came since: shapes vary without end."""

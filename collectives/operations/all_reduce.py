@@ -43,7 +43,7 @@ async def all_reduce(
     parse_choice(algorithm)  # refuse an invalid choice before anything else
     vector = Vector.of(array)
     request = op, algorithm, accumulate, vector.dtype, len(vector), type(vector.elements)
-    run, reduction, signature = group.workspace.cached_last(
+    run, reduction, signature = group.workspace.cached_recent(
         request, lambda: _resolve(vector, op, algorithm, accumulate)
     )
     if group.size == 1:
