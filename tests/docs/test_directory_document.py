@@ -1,6 +1,7 @@
-"""docs/directory.md: its limits, constants and transitions are the code's."""
+"""docs/directory.md: its limits, constants and transitions are the code's, and its example prints what it says."""
 
 import re
+import sys
 from dataclasses import fields
 
 from pipelined.aio.latency import MIN_S
@@ -8,7 +9,7 @@ from pipelined.membership.directory import DirectoryLimits
 from pipelined.membership.directory.client.retry import PATIENCE_S
 from pipelined.membership.directory.server.journal import MAGIC, MIN_COMPACTED
 from pipelined.membership.directory.server.state_machine import TRANSITIONS
-from tests.launching import ROOT
+from tests.launching import ROOT, launched
 
 TEXT = (ROOT / "docs/directory.md").read_text()
 
@@ -33,3 +34,11 @@ def test_the_figures_are_the_codes():
         MAGIC.decode().strip(),
     )
     assert [figure for figure in figures if figure not in " ".join(TEXT.split())] == []
+
+
+def test_the_example_prints_what_its_comment_says(monkeypatch):
+    monkeypatch.delenv("PIPELINED_KEY", raising=False)
+    (program,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    done = launched([sys.executable, "-c", program], timeout=30)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == re.search(r"print\(.*\)  # (.*)", program)[1]
