@@ -23,7 +23,7 @@ from apps.ravnest import __main__ as command
 from pipelined.aio.clock import RealClock
 from pipelined.membership.directory import open_directory
 from pipelined.membership.registration import Registration
-from pipelined.ravnest.averaging import late
+from pipelined.ravnest.averaging import state_transfer
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.node.cluster_log import ClusterLog
 from pipelined.ravnest.records.progress import PROGRESS
@@ -144,7 +144,7 @@ async def first_step(url):
 
 
 def main(path, fault, *words):
-    late.CHUNK = CHUNK
+    state_transfer.CHUNK = CHUNK
     if words[0] == "late":
         words = words[1:]
         import_module("pipelined.ravnest.node.node")

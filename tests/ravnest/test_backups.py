@@ -171,7 +171,7 @@ def test_one_cluster_of_which_every_place_has_a_backup_stops_at_a_round_so_that_
     story = Story(2, backups=1, steps=24, clusters=None)
     run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
     first, last = story.chain
-    assert len(first.rows) == 1 and last.continuation.late == 1 and len(last.backups) == 1
+    assert len(first.rows) == 1 and last.continuation.late_clusters == 1 and len(last.backups) == 1
 
 
 def test_both_nodes_of_a_place_code_alike_and_the_replay_has_the_same_bits(tmp_path):
@@ -227,7 +227,7 @@ def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_f
 @pytest.mark.parametrize("room", [2, 3])
 def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slow_line(monkeypatch, room):
     """The state comes in many small messages, each after the reply to the one before; the place waits meanwhile."""
-    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK // 4)
+    monkeypatch.setattr("pipelined.ravnest.averaging.state_transfer.CHUNK", CHUNK // 4)
     send_pace, steps, apart = BackedPlace._send_pace, {False: 0, True: 0}, []
 
     async def counted(self, number):
@@ -254,7 +254,7 @@ def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slo
 @pytest.mark.parametrize("message", [1, 2, 9])
 def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(monkeypatch, tmp_path, dies, message):
     """With the first node its cluster is lost at once, as nothing else has the state; with the new one nothing is."""
-    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK)
+    monkeypatch.setattr("pipelined.ravnest.averaging.state_transfer.CHUNK", CHUNK)
 
     async def befall(story):
         now, new = await replaced(story)
@@ -271,7 +271,7 @@ def test_either_node_may_die_while_the_state_is_on_its_way_to_a_new_backup(monke
 @pytest.mark.in_turns(4)
 def test_a_new_backup_leaves_at_once_when_the_first_node_is_removed_before_it_has_sent_the_state(monkeypatch, tmp_path):
     """It is listed in the place, and has nothing to go on with: its cluster would wait for it for a further lease."""
-    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK)
+    monkeypatch.setattr("pipelined.ravnest.averaging.state_transfer.CHUNK", CHUNK)
     waited = []
 
     async def befall(story):

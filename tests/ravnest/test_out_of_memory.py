@@ -108,7 +108,7 @@ def test_nodes_with_the_memory_that_is_planned_train_to_the_end_and_fill_most_of
 
 
 def test_a_new_backup_and_the_node_of_its_place_have_room_for_what_one_gives_the_other(monkeypatch):
-    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", 4096)
+    monkeypatch.setattr("pipelined.ravnest.averaging.state_transfer.CHUNK", 4096)
     story = LimitedStory(1.02, nodes=3, clusters=1, backups=1, delay=0.02)
     run_virtual(story.run(replaced(story)))
     assert story.error is None, story.error

@@ -87,7 +87,7 @@ class TakeOver(Crossed):
         (backup,) = first.backups
         pair = [first.rows[backup.cluster][backup.stage].holder.name, backup.holder.name]
         await self.strike(self.other(first, backup.cluster), Fault.KILL)
-        await self.until(lambda each: each.continuation.late)
+        await self.until(lambda each: each.continuation.late_clusters)
         await self.sleep(self.draw.uniform(0.0, 1.0))
         await self.strike(self.draw.choice(pair))
 

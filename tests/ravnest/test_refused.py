@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pipelined.aio.clock import run_virtual
-from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.rounds import Rounds
+from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.node.cluster_log import ClusterLog
 from pipelined.ravnest.stage.held_stage import HeldStage
 from tests.ravnest.faults import Fault, Phase
@@ -31,7 +31,7 @@ def spoil_snapshot(patch, rank, number, late=False):
 
     async def snapshot(rounds):
         copy = await original(rounds)
-        is_due = rounds.done + 1 == number and (not late or rounds._late)
+        is_due = rounds.done + 1 == number and (not late or rounds._moments)
         if is_due and isinstance(rounds._log, ClusterLog):  # else of a replay
             first.add(min({rounds._log._generation.number, *first}))
             if rounds._log._generation.number in first and rounds._senders._rank == rank:
@@ -149,13 +149,13 @@ def test_a_late_cluster_leaves_where_its_opening_round_is_refused_and_another_is
     told, orders = recorded(tmp_path, training, befall, nodes=1, clusters=None, ahead=2)
     (line,) = refused(told)
     assert "round 1 was refused: n0 (cluster 0): its " in line, line
-    assert told.view.generation.continuation.late == 1, told.told
+    assert told.view.generation.continuation.late_clusters == 1, told.told
     trained_on(told, orders, training)
 
 
 def spoil_state(patch, left, how):
     """A number of the first moments that are sent is NaN, or a chunk is too short."""
-    copy, send = LateState.copy, RpcTransport.send
+    copy, send = MomentsTransfer.copy, RpcTransport.send
 
     async def copied(late):
         await copy(late)
@@ -169,7 +169,7 @@ def spoil_state(patch, left, how):
             arrays = arrays[:-1]
         await send(end, peer, key, *arrays, **others)
 
-    patch.setattr(LateState, "copy", copied)
+    patch.setattr(MomentsTransfer, "copy", copied)
     patch.setattr(RpcTransport, "send", sent)
 
 

@@ -82,8 +82,8 @@ def test_clusters_that_go_on_hold_no_older_stage_and_the_first_one_the_moments_f
     story = WeighedStory(replace(TRAINING, steps=40), nodes=4, delay=0.03, rate=SLOW_RATE)
     run_virtual(story.run(lost(story)))
     generation = story.every_generation[-1]
-    assert generation.continuation.late == 1 and len(generation.rows) == 2
-    first, late = story.ratios(generation, 0, rounds=True, late=True), story.ratios(generation, 1, rounds=True)
+    assert generation.continuation.late_clusters == 1 and len(generation.rows) == 2
+    first, late = story.ratios(generation, 0, rounds=True, sends_moments=True), story.ratios(generation, 1, rounds=True)
     assert holds(first) and holds(late), (first, late)
     assert is_low(story.ratios(generation, 0, rounds=True)), "the moments"
 
@@ -103,8 +103,9 @@ def test_clusters_that_go_on_hold_nothing_of_a_round_in_which_another_cluster_wa
     story = WeighedStory(training, nodes=4, delay=0.03, saving=saving)
     run_virtual(story.run(lost(story)))
     generation, rules = story.every_generation[-1], {"rounds": True, "blocking": blocking}
-    assert generation.continuation.late == 1 and len(generation.rows) == 2
-    first, late = story.ratios(generation, 0, saves=True, late=True, **rules), story.ratios(generation, 1, **rules)
+    assert generation.continuation.late_clusters == 1 and len(generation.rows) == 2
+    first = story.ratios(generation, 0, saves=True, sends_moments=True, **rules)
+    late = story.ratios(generation, 1, **rules)
     assert holds(first) and holds(late), (first, late)
 
 
@@ -119,7 +120,7 @@ def test_a_late_cluster_forms_only_where_the_first_one_has_room_for_a_copy_of_it
     story = Story(4, ram=ram, steps=20)
     run_virtual(story.run(lost(story)))
     first, *others = story.chain
-    assert len(first.rows) == 2 and sum(each.continuation.late for each in others) == late
+    assert len(first.rows) == 2 and sum(each.continuation.late_clusters for each in others) == late
     why = "no room for a copy of the moments to send (needed: 6416 bytes, RAM: 5500)"
     assert any(why in each for each in story.told if "without a cluster: n" in each) == (not late), story.told
     assert any(why in each for each in story.told if ": waits because n" in each) == (not late), story.told
@@ -127,7 +128,7 @@ def test_a_late_cluster_forms_only_where_the_first_one_has_room_for_a_copy_of_it
 
 
 def test_the_node_of_a_place_holds_the_copy_that_its_new_backup_gets(monkeypatch):
-    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", 4096)
+    monkeypatch.setattr("pipelined.ravnest.averaging.state_transfer.CHUNK", 4096)
     story = WeighedStory(nodes=3, clusters=1, backups=1, delay=0.02)
     run_virtual(story.run(replaced(story)))
     generation = story.every_generation[-1]

@@ -50,7 +50,7 @@ def test_of_a_node_that_is_stopped_the_others_say_that_it_left():
 def test_nodes_of_a_lost_cluster_form_a_late_one_and_all_steps_count_once():
     story = Story(4, steps=40)
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=0.2, names=["n0", "n1"])))
-    late = [each for each in story.chain if each.continuation.late]
+    late = [each for each in story.chain if each.continuation.late_clusters]
     assert late and late[-1] == story.view.generation and len(late[-1].rows) == 2
     number = late[-1].number
     assert {cluster for generation, cluster, _ in story.seen if generation == number} == {0, 1}
@@ -88,7 +88,7 @@ def test_late_clusters_and_the_others_count_by_the_microbatches_that_they_traine
         for each in story.chain
         for round_ in range(1, story.chain.rounds[each.number] + 1)
     ]
-    assert any(each.continuation.late for each in story.chain) and {0.0, 1.0} in weights
+    assert any(each.continuation.late_clusters for each in story.chain) and {0.0, 1.0} in weights
     assert any(len(each) > 1 and not each & {0.0, 1.0} for each in weights) == (steps % 2), weights
 
 
@@ -96,7 +96,7 @@ def test_a_node_that_comes_late_forms_a_cluster_of_its_own_where_their_number_is
     story = Story(1, steps=24, clusters=None)
     run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
     last = story.view.generation
-    assert last.continuation.late == 1 and [place.holder.name for place in last.rows[-1]] == ["late"]
+    assert last.continuation.late_clusters == 1 and [place.holder.name for place in last.rows[-1]] == ["late"]
 
 
 def test_train_waits_for_nodes_when_those_that_are_left_cannot_hold_the_model():

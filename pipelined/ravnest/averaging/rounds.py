@@ -19,10 +19,10 @@ import torch
 
 from collectives.objects import gather
 from pipelined.actors.device.executor import Executor
-from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
 from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.planning.ring_layout import Share, rings_of
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
@@ -63,7 +63,7 @@ class Rounds:
         layers: of the whole model, see `state_by_layer`.
         tensors: parameters and buffers of this node by name, in the order of its layers; they are replaced in place.
         saver: saves averages; None: they are not saved.
-        late: what late clusters get in the first round; None: there are none.
+        moments: what late clusters get of them in the first round; None: there are none.
         recorder: of this node's order, which it writes before it confirms a round; None: it is not recorded.
 
     Attributes:
@@ -82,10 +82,10 @@ class Rounds:
         executor: Executor,
         log: RoundLog,
         saver: StageSaver | None = None,
-        late: LateState | None = None,
+        moments: MomentsTransfer | None = None,
         recorder: OrderRecorder | None = None,
     ):
-        self._saver, self._late, self._recorder = saver, late, recorder
+        self._saver, self._moments, self._recorder = saver, moments, recorder
         self._world, self._executor, self._log = world, executor, log
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
@@ -108,13 +108,13 @@ class Rounds:
         end = await self.reduce(average, weight)
         if end is RoundEnd.COMMITTED:
             await self.replace(average)
-            if self._late is not None and self.done == 1:
-                await self._late.load()
+            if self._moments is not None and self.done == 1:
+                await self._moments.load()
         return end
 
     async def copy_moments(self) -> None:
         """Before the snapshot of the next round: copy what is saved, or sent to late clusters, beside the average."""
-        state = await self._late.copy() if self._late is not None and self.done == 0 else State()
+        state = await self._moments.copy() if self._moments is not None and self.done == 0 else State()
         if self._saver is not None:
             await self._saver.copy_moments(self.done + 1, state)
 
@@ -156,8 +156,8 @@ class Rounds:
                 await self._senders.check_own(snapshot)
                 async with Nursery() as tasks:
                     tasks.create_task(self._senders.wait_for_rings(self._rings(world).all_reduce([snapshot], op)))
-                    if self._late is not None and round_ == 1:
-                        tasks.create_task(self._late.exchange(world, self._senders))
+                    if self._moments is not None and round_ == 1:
+                        tasks.create_task(self._moments.exchange(world, self._senders))
                 await self._senders.check_average(snapshot)
             except SliceRefused as refused:
                 await self._log.refuse(round_, refused.cluster, f"{refused}")

@@ -30,17 +30,17 @@ class Newcomers(NamedTuple):
     """What nodes that waited become in the generation that follows.
 
     Args:
-        late: the rows of new clusters.
+        late_rows: of new clusters.
         backups: of places, by the numbers of the clusters in the generation that ends.
         waits: what they wait for meanwhile, or those that become nothing, in words.
     """
 
-    late: Sequence[list[StagePlace]] = ()
+    late_rows: Sequence[list[StagePlace]] = ()
     backups: Sequence[BackupPlace] = ()
     waits: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.late or self.backups)
+        return bool(self.late_rows or self.backups)
 
 
 NONE = Newcomers()
@@ -110,7 +110,7 @@ def next_generation(
     continuation = Continuation(
         previous=generation.number,
         rounds=rounds,
-        late=len(never_averaged) + len(newcomers.late),
+        late_clusters=len(never_averaged) + len(newcomers.late_rows),
         steps_to_repeat=missing,
         steps_since_round=[*since_round.values()] if len(averaged) > 1 else [[]],  # a cluster alone has what all have
     )
@@ -143,7 +143,7 @@ def _rows_and_backups(
     """The rows of the remaining clusters, in this order, then of the late ones; and the backups by the new numbers."""
     backups = [*generation.backups, *newcomers.backups]
     kept = [each._replace(cluster=order.index(each.cluster)) for each in backups if each.cluster in order]
-    return [*(generation.rows[each] for each in order), *newcomers.late], kept
+    return [*(generation.rows[each] for each in order), *newcomers.late_rows], kept
 
 
 def rules_of(request: PoolRequest, nodes: Iterable[NodeRecord]) -> StageRules:
@@ -213,7 +213,7 @@ class Joining:
         One cluster alone was planned without the copies of a round, and none with those of the moments to be sent.
         """
         for n in intact:
-            sizes = StageSizes(self.request.layers, replace(rules, late=n == intact[0]))
+            sizes = StageSizes(self.request.layers, replace(rules, sends_moments=n == intact[0]))
             what = "a copy of the moments to send" if n == intact[0] else "the copies of a round"
             for s, (place, most) in enumerate(zip(generation.rows[n], sizes.of_row(generation.rows[n]), strict=True)):
                 holders = self.view.remaining_at(generation, n, s)

@@ -170,7 +170,7 @@ class ClusterFormer:
     def _describe(self, generation: Generation) -> None:
         for cluster, row in enumerate(generation.rows):
             places = (f"{p.holder.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
-            late = "" if cluster < generation.established else ", from the average of the next round on"
-            self.say(f"cluster {cluster}: {', '.join(places)}{late}")
+            start = "" if cluster < generation.established else ", from the average of the next round on"
+            self.say(f"cluster {cluster}: {', '.join(places)}{start}")
         if generation.begun.lineage:
             self.say(f"training goes on after step {generation.begun.step - 1}, as it was saved")

@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar
 from collectives.objects import gather
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.ravnest.averaging.late import LateState
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
+from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.node.backup import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
 from pipelined.ravnest.node.training import ClusterTraining
@@ -212,6 +212,8 @@ class ClusterMember:
         if everyone is None:
             return await run.train_alone(saver)
         among_all = sum(map(len, generation.rows[: run.cluster])) + rank.place[1]
+        late = generation.continuation.late_clusters > 0
+        moments = MomentsTransfer(among_all, generation, layers, held) if late else None
         rounds = Rounds(
             among_all,
             everyone,
@@ -221,7 +223,7 @@ class ClusterMember:
             executor=self.executor,
             log=run.log,
             saver=saver,
-            late=LateState(among_all, generation, layers, held) if generation.continuation.late else None,
+            moments=moments,
             recorder=rank.recorder,
         )
         if run.training.overlapped:

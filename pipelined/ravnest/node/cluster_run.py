@@ -11,10 +11,10 @@ from functools import partial
 import torch
 
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.averaging.late import share_state
 from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds, RoundsBeside
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds
+from pipelined.ravnest.averaging.state_transfer import share_state
 from pipelined.ravnest.node.backup import BackedPlace
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.records.generation import Generation

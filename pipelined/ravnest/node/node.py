@@ -176,8 +176,8 @@ class RavnestNode:
         cluster, stage = at
         place = generation.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
-        late = f"; it waits for {LATE}" if cluster >= generation.established else ""
-        self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{late}")
+        wait = f"; it waits for {LATE}" if cluster >= generation.established else ""
+        self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{wait}")
         executor, planned = self._member.executor, self._planned
         executor.name = self._local.name
         executor.planned_bytes = partial(planned.bytes_of, generation, at, self._local.name) if planned else None

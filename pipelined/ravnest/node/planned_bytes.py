@@ -31,8 +31,8 @@ class PlannedPlaces:
         """
         cluster, stage = place
         row, continuation = generation.rows[cluster], generation.continuation
-        late = cluster == 0 and continuation.late > 0
-        sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.rows) > 1, late=late))
+        sends = cluster == 0 and continuation.late_clusters > 0
+        sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.rows) > 1, sends_moments=sends))
         held, layers = sizes.of_row(row)[stage], (row[stage].first, row[stage].end)
         room = next((each.room for each in generation.backups if each[:2] == place), None)
         if room is None:

@@ -82,7 +82,7 @@ class ClusterTraining:
         many = len(generation.rows)
         own, most, least = (self.steps_of(each, many) for each in (cluster, 0, many - 1))
         last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
-        first = self.every * (2 if self.overlapped and generation.continuation.late else 1)
+        first = self.every * (2 if self.overlapped and generation.continuation.late_clusters else 1)
         ends = [0, *range(first, last + 1, self.every)]
         return [own[begin:end] for begin, end in pairwise([*ends, len(own)])]
 
@@ -133,7 +133,7 @@ class ClusterTraining:
         Args:
             last: the last committed round before; those between them were refused.
         """
-        done, late = partial(self.done_at, generation), len(generation.rows) - generation.established
+        done, late = partial(self.done_at, generation), generation.continuation.late_clusters
         steps = [done(each, round_) - done(each, last) for each in range(len(generation.rows))]
         if last < generation.opening:
             since = [*map(len, generation.continuation.steps_since_round), *[0] * late]

@@ -63,7 +63,7 @@ class StageRules:
         blocking: whether a cluster drains for a round, so that the copies are not held beside its microbatches.
         saves: whether the nodes save: those of the first cluster, which each may become. Then a copy of the moments is
             held from a round's snapshot until it is written, beside the average; of a cluster alone with the values.
-        late: whether a late cluster gets the moments in the opening round. A save of that round shares the copy.
+        sends_moments: whether a late cluster gets them in the opening round. A save of that round shares the copy.
         gives: whether a new backup gets the stage, of which a copy is held until it is sent.
         behind: microbatches by which a node of a place may be behind the other one.
         coded: bytes on a line per byte of what stages send, as a codec makes them.
@@ -74,7 +74,7 @@ class StageRules:
     ahead: int | None = None
     blocking: bool = False
     saves: bool = False
-    late: bool = False
+    sends_moments: bool = False
     gives: bool = False
     behind: int = 0
     coded: float = 1.0
@@ -96,7 +96,7 @@ class StageRules:
     def copies(self, alive: int) -> int:
         """Numbers held for each parameter."""
         versions = alive if self.weights == "kept" else 1
-        beside = ROUND_COPIES + MOMENTS * (self.saves or self.late)
+        beside = ROUND_COPIES + MOMENTS * (self.saves or self.sends_moments)
         if self.blocking or not self.rounds:
             beside = STATE * self.saves
         return versions + GRADIENT_AND_MOMENTS + beside + STATE * self.gives
@@ -106,7 +106,7 @@ class StageRules:
         """Numbers held for each parameter in a round for which the cluster has drained: nothing else is held then."""
         if not (self.blocking and self.rounds):
             return 0
-        return 1 + GRADIENT_AND_MOMENTS + 1 + MOMENTS * (self.saves or self.late) + STATE * self.gives
+        return 1 + GRADIENT_AND_MOMENTS + 1 + MOMENTS * (self.saves or self.sends_moments) + STATE * self.gives
 
 
 class LayerSpan(Protocol):

@@ -26,14 +26,14 @@ class Continuation(NamedTuple):
     Args:
         previous: the number of the one before; 0: this one begins anew, or with what was saved.
         rounds: how many rounds of that one are committed.
-        late: how many clusters are new, the last ones: they begin with the average of the first round.
+        late_clusters: how many are new, the last ones: they begin with the average of the first round.
         steps_to_repeat: steps before the next ones, which no remaining cluster has trained: they come first.
         steps_since_round: of each cluster that goes on, the steps in its parameters that are in no average.
     """
 
     previous: int = 0
     rounds: int = 0
-    late: int = 0
+    late_clusters: int = 0
     steps_to_repeat: Sequence[int] = ()
     steps_since_round: Sequence[Sequence[int]] = ()
 
@@ -121,7 +121,7 @@ class Generation(Record):
     @property
     def established(self) -> int:
         """How many clusters, the first ones, are not late."""
-        return len(self.rows) - self.continuation.late
+        return len(self.rows) - self.continuation.late_clusters
 
     @property
     def opening(self) -> int:
@@ -178,11 +178,11 @@ def read_continuation(value: object, rows: int) -> Continuation:
         found is None
         or [type(each) for each in found[:3]] != 3 * [int]
         or min(found[:3]) < 0
-        or found.late >= max(1, rows)
+        or found.late_clusters >= max(1, rows)
         or not are_steps(found.steps_to_repeat)
         or not isinstance(found.steps_since_round, (list, tuple))
         or not all(map(are_steps, found.steps_since_round))
-        or (len(found.steps_since_round) != rows - found.late if found.previous else any(found))
+        or (len(found.steps_since_round) != rows - found.late_clusters if found.previous else any(found))
     ):
         raise ValueError(f"Generation.going: not how a generation goes on (got: {value!r:.200})")
     return found._replace(

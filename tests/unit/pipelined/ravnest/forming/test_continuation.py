@@ -107,7 +107,7 @@ def test_the_first_round_after_late_clusters_were_formed_is_twice_as_far(overlap
     next_ = next_generation(
         generation, 7, 0, {n: training.stopped(generation, n, 0, 0) for n in range(2)}, Newcomers([row("c")])
     )
-    assert next_.continuation.late == 1 and next_.opening == 1
+    assert next_.continuation.late_clusters == 1 and next_.opening == 1
     ends = [*range(first, 6, 2), 6]
     assert [[span.stop for span in training.spans_of(next_, n)] for n in range(3)] == [ends] * 3
     assert training.snapshots(next_) == [0, *ends[:-1]]
@@ -120,7 +120,7 @@ def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
     stopped = training.stopped(generation, 0, 4, 1)
     assert stopped.done == 4 and stopped.steps_since_round == [4, 6]
     next_ = next_generation(generation, 7, 1, {0: stopped}, Newcomers([row("c")]))
-    assert next_.begun.step == 6 and next_.continuation.steps_to_repeat == [5] and next_.continuation.late == 1
+    assert next_.begun.step == 6 and next_.continuation.steps_to_repeat == [5] and next_.continuation.late_clusters == 1
     assert [next_.step_of(0, own) for own in range(3)] == [5, 8, 10]
     assert [next_.step_of(1, own) for own in range(3)] == [7, 9, 11]
 

@@ -39,7 +39,7 @@ def test_each_of_several_clusters_holds_two_copies_of_a_round():
 
 
 def test_the_first_cluster_also_holds_the_moments_that_late_ones_get():
-    of = generation(2, Continuation(1, late=1, steps_since_round=[[]]))
+    of = generation(2, Continuation(1, late_clusters=1, steps_since_round=[[]]))
     assert planned(of) == ALONE + 4 * 800
     assert planned(of, (1, 0), "1a") == ALONE + 2 * 800
 

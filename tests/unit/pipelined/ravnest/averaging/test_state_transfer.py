@@ -8,8 +8,8 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.averaging.late import LateState, share_state
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
+from pipelined.ravnest.averaging.state_transfer import MomentsTransfer, share_state
 from pipelined.ravnest.records.generation import Continuation, Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.state.manifest import describe, specs_of
@@ -42,7 +42,7 @@ class Stage:
 
 @pytest.fixture
 def small_messages(monkeypatch):
-    monkeypatch.setattr("pipelined.ravnest.averaging.late.CHUNK", CHUNK)
+    monkeypatch.setattr("pipelined.ravnest.averaging.state_transfer.CHUNK", CHUNK)
 
 
 async def opened(ranks, backups=()):
@@ -81,12 +81,12 @@ async def test_a_late_cluster_gets_all_but_the_averages_of_what_it_shares_with_e
     generation = Generation(2, rows, continuation=Continuation(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage(state_of("y")), Stage({}, "x", "y")]
     layers = [{"x": None}, {"y": None}]
-    late = [LateState(rank, generation, layers, stage) for rank, stage in enumerate(stages)]
-    await asyncio.gather(*(each.copy() for each in late))
+    moments = [MomentsTransfer(rank, generation, layers, stage) for rank, stage in enumerate(stages)]
+    await asyncio.gather(*(each.copy() for each in moments))
     await asyncio.gather(
-        *(each.exchange(end, Senders(generation, [], end.rank)) for end, each in zip(ends, late, strict=True))
+        *(each.exchange(end, Senders(generation, [], end.rank)) for end, each in zip(ends, moments, strict=True))
     )
-    await asyncio.gather(*(each.load() for each in late))
+    await asyncio.gather(*(each.load() for each in moments))
     had = {key: tensor for stage in stages[:2] for key, tensor in stage.state.items() if "value" not in key}
     assert describe(stages[2].state).root == describe(had).root
 
@@ -103,7 +103,7 @@ async def test_a_state_that_does_not_match_its_manifest_is_not_taken():
 
 
 async def test_a_state_of_another_layout_is_refused_before_memory_is_taken_for_it(monkeypatch):
-    monkeypatch.setattr("pipelined.ravnest.averaging.late.Download", None)
+    monkeypatch.setattr("pipelined.ravnest.averaging.state_transfer.Download", None)
     first, second = await opened("a", "b")
     holder, other = RankHolder(first), describe(state_of("x", "z")).pack()
     async with Actor(second) as actor:
@@ -120,11 +120,11 @@ async def test_a_late_node_refuses_the_state_of_another_layout_by_name(small_mes
     generation = Generation(2, rows, continuation=Continuation(1, 0, 1, [], [[]]))
     stages = [Stage(state_of("x")), Stage({}, "x")]
     del stages[0].state["x/step"]
-    late = [LateState(rank, generation, [{"x": None}], stage) for rank, stage in enumerate(stages)]
-    await late[0].copy()
-    sending = asyncio.ensure_future(late[0].exchange(ends[0], Senders(generation, [], 0)))
+    moments = [MomentsTransfer(rank, generation, [{"x": None}], stage) for rank, stage in enumerate(stages)]
+    await moments[0].copy()
+    sending = asyncio.ensure_future(moments[0].exchange(ends[0], Senders(generation, [], 0)))
     with pytest.raises(SliceRefused, match=r"a \(cluster 0\): its optimizer's state cannot be taken: it has another"):
-        await late[1].exchange(ends[1], Senders(generation, [], 1))
+        await moments[1].exchange(ends[1], Senders(generation, [], 1))
     sending.cancel()
 
 

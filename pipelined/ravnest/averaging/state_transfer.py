@@ -30,7 +30,7 @@ from transports.rpc.world import RankHolder
 from transports.wire.frames import Key
 
 
-class LateState:
+class MomentsTransfer:
     """One node's part; a node of neither the first nor a late cluster does nothing.
 
     Args:
