@@ -17,7 +17,7 @@ from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, PreparedRound, Totals
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
-from pipelined.swarm.leader.evictions import Failure
+from pipelined.swarm.leader.failures import Failure
 from pipelined.swarm.leader.reassignment import RebalanceTimer
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue

@@ -16,7 +16,8 @@ from pipelined.membership.directory import Conflict, CutOff
 from pipelined.membership.messaging.client import MemberClient, Probe
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import emit, warn
-from pipelined.swarm.leader.evictions import MAX_DOUBLINGS, Evictor
+from pipelined.swarm.leader.evictions import Evictor
+from pipelined.swarm.leader.failures import MAX_DOUBLINGS
 from pipelined.swarm.leader.term import resign
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
 from pipelined.swarm.records.members import Peer
@@ -61,9 +62,13 @@ class ConnectivityCheck:
         return await beside(work, self._keep_checking(name, members, spread))
 
     def record_summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
-        """Record the members of a committed step, by stage, and the seconds of its sums."""
+        """Record the members of a committed step, by stage, and the seconds of its sums; forget old failures."""
         self._sums.observe(seconds)
-        self.evictor.record_summed(members)
+        history, evictions = self.evictor.history, self._view.evictions
+        history.record_summed(members)
+        for name in [name for names in members for name in names if name in evictions]:
+            if not history.remembers(name):
+                del evictions[name]
 
     async def wait_after_resignation(self) -> None:
         """After giving up leadership, wait one lease, so that another trainer can lead."""

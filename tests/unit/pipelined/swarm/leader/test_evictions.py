@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.membership.directory import Conflict, CutOff
-from pipelined.swarm.leader.evictions import Evictor, Failure, choose_evictions
+from pipelined.swarm.leader.evictions import Evictor, choose_evictions
+from pipelined.swarm.leader.failures import Failure
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.rules import Rules
 

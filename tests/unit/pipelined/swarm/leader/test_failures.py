@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelined.swarm.leader import evictions
-from pipelined.swarm.leader.evictions import FORGIVEN_STEPS, EvictionHistory
+from pipelined.swarm.leader import failures
+from pipelined.swarm.leader.failures import FORGIVEN_STEPS, EvictionHistory
 
 
 def evict(past, name, known=0, lease_s=1.0):
@@ -58,7 +58,7 @@ def test_steps_that_a_member_takes_alone_forgive_nothing():
 
 
 def test_the_oldest_names_are_forgotten(monkeypatch):
-    monkeypatch.setattr(evictions, "MAX_NAMES", 3)
+    monkeypatch.setattr(failures, "MAX_NAMES", 3)
     past = EvictionHistory()
     for name in "abcd":
         evict(past, name)
