@@ -1,4 +1,4 @@
-"""The kinds of frames between endpoints, the interface that sends them, and the memory budget of a connection."""
+"""The kinds of frames between endpoints, and the interface that sends them."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -21,10 +21,6 @@ class RpcKind(IntEnum):
 KINDS = FrameKinds(RpcKind, headerless=(RpcKind.PART,))
 
 
-def nothing() -> None:
-    """The default callback: does nothing."""
-
-
 class FrameSink(Protocol):
     """Sends a session's frames: a connection over TCP or on a virtual network."""
 
@@ -34,7 +30,7 @@ class FrameSink(Protocol):
         key: Key,
         blocks: Sequence[Block] = (),
         note: Any = None,
-        on_sent: Callable[[], None] = nothing,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> None:
         """Queue a frame, in order. The blocks' memory is read until the frame is sent or withdrawn.
 
@@ -46,20 +42,3 @@ class FrameSink(Protocol):
 
     def withdraw(self, kind: RpcKind, number: int) -> None:
         """Withdraw the frame of this kind and number: its memory is not read again, and its rest is not sent."""
-
-
-class MemoryBudget:
-    """Bytes of one connection's messages in its endpoint's memory, while they are received or handled.
-
-    Args:
-        limit: the limit.
-    """
-
-    __slots__ = ("limit", "taken")
-
-    def __init__(self, limit: int):
-        self.limit, self.taken = limit, 0
-
-    def fits(self, nbytes: int) -> bool:
-        """Whether this many more bytes stay within the limit."""
-        return self.taken + nbytes <= self.limit

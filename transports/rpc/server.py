@@ -15,7 +15,7 @@ from typing import Any
 
 from transports.errors import TransportError, WireError
 from transports.rpc.base import Handler, Party, Rejected, Request, Response, count_reason
-from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind
+from transports.rpc.frames import FrameSink, RpcKind
 from transports.stream.incoming import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
@@ -111,6 +111,23 @@ class _Slot:
     kept: int
     task: "asyncio.Task[None] | None" = None
     replied: bool = False
+
+
+class MemoryBudget:
+    """Bytes of one connection's messages in its endpoint's memory, while they are received or handled.
+
+    Args:
+        limit: the limit.
+    """
+
+    __slots__ = ("limit", "taken")
+
+    def __init__(self, limit: int):
+        self.limit, self.taken = limit, 0
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether this many more bytes stay within the limit."""
+        return self.taken + nbytes <= self.limit
 
 
 class RpcServer:

@@ -73,4 +73,4 @@ def test_what_is_left_out_of_a_step_still_lies_there(path):
 
 def test_a_quiet_step_of_a_swarm_runs_through_few_files():
     """A change of a step begins with reading these files, so their number may only fall."""
-    assert len(files_of_a_step()) <= 59
+    assert len(files_of_a_step()) <= 58

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from transports.errors import TransportError
-from transports.rpc.frames import RpcKind, nothing
+from transports.rpc.frames import RpcKind
 from transports.stream.writer import CACHED_CHUNK, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import NUMBERS, Key, encode_bare, encode_head
@@ -158,7 +158,7 @@ class SendScheduler:
         self._leave_lane(item)
         self._streams.release(item.stream)
         if begun and cut_short and writer is not None:  # the receiver has its head, and knows its stream
-            self._write_short(writer, [encode_bare(RpcKind.PART, item.stream, 0)], nothing)
+            self._write_short(writer, [encode_bare(RpcKind.PART, item.stream, 0)], lambda: None)
 
     def _enqueue(self, item: QueuedFrame) -> None:
         self._items[item.name] = item

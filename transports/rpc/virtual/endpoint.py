@@ -13,7 +13,7 @@ from transports.emulation.delay_line import DelayLine
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, count_reason, reason_of
 from transports.rpc.connections import BaseEndpoint
-from transports.rpc.frames import KINDS, RpcKind, nothing
+from transports.rpc.frames import KINDS, RpcKind
 from transports.rpc.session import RpcSession
 from transports.rpc.virtual.process import Process
 from transports.wire.arrays import Block
@@ -86,7 +86,7 @@ class VirtualConnection:
         key: Key,
         blocks: Sequence[Block] = (),
         note: Any = None,
-        on_sent: Callable[[], None] = nothing,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> None:
         head = encode_head(kind, key, blocks, note)
         bodies = [bytearray(block.data) for block in blocks]
