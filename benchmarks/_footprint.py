@@ -21,7 +21,7 @@ from pipelined.training.exchange.stream import Parcel, Tree, tensors_of
 from pipelined.training.graph.recompute import Ticket
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.stage import MicrobatchKey, Stage
-from pipelined.training.teams.stage import TeamStage
+from pipelined.training.teams.team_stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 
 Storages = dict[int, int]

@@ -21,7 +21,7 @@ from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import PeerConfig, Rules
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.swarm_stage import Microbatch
 from transports import Nursery, new_event_loop
 from transports.rpc import Endpoint, open_endpoint
 

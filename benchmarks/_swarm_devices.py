@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
-from pipelined.swarm.stages.stage import Microbatch, Passed
+from pipelined.swarm.stages.swarm_stage import Microbatch, Passed
 from transports import Block
 from transports.rpc import Endpoint, Handler, Request, Response
 

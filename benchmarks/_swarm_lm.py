@@ -21,7 +21,7 @@ from apps.swarm.training import rules_of, training_of
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.swarm_stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from tests.swarm.virtual_parties import VirtualParties

@@ -18,7 +18,7 @@ from pipelined.aio.clock import Clock
 from pipelined.membership.directory.client.retry import PATIENCE_S
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.swarm_stage import Microbatch
 from tests.swarm.virtual_parties import VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork
 

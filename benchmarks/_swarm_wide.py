@@ -23,7 +23,7 @@ from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.rounds import PartTotal, SendPart
 from pipelined.swarm.rules import PeerConfig, Rules
-from pipelined.swarm.stages.stage import Microbatch, Passed
+from pipelined.swarm.stages.swarm_stage import Microbatch, Passed
 from transports import Block, new_event_loop
 from transports.rpc import Party, open_endpoint
 

@@ -20,7 +20,7 @@ from benchmarks._swarm_devices import Relay
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.swarm_stage import Microbatch
 from tests.swarm.virtual_parties import DIRECTORY, VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork
 

@@ -47,7 +47,7 @@ from pipelined.training.job import JobDescription
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
 from pipelined.training.segments.step_report import StepReport
-from pipelined.training.teams.stage import TeamStage
+from pipelined.training.teams.team_stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 

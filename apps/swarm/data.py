@@ -11,7 +11,7 @@ import numpy as np
 from apps.common.lm.data.batches import Batches, Rows, validation_windows
 from apps.common.lm.data.text import Text
 from apps.swarm.config import SwarmTask, TrainingConfig
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.swarm_stage import Microbatch
 
 Arrays = tuple[np.ndarray, ...]
 

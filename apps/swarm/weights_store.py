@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from apps.common.lm.huggingface.read import EMBEDDING, HEAD, read_sizes, read_tensors
 from apps.common.lm.huggingface.stored import digest_of_weights
 from pipelined.errors import UsageError
-from pipelined.state.manifest import TensorSpecs
+from pipelined.state.chunks import TensorSpecs
 from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.state.versions import SavedStage
 from transports import Block

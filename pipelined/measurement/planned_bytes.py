@@ -28,7 +28,7 @@ from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
 from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
 from pipelined.training.teams.model import TeamModel, split_model
-from pipelined.training.teams.stage import TeamStage
+from pipelined.training.teams.team_stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import pack
 

@@ -17,9 +17,9 @@ import numpy as np
 from pipelined.actors.device.executor import Device
 from pipelined.membership.messaging.fields import Malformed
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.state.manifest import Manifest, TransferError, chunk_of, describe
+from pipelined.state.chunks import Manifest, TransferError, chunk_of, describe
 from pipelined.state.messages import FetchChunk, FetchTotals, MissedTotals, StateChunk, StateManifest
-from pipelined.state.stage import StatefulStage
+from pipelined.state.stateful_stage import StatefulStage
 from pipelined.state.steps import AppliedStep
 from pipelined.state.versions import Version
 from transports import Block

@@ -17,9 +17,9 @@ from pipelined.membership.messaging.client import Probe
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.view import Member, NoLongerValid
 from pipelined.process.reporting.events import warn
-from pipelined.state.manifest import Download, TensorSpecs, TransferError, expect, specs_of
+from pipelined.state.chunks import Download, TensorSpecs, TransferError, expect, specs_of
 from pipelined.state.messages import FetchChunk, FetchManifest
-from pipelined.state.stage import StatefulStage
+from pipelined.state.stateful_stage import StatefulStage
 from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import Version
 from transports import Block, Nursery

@@ -8,7 +8,7 @@ import numpy as np
 from pipelined.membership.messaging.fields import Arrays, Many, OneArray, number, raw, text, whole
 from pipelined.membership.messaging.messages import MemberReply, MemberRequest, MemberRole
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.state.manifest import DIGEST, MAX_PARTS
+from pipelined.state.chunks import DIGEST, MAX_PARTS
 from pipelined.state.versions import Version
 from transports import Block
 

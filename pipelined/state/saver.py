@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pipelined.membership.registration import Registration
 from pipelined.process.reporting.events import emit, warn
-from pipelined.state.manifest import TensorSpecs
+from pipelined.state.chunks import TensorSpecs
 from pipelined.state.store import CheckpointStore, DamagedSave, StoreError
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version
 from transports import Block, Nursery

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.view import Member
-from pipelined.state.manifest import TransferError
+from pipelined.state.chunks import TransferError
 from pipelined.state.messages import FetchTotals, MissedTotals
 from pipelined.state.versions import Version
 from transports import Block

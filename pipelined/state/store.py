@@ -21,7 +21,7 @@ from pipelined.state.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from pipelined.state.checkpoints.manifest import Meta
 from pipelined.state.checkpoints.names import found
 from pipelined.state.checkpoints.pieces import CheckpointError
-from pipelined.state.manifest import TensorSpecs, describe
+from pipelined.state.chunks import TensorSpecs, describe
 from pipelined.state.stage_lock import stage_lock
 from pipelined.state.versions import SavedStage, Version
 from transports import Block

@@ -40,7 +40,7 @@ from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.sums.halves import require_divisible
 from pipelined.training.teams.model import split_model
 from pipelined.training.teams.pieces import TeamSums
-from pipelined.training.teams.stage import TeamStage
+from pipelined.training.teams.team_stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 

@@ -18,7 +18,7 @@ from pipelined.training.exchange.stream import Parcel, Tree, open_tree, pack_tre
 from pipelined.training.model import CountedLoss, KeyValueCache, Model
 from pipelined.training.rank_context import RankContext
 from pipelined.training.stage import Stage
-from pipelined.training.teams.stage import TeamStage
+from pipelined.training.teams.team_stage import TeamStage
 from transports import Nursery
 
 Window = tuple[torch.Tensor, torch.Tensor]

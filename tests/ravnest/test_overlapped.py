@@ -13,7 +13,7 @@ from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.ravnest.replay import replay
 from pipelined.ravnest.stage.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.manifest import specs_of
+from pipelined.state.chunks import specs_of
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.whole_model import find_whole
 from pipelined.training.digests import model_digest

@@ -9,7 +9,7 @@ from torch import nn
 import pipelined as pp
 from pipelined.api.model.user_model import bind
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.manifest import specs_of
+from pipelined.state.chunks import specs_of
 from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.whole_model import find_whole
 from pipelined.training.optimizer import OptimizerConfig

@@ -7,7 +7,7 @@ parameters of another step changes the result. `Reference` is the plain loop tha
 
 import numpy as np
 
-from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
+from pipelined.swarm.stages.swarm_stage import Microbatch, NotFinite, Passed
 from transports import Block, pack, unpack
 
 WIDTH = 4

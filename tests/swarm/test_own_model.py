@@ -22,7 +22,7 @@ from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.membership.connection import LocalMember
 from pipelined.swarm.process.observer import SwarmObserver
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.swarm_stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from tests.launching import ROOT
 from tests.swarm.own_model import (

@@ -10,7 +10,7 @@ from collections import defaultdict
 import numpy as np
 
 from benchmarks._memory_disk import MemoryDisk
-from pipelined.state.manifest import specs_of
+from pipelined.state.chunks import specs_of
 from pipelined.state.store import DamagedSave, StoreError
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.protocol.rounds import Reduce

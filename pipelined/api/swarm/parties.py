@@ -19,7 +19,7 @@ from pipelined.swarm.process.session import PeerOptions, Session, snapshot
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import SharedSettings, TrainerSettings
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.swarm_stage import Microbatch
 from pipelined.training.job import CallLocals
 from pipelined.training.segments.step_report import StepReport
 from transports import Block

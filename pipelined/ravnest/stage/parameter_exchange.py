@@ -23,7 +23,7 @@ from pipelined.process.reporting.events import warn
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.saving import ReadsSaved, SaveSettings, by_parameter, fitting
-from pipelined.state.manifest import Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
+from pipelined.state.chunks import Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.state.store import StoreError
 from pipelined.state.versions import Version
 from pipelined.training.optimizer.state import VALUE

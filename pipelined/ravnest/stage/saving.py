@@ -14,7 +14,7 @@ import torch
 
 from pipelined.errors import UsageError
 from pipelined.ravnest.stage.held_stage import HeldStage, State
-from pipelined.state.manifest import TensorSpecs, specs_of
+from pipelined.state.chunks import TensorSpecs, specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import SavedStage, Version

@@ -9,7 +9,7 @@ from collectives.objects import gather
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
-from pipelined.state.manifest import TensorSpecs
+from pipelined.state.chunks import TensorSpecs
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer

@@ -19,7 +19,7 @@ from pipelined.aio.clock import Clock
 from pipelined.membership.messaging.messages import send
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
-from pipelined.swarm.stages.stage import Coded, Coding, add_sums
+from pipelined.swarm.stages.swarm_stage import Coded, Coding, add_sums
 from transports import Block, Nursery, WireError
 from transports.aio.futures import resolve
 from transports.rpc import Endpoint, Party, Rejected, Unreachable

@@ -16,7 +16,7 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, RoundName
 from pipelined.swarm.records.members import Peer
-from pipelined.swarm.stages.stage import add_sums
+from pipelined.swarm.stages.swarm_stage import add_sums
 from transports.rpc import Rejected
 
 

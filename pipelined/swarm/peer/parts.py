@@ -10,7 +10,7 @@ from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import PeerConfig, Rules
-from pipelined.swarm.stages.stage import Coding
+from pipelined.swarm.stages.swarm_stage import Coding
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pipelined.membership.messaging.fields import MAX_INTEGER, Malformed
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn
+from pipelined.state.chunks import TransferError
 from pipelined.state.donor import Donor, copied
 from pipelined.state.fetch import by_preference
-from pipelined.state.manifest import TransferError
 from pipelined.state.messages import StateManifest
 from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import SavedStage, Version
@@ -27,7 +27,7 @@ from pipelined.swarm.protocol.status import StageReport
 from pipelined.swarm.protocol.work import Backward, Evaluate, Forward, Gradients, Outputs, PassRequest
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.stages.stage import Coded, Coding, Microbatch, NotFinite
+from pipelined.swarm.stages.swarm_stage import Coded, Coding, Microbatch, NotFinite
 from transports import Block, WireError
 from transports.rpc import Endpoint, Party, Rejected
 from transports.wire.arrays import SIZES

@@ -25,7 +25,7 @@ from pipelined.swarm.protocol.rounds import (
     SendPart,
     Summed,
 )
-from pipelined.swarm.stages.stage import Coding, SwarmStage
+from pipelined.swarm.stages.swarm_stage import Coding, SwarmStage
 from transports.rpc import Endpoint, Party, Rejected
 
 

@@ -21,7 +21,7 @@ from pipelined.swarm.records.members import NEWCOMERS, Phase
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import stop_if_refused
 from pipelined.swarm.stages.delayed import with_delayed_updates
-from pipelined.swarm.stages.stage import SwarmStage
+from pipelined.swarm.stages.swarm_stage import SwarmStage
 from transports import Nursery
 from transports.rpc import Rejected, Unreachable
 

@@ -17,7 +17,7 @@ from pipelined.state.versions import Version
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import clear_all
-from pipelined.swarm.stages.stage import SwarmStage
+from pipelined.swarm.stages.swarm_stage import SwarmStage
 from transports.rpc import Rejected
 
 

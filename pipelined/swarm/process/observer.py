@@ -21,7 +21,7 @@ from pipelined.swarm.records.members import OBSERVERS, Observer
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import final_state, with_delayed_updates
-from pipelined.swarm.stages.stage import SwarmStage
+from pipelined.swarm.stages.swarm_stage import SwarmStage
 from transports import Nursery
 
 SwarmSnapshot = list[tuple[SavedStage, Mapping[str, Any]]]

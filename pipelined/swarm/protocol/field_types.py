@@ -15,4 +15,4 @@ Seconds = Annotated[float, number(0.0)]
 Waits = Annotated[Mapping[Name, Seconds], Many()]
 CODING = Plain("any note of their coding", ANY.holds)
 CodedArrays = tuple[Annotated[tuple[Any, ...], Arrays()], Annotated[Any, CODING]]
-"""Arrays as they are sent, and the note of their coding; None: not coded. See `pipelined.swarm.stages.stage`."""
+"""Arrays as they are sent, and the note of their coding; None: not coded. See `pipelined.swarm.stages.swarm_stage`."""

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipelined.state.chunks import specs_of
 from pipelined.state.donor import copied
-from pipelined.state.manifest import specs_of
-from pipelined.swarm.stages.stage import Microbatch, Passed, SwarmStage
+from pipelined.swarm.stages.swarm_stage import Microbatch, Passed, SwarmStage
 from transports import Block
 
 PENDING, STEP, SCALE = "pending", "delayed/step", "delayed/scale"

@@ -16,8 +16,8 @@ import torch
 from pipelined.programs.exact_grid import Grid
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.torch_random import TorchRandom
-from pipelined.state.manifest import specs_of
-from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
+from pipelined.state.chunks import specs_of
+from pipelined.swarm.stages.swarm_stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import ArraySpec, StageTraining, dtype_name
 from pipelined.training.optimizer.exact import sum_of_squares
 from pipelined.training.optimizer.state import GRID

@@ -23,7 +23,7 @@ from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
 from pipelined.swarm.protocol.work import Backward, Evaluate, Forward, GetWork, Score, WorkItem, WorkReport
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules, stop_if_refused
-from pipelined.swarm.stages.stage import Coded, Microbatch
+from pipelined.swarm.stages.swarm_stage import Coded, Microbatch
 from pipelined.swarm.trainer.peer_pool import MicrobatchNotFinite, PeerPool, StepPassed
 from transports import Nursery
 from transports.rpc import Rejected, Unreachable

@@ -32,7 +32,7 @@ from pipelined.sharding import MeshGroups
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.stage import Stage
-from pipelined.training.teams.stage import TeamStage
+from pipelined.training.teams.team_stage import TeamStage
 from transports.local import world
 
 CONFIG = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=12, dropout=0.0)

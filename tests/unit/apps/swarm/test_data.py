@@ -9,7 +9,7 @@ from apps.common.lm.data.batches import Batches, validation_windows
 from apps.common.lm.data.text import read_text
 from apps.swarm.data import feed_of
 from pipelined.errors import UsageError
-from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.swarm_stage import Microbatch
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from apps.common.lm.huggingface.write import export
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.swarm.weights_store import WeightsStore
-from pipelined.state.manifest import specs_of
+from pipelined.state.chunks import specs_of
 from pipelined.state.store import DiskStore, StoreError
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.stages.torch_stage import TorchStage

@@ -9,8 +9,8 @@ import pytest
 from benchmarks._timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.messaging.fields import Malformed
+from pipelined.state.chunks import TransferError
 from pipelined.state.donor import MAX_TOTALS, Donor
-from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchChunk, FetchTotals
 from pipelined.state.steps import fetch_steps
 from pipelined.state.versions import Version

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipelined.process.reporting import events
-from pipelined.state.manifest import specs_of
+from pipelined.state.chunks import specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.stage_lock import stage_lock
 from pipelined.state.store import DiskStore

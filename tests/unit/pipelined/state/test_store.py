@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import CheckpointError
-from pipelined.state.manifest import describe, specs_of
+from pipelined.state.chunks import describe, specs_of
 from pipelined.state.stage_lock import UNNAMED
 from pipelined.state.store import DiskStore, StoreError, load, saved_stages
 from pipelined.state.versions import SavedStage, SavedStages, Version, common_step, saved_steps

@@ -20,7 +20,7 @@ from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import TOPIC, ParameterExchange
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.manifest import DIGEST, Manifest, describe, specs_of
+from pipelined.state.chunks import DIGEST, Manifest, describe, specs_of
 from pipelined.state.store import DiskStore
 from pipelined.state.versions import SavedStage, Version
 from tests.ravnest.story import at_once

@@ -11,7 +11,7 @@ from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.peer import all_reduce
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
 from pipelined.swarm.protocol.rounds import Reach, RoundMember, RoundName, SendPart
-from pipelined.swarm.stages.stage import Coding
+from pipelined.swarm.stages.swarm_stage import Coding
 from tests.virtual_time import virtual_seconds
 from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork, address_of

@@ -17,7 +17,7 @@ from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import with_delayed_updates
-from pipelined.swarm.stages.stage import Coding
+from pipelined.swarm.stages.swarm_stage import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
 from transports.rpc import Rejected

@@ -15,7 +15,7 @@ from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember
 from pipelined.swarm.protocol.work import Backward, Forward
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.rules import Rules
-from pipelined.swarm.stages.stage import Coding, Microbatch
+from pipelined.swarm.stages.swarm_stage import Coding, Microbatch
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
 from transports.rpc import Rejected

@@ -12,7 +12,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.work import Backward, Forward
 from pipelined.swarm.rules import Rules
-from pipelined.swarm.stages.stage import Coding
+from pipelined.swarm.stages.swarm_stage import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import pack
 from transports.rpc.virtual.network import VirtualNetwork

@@ -14,11 +14,11 @@ from apps.common.lm.models.rotary import RotaryLM
 from apps.common.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from pipelined.state.manifest import specs_of
+from pipelined.state.chunks import specs_of
 from pipelined.state.store import DiskStore, load, saved_stages
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.stages import torch_stage
-from pipelined.swarm.stages.stage import Microbatch, NotFinite
+from pipelined.swarm.stages.swarm_stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.optimizer import OptimizerConfig, clip_factor

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.state.manifest import (
+from pipelined.state.chunks import (
     CHUNK,
     DIGEST,
     Download,
@@ -200,7 +200,7 @@ def test_a_manifest_on_the_wire_is_read_again_and_anything_else_is_refused():
 
 
 def test_it_needs_no_torch():
-    code = "import sys, pipelined.state.manifest; sys.exit('torch' in sys.modules)"
+    code = "import sys, pipelined.state.chunks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
