@@ -18,13 +18,13 @@ LOOPBACK = "tcp://127.0.0.1:0"
 
 @asynccontextmanager
 async def directory_of_rank0(
-    transport: Transport, listen: str | None, begin: Callable[[str], Awaitable[None]]
+    transport: Transport, listen: str | None, publish: Callable[[str], Awaitable[None]]
 ) -> AsyncIterator[str]:
     """The directory's address. Rank 0 serves the directory during its block, so the other ranks must finish first.
 
     Args:
         listen: where rank 0 accepts requests; None: on this machine alone.
-        begin: called on rank 0 with the address, before other ranks receive it.
+        publish: called on rank 0 with the address, before other ranks receive it.
     Raises:
         AgreedError: on every rank: rank 0 cannot listen there, or there are several machines and no --listen.
     """
@@ -35,7 +35,7 @@ async def directory_of_rank0(
     async with endpoint, Nursery() as tasks:
         serve_line(endpoint)
         serving = tasks.create_task(serve_directory(endpoint, RealClock()))
-        await begin(endpoint.address)
+        await publish(endpoint.address)
         yield await broadcast(transport, "directory", endpoint.address)
         serving.cancel()
 

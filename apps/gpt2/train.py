@@ -78,9 +78,9 @@ class Session:
         """Save the state after `done` steps; returns the checkpoint's path on rank 0."""
         return await self.saver.save(done, self._target(directory, keep))
 
-    async def begin_save(self, directory: Path, done: int, keep: int) -> None:
+    async def start_save(self, directory: Path, done: int, keep: int) -> None:
         """Copy the state, and save it while the next steps run."""
-        await self.saver.begin(done, self._target(directory, keep))
+        await self.saver.start_save(done, self._target(directory, keep))
 
     def _target(self, directory: Path, keep: int) -> SaveTarget:
         return SaveTarget(directory, keep, {**self.job.plain(), "text": self.text.digests}, self.claimed)

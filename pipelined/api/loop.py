@@ -20,7 +20,7 @@ class TrainedRank(Protocol):
     async def save(self, directory: Path, done: int, keep: int) -> Path:
         """Save the state after some steps; returns the checkpoint's path on rank 0."""
 
-    async def begin_save(self, directory: Path, done: int, keep: int) -> None:
+    async def start_save(self, directory: Path, done: int, keep: int) -> None:
         """Copy the state, and save it while the rank trains."""
 
 
@@ -99,7 +99,7 @@ class Loop:
             stopped = report.stop and done < self.steps
             await between.drained(report, stopped)
             if saves.directory and is_due(done, saves.every) and done < self.steps and not stopped:
-                save = self.rank.begin_save if saves.in_background else self.rank.save
+                save = self.rank.start_save if saves.in_background else self.rank.save
                 await save(saves.directory, done, saves.keep)
         saved = await self.rank.save(saves.directory, done, saves.keep) if saves.directory else None
         return Ended(done, stopped, saved)

@@ -227,9 +227,9 @@ class RankSession:
         """Save the state after some steps into a directory that is claimed; returns the checkpoint's path on rank 0."""
         return await self._saver.save(done, self._target(directory, keep))
 
-    async def begin_save(self, directory: Path, done: int, keep: int) -> None:
+    async def start_save(self, directory: Path, done: int, keep: int) -> None:
         """Copy the state, and save it while the rank trains; the next save waits for this one, and raises its error."""
-        await self._saver.begin(done, self._target(directory, keep))
+        await self._saver.start_save(done, self._target(directory, keep))
 
     def _target(self, directory: Path, keep: int) -> SaveTarget:
         plan = self._job.plan

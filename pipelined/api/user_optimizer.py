@@ -82,7 +82,7 @@ class UserOptimizer:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch expects an update before each step of a scheduler
             for scheduled in self._scheduled:
-                scheduled.begin()
+                scheduled.restart()
             for _ in range(updates):
                 self.step()
 
@@ -105,7 +105,7 @@ class _Scheduled:
             fact = "ReduceLROnPlateau follows a metric, and a scheduler here follows the number of steps alone"
             raise UsageError(f"{fact}; give another one, such as CosineAnnealingLR or StepLR")
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Set the groups to their values before the first scheduler, and make a scheduler anew."""
         for group, before in zip(self._optimizer.param_groups, self._before, strict=True):
             parameters = group["params"]

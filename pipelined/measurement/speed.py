@@ -73,8 +73,8 @@ class SpeedProbe:
         _, start, middle = await self.executor.run("forward", partial(stage.forward, key, x, random, targets))
         gradient = None if stage.last else tree_map_only(torch.Tensor, torch.ones_like, stage.alive[key][1])
         work = partial(stage.backward, key, gradient, 1.0, random, targets)
-        _, begin, end = await self.executor.run("backward", work)
-        return middle - start + end - begin
+        _, resumed, end = await self.executor.run("backward", work)
+        return middle - start + end - resumed
 
     def _built(self, layer: int) -> tuple[Stage, Tree]:
         """One layer as a stage, and its input."""

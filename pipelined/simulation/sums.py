@@ -66,7 +66,7 @@ class VirtualSums:
         pending = self._pending[what]
         pending.missing -= 1
         if not pending.missing:
-            pending.end = self._begin(what, pending.ranks, pending.seconds)
+            pending.end = self._start(what, pending.ranks, pending.seconds)
             pending.complete.set()
         await pending.complete.wait()
         await self._clock.sleep(pending.end - self._clock.now())
@@ -76,7 +76,7 @@ class VirtualSums:
         spans: Sequence[tuple[float, float]] = self._spans.get(rank, ())
         return sum(max(0.0, min(end, high) - max(start, low)) for low, high in spans)
 
-    def _begin(self, what: Hashable, ranks: tuple[int, ...], seconds: float) -> float:
+    def _start(self, what: Hashable, ranks: tuple[int, ...], seconds: float) -> float:
         free = max(self._spans[rank][-1][1] if self._spans[rank] else 0.0 for rank in ranks)
         start = max(self._clock.now(), free)
         for rank in ranks:

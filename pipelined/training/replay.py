@@ -96,8 +96,8 @@ async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range
         microbatches: microbatches per step.
     """
     ((first, order),) = orders.items()
-    begin = (steps.start - first) * microbatches
-    row = [(i.op, i.pipe, i.stage, i.microbatch - begin) for i in order]
+    start = (steps.start - first) * microbatches
+    row = [(i.op, i.pipe, i.stage, i.microbatch - start) for i in order]
     many = len(steps) * microbatches
     await follow_segment(worker, [cell for cell in row if 0 <= cell[-1] < many], many)
 

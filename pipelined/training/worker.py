@@ -99,7 +99,7 @@ class TrainWorker(Worker):
             self._ended(instruction, *ended)
         else:
             piece = DeviceWork(OPS[op], partial(self._run, instruction, work), is_awaited)
-            self.context.executor.begin(self._instructions, piece, partial(self._ended, instruction))
+            self.context.executor.submit(self._instructions, piece, partial(self._ended, instruction))
 
     def _ended(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """The first computation of the queue has ended."""

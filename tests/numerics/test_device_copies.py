@@ -71,9 +71,9 @@ class CountingExecutor(TorchExecutor):
     async def run(self, op, work, prompt=True):
         return await super().run(op, self._counting(work), prompt)
 
-    def begin(self, parent, piece, then):
+    def submit(self, parent, piece, then):
         piece.work = self._counting(piece.work)
-        super().begin(parent, piece, then)
+        super().submit(parent, piece, then)
 
     def _counting(self, work):
         def counted():

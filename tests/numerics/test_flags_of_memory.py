@@ -96,13 +96,13 @@ def test_a_delayed_update_is_first_in_use_two_steps_later(trained):
 
 
 def test_a_save_beside_the_steps_has_the_bytes_of_one_that_is_waited_for(trained, tmp_path, monkeypatch):
-    begun, begin = [], CheckpointSaver.begin
+    begun, start_save = [], CheckpointSaver.start_save
 
     async def noting(self, done, target):
         begun.append(done)
-        await begin(self, done, target)
+        await start_save(self, done, target)
 
-    monkeypatch.setattr(CheckpointSaver, "begin", noting)
+    monkeypatch.setattr(CheckpointSaver, "start_save", noting)
     saved = {}
     for flags in ("--async-save", ""):
         folder = tmp_path / ("beside" if flags else "waited")

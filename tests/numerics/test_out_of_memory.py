@@ -66,7 +66,7 @@ def test_one_message_names_rank_and_operation_and_the_code_is_2(place, monkeypat
             await trainer.step(0)
             ids = torch.zeros(case.plan.rows, SEQUENCE, dtype=torch.int64)
             await evaluate(trainer.context, trainer.model, [(ids, ids)], trainer.world, tag=0)
-            await saver.begin(1, SaveTarget(tmp_path, 1))
+            await saver.start_save(1, SaveTarget(tmp_path, 1))
         return 0
 
     code = run(ALONE, job.plan.world_size, program, job.plan.stages_of, "train")

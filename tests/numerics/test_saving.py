@@ -31,7 +31,7 @@ def test_it_is_the_checkpoint_that_a_pause_writes(tmp_path):
                 await trainer.step(step)
                 if step in (0, 1):
                     await save(trainer, step + 1, SaveTarget(tmp_path / "paused", 9, claimed=True))
-                    await saver.begin(step + 1, SaveTarget(tmp_path / "beside", 9, claimed=True))
+                    await saver.start_save(step + 1, SaveTarget(tmp_path / "beside", 9, claimed=True))
 
     on_every_rank(CASE, train)
     for name in ("step-00000001", "step-00000002"):
@@ -59,7 +59,7 @@ def test_steps_are_trained_while_a_disk_is_slow(tmp_path, monkeypatch):
     async def train(trainer, transport):
         async with CheckpointSaver(trainer) as saver:
             await trainer.step(0)
-            await saver.begin(1, SaveTarget(tmp_path, 9, claimed=True))
+            await saver.start_save(1, SaveTarget(tmp_path, 9, claimed=True))
             losses = [(await trainer.step(step)).loss for step in (1, 2)]
             nothing = checkpoint.latest(tmp_path) is None
             may_write.set()
@@ -76,10 +76,10 @@ def test_a_failed_save_is_raised_on_every_rank_when_the_next_begins(tmp_path):
 
     async def train(trainer, transport):
         async with CheckpointSaver(trainer) as saver:
-            await saver.begin(1, SaveTarget(full, 9))
+            await saver.start_save(1, SaveTarget(full, 9))
             await trainer.step(0)
             with pytest.raises(UsageError, match=r"cannot write|Not a directory"):
-                await saver.begin(2, SaveTarget(full, 9))
+                await saver.start_save(2, SaveTarget(full, 9))
             await saver.finish()
             return "told"
 
@@ -97,7 +97,7 @@ def test_a_save_waits_for_the_one_under_way(tmp_path, monkeypatch):
 
     async def train(trainer, transport):
         async with CheckpointSaver(trainer) as saver:
-            await saver.begin(1, SaveTarget(tmp_path, 9))
+            await saver.start_save(1, SaveTarget(tmp_path, 9))
             return await saver.save(2, SaveTarget(tmp_path, 9))
 
     first, *others = on_every_rank(CASE, train)
@@ -110,7 +110,7 @@ def test_a_save_under_way_is_finished_if_all_ranks_end_together_and_else_cancell
     async def train(trainer, transport):
         try:
             async with CheckpointSaver(trainer) as saver:
-                await saver.begin(1, SaveTarget(tmp_path, 9, claimed=True))
+                await saver.start_save(1, SaveTarget(tmp_path, 9, claimed=True))
                 raise error
         except type(error) as raised:
             return raised is error
@@ -125,10 +125,10 @@ def test_leaving_the_block_finishes_a_save_or_raises_its_error(tmp_path):
 
     async def train(trainer, transport):
         async with CheckpointSaver(trainer) as saver:
-            await saver.begin(1, SaveTarget(tmp_path / "saved", 9, claimed=True))
+            await saver.start_save(1, SaveTarget(tmp_path / "saved", 9, claimed=True))
         with pytest.raises(UsageError, match=r"cannot write|Not a directory"):
             async with CheckpointSaver(trainer) as saver:
-                await saver.begin(1, SaveTarget(full, 9))
+                await saver.start_save(1, SaveTarget(full, 9))
 
     on_every_rank(CASE, train)
     assert checkpoint.latest(tmp_path / "saved") is not None
@@ -152,7 +152,7 @@ def test_the_bytes_of_a_step_are_those_without_the_save_beside_it(saves, tmp_pat
         async with CheckpointSaver(trainer) as saver:
             sent = [(await trainer.step(0)).nbytes]
             if saves:
-                await saver.begin(1, SaveTarget(tmp_path, 1))
+                await saver.start_save(1, SaveTarget(tmp_path, 1))
                 savers[trainer.context.actor.rank] = saver
             return [*sent, (await trainer.step(1)).nbytes]
 

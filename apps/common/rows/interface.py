@@ -45,7 +45,7 @@ class Training(ABC):
         """What checkpoints record of the data that was read, as JSON can hold it."""
         return {}
 
-    async def begin(self, rank: RankSession) -> None:
+    async def before_first_step(self, rank: RankSession) -> None:
         """What happens before the first step of a run that resumes none, such as loading initial values."""
         return None
 

@@ -90,7 +90,7 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
         if config.checkpoint is not None:
             await rank.claim(config.checkpoint, path)
         if path is None:
-            await training.begin(rank)
+            await training.before_first_step(rank)
         done = 0 if path is None else await rank.load(path)
         step_s = job.planned.step_s if job.planned else None
         with Report(

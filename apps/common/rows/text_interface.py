@@ -86,7 +86,7 @@ class TextTraining(Training):
         """The digests of text and tokenizer, which a resumed run must have, too."""
         return {"text": self.text.digests}
 
-    async def begin(self, rank: RankSession) -> None:
+    async def before_first_step(self, rank: RankSession) -> None:
         """Load the parameters of --init."""
         if (directory := self.config.init) is not None:
             await load_initial(rank.trainer, lambda names: self.stored(directory, names))

@@ -77,7 +77,7 @@ class Rank:
     run: str
     resumes: bool
 
-    async def begin(self, url: str) -> None:
+    async def publish(self, url: str) -> None:
         """Write to the directory what is trained."""
         async with connected(url) as (_, directory):
             await publish_task(directory, self.task, self.run)
@@ -181,7 +181,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
             resumes=bool(resumed),
         )
         async with claimed(transport, config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")):
-            async with directory_of_rank0(transport, config.listen, rank.begin) as url:
+            async with directory_of_rank0(transport, config.listen, rank.publish) as url:
                 done = await rank.take_part(url, stop)
                 await gather(transport, "gone", True)
             if transport.rank == 0 and not done:

@@ -55,7 +55,7 @@ class Rank:
     executor: TorchExecutor
     active_time: ActiveTime
 
-    async def begin(self, url: str, swarm: str = "") -> None:
+    async def publish(self, url: str, swarm: str = "") -> None:
         """Write to the directory what is trained, and the step at which it begins.
 
         Args:

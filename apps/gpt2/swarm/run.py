@@ -39,7 +39,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
         print_to_stderr(f"warning: {claimed.warning}")
     try:
         with claimed or nullcontext():
-            async with directory_of_rank0(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
+            async with directory_of_rank0(transport, job.config.listen, partial(rank.publish, swarm=swarm)) as address:
                 await _take_part(rank, address, stop)
                 await gather(transport, "gone", True)
     finally:

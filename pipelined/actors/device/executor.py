@@ -78,7 +78,7 @@ class Executor(ABC):
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
 
-    def begin(self, parent: Nursery, piece: DeviceWork, then: Then) -> None:
+    def submit(self, parent: Nursery, piece: DeviceWork, then: Then) -> None:
         """Queue one piece of work, and return at once.
 
         Args:
@@ -197,8 +197,8 @@ class TorchExecutor(Executor):
             raise
         return piece.result(), piece.start, piece.end
 
-    def begin(self, parent: Nursery, piece: DeviceWork, then: Then) -> None:
-        """See `Executor.begin`; one task follows all pieces of a parent until none is left."""
+    def submit(self, parent: Nursery, piece: DeviceWork, then: Then) -> None:
+        """See `Executor.submit`; one task follows all pieces of a parent until none is left."""
         self._thread.put(piece)
         self._on_queued()
         if self._follower is None or self._follower.over or self._follower.parent is not parent:

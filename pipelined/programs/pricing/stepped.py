@@ -89,7 +89,7 @@ class _Stepping:
         """The moment when an instruction has its message; infinite where that is not known yet."""
         return 0.0 if (op, stage) == ("F", 0) else self._arrivals.get((op, stage, microbatch), math.inf)
 
-    def begin(self, op: str, stage: int, microbatch: int) -> float:
+    def start_computation(self, op: str, stage: int, microbatch: int) -> float:
         """Let a computation start now, and its message arrive; returns its end."""
         end = self.now + self.seconds[op][stage]
         if op == "F" and stage < self.stage_map.depth - 1:
@@ -137,7 +137,7 @@ class _SteppedWorker(Worker):
         key, stepping = (op, pipe, stage, microbatch), self._stepping
         while not self._arrived(key):
             await _pause([key])
-        end = stepping.begin(op, stage, microbatch)
+        end = stepping.start_computation(op, stage, microbatch)
         while stepping.now < end:  # a message that it waited for before may wake it too early
             await _pause(end)
 

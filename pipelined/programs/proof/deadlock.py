@@ -106,14 +106,14 @@ class _DryRun:
 
     def _go(self, worker: int) -> None:
         while self.heads[worker] < len(self.program.workers[worker]):
-            if not self.begun[worker] and not self._begin(worker):
+            if not self.begun[worker] and not self._start(worker):
                 return
             if len(self.unrequested[worker]) > self.room or self._in_sum(worker):
                 return
             self.heads[worker] += 1
             self.begun[worker] = False
 
-    def _begin(self, worker: int) -> bool:
+    def _start(self, worker: int) -> bool:
         """Take the tokens of the next instruction and leave those that it makes; False if a token is missing."""
         instruction, depth = self._next(worker), self.program.stage_map.depth
         lacking = self._lacking(instruction)

@@ -53,7 +53,7 @@ class CheckpointSaver:
         await self.finish()
         return await save(self._trainer, step, target)
 
-    async def begin(self, step: int, target: SaveTarget) -> None:
+    async def start_save(self, step: int, target: SaveTarget) -> None:
         """Finish the save before, copy the state after `step` steps, and begin to write it.
 
         Raises:

@@ -76,7 +76,7 @@ class OverlappingSteps(Worker, Segment):
         self._open: dict[int, TrainWorker] = {}
         self._accounts = defaultdict[int, SummedStep](SummedStep)
         self._left: Counter[int] = Counter()
-        self._begin(range(self._admission.opened))
+        self._prepare(range(self._admission.opened))
 
     async def run(self) -> None:
         if self._orders:
@@ -101,7 +101,7 @@ class OverlappingSteps(Worker, Segment):
     def record_agreed(self, number: int, stop: bool) -> None:
         before = self._admission.opened
         self._admission.record_agreed(number, stop)
-        self._begin(range(before, self._admission.opened))
+        self._prepare(range(before, self._admission.opened))
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Execute one instruction with the weights of its microbatch."""
@@ -133,7 +133,7 @@ class OverlappingSteps(Worker, Segment):
             requests += self._open[step].pending(Instruction(op, pipe, stage, inside))
         await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
 
-    def _begin(self, numbers: range) -> None:
+    def _prepare(self, numbers: range) -> None:
         """Prepare these steps, so that their messages are requested early."""
         for number in numbers:
             stages = {self._held.stage.index: StepStage(self._held, number * self._each)}

@@ -68,7 +68,7 @@ class StageUpdates:
 
     def __post_init__(self) -> None:
         for versions in self.held.versions.values():
-            versions.begin()
+            versions.start_segment()
         oldest = {stages: versions.oldest for stages, versions in self.held.versions.items()}
         self._rule = UpdateRule(self.stage_map, self.held.versions, oldest)
         self._gradients: dict[tuple[Stages, int], asyncio.Task[torch.Tensor]] = {}

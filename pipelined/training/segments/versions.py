@@ -25,8 +25,8 @@ class Versions:
         history: versions before the newest that are kept even while no microbatch uses them.
 
     Attributes:
-        newest: updates made since `begin`.
-        oldest: the oldest version: 0, or a negative number if versions from before `begin` are known.
+        newest: updates made since `start_segment`.
+        oldest: the oldest version: 0, or a negative number if versions from before `start_segment` are known.
     """
 
     def __init__(self, bucket: Bucket, optimizer: torch.optim.Optimizer, history: int):
@@ -36,7 +36,7 @@ class Versions:
         self._leaves: dict[int, Leaves] = {}
         self._users: Counter[int] = Counter()
 
-    def begin(self) -> None:
+    def start_segment(self) -> None:
         """Restart the count at 0; no microbatch may be under way. Earlier versions get negative numbers."""
         self._leaves = {number - self.newest: leaves for number, leaves in self._leaves.items() if number < self.newest}
         self.newest, self.oldest = 0, min(self._leaves, default=0)

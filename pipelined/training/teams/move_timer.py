@@ -29,7 +29,7 @@ class MoveTimer:
         self.stages, self.rank, self.network, self._clock, self._phase = stages, network.rank, network, clock, ""
         self._passes = defaultdict[str, deque[float]](partial(deque, maxlen=PASSES))
 
-    def begin(self, phase: str) -> None:
+    def start_pass(self, phase: str) -> None:
         self._phase = phase
         self._passes[phase].append(0.0)
 

@@ -116,7 +116,7 @@ class TeamSums:
     async def sum(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> None:
         """Add up, in place, the gradients of a bucket's pieces; every member calls this once a step."""
         pieces = [(piece, self._layouts[name]) for name, piece in parameters.items()]
-        self.timers[stages].begin("update")
+        self.timers[stages].start_pass("update")
         await sum_gradients(self.timers[stages], pieces)
 
     async def planned_bytes(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> int:

@@ -100,7 +100,7 @@ class TeamStage:
         Returns: this member's piece for the next stage; on the last stage the loss, which all members add up to the
             same number.
         """
-        self.moves.begin("forward")
+        self.moves.start_pass("forward")
         tape, given = self._tape(not self.recompute, self.gathered), self._opened(x)
         output, sent = await tape.run(self._forwarded(tape, given, random, targets))
         if self.statistics.any:
@@ -138,7 +138,7 @@ class TeamStage:
             past: as of `Stage.evaluate`; this member keeps keys and values of its own heads and sequences.
         Cost: on the last stage a member holds the logits of the whole microbatch once.
         """
-        self.moves.begin("evaluation")
+        self.moves.start_pass("evaluation")
         tape, given = self._tape(False, past=past), self._opened(x)
         output = await tape.run(self._evaluated(tape, given))
         if past:
@@ -150,7 +150,7 @@ class TeamStage:
 
         The first member counts them, the others give zeros; each computes with its own pieces alone.
         """
-        self.moves.begin("evaluation")
+        self.moves.start_pass("evaluation")
         tape = self._tape(False)
         _, loss = await tape.run(self._forwarded(tape, self._opened(x), None, targets))
         tokens = float(targets.numel())
@@ -184,10 +184,10 @@ class TeamStage:
         """The tape of a microbatch (a new one if it is recomputed), its input and its output."""
         x, run = self.alive.pop(key)
         if run is None:
-            self.moves.begin("forward")
+            self.moves.start_pass("forward")
             tape = self._tape(True, self.gathered)
             run = tape, await tape.run(self._apply(tape, x, random, targets))
-        self.moves.begin("backward")
+        self.moves.start_pass("backward")
         return run[0], x, run[1]
 
     def _tape(

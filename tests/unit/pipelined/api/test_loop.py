@@ -39,7 +39,7 @@ class Listed(Between):
         self.calls.append(f"save {done}")
         return directory / str(done)
 
-    async def begin_save(self, directory, done, keep):
+    async def start_save(self, directory, done, keep):
         self.calls.append(f"begin {done}")
 
 

@@ -270,9 +270,9 @@ class Begun:
         self.done.append(number)
         return number
 
-    def begin(self, parent):
+    def submit(self, parent):
         for number, work in enumerate([self.first, lambda: self.note(1), lambda: self.note(2)]):
-            self.device.begin(parent, DeviceWork(f"piece {number}", work), self.then)
+            self.device.submit(parent, DeviceWork(f"piece {number}", work), self.then)
 
     def then_noted(self, result, start, end):
         self.note(result)
@@ -301,7 +301,7 @@ def test_a_nursery_waits_for_what_it_has_begun_and_one_task_follows_all_of_it():
     async def scene(begun):
         async with Nursery() as parent:
             before = len(asyncio.all_tasks())
-            begun.begin(parent)
+            begun.submit(parent)
             assert len(asyncio.all_tasks()) == before + 1
             begun.go.set()
 
@@ -313,7 +313,7 @@ def test_what_was_begun_is_withdrawn_with_its_nursery_but_for_what_runs():
     async def scene(begun):
         async def parent():
             async with Nursery() as parent:
-                begun.begin(parent)
+                begun.submit(parent)
 
         task = asyncio.create_task(parent())
         await begun.until_running()
@@ -341,7 +341,7 @@ def test_an_error_of_what_was_begun_fails_its_nursery_although_the_block_waits(w
         begun.go.set()
         with pytest.raises(ValueError, match=f"of the {where}"):
             async with Nursery() as parent:
-                begun.device.begin(parent, DeviceWork("piece", fail if where == "work" else lambda: 0), fail)
+                begun.device.submit(parent, DeviceWork("piece", fail if where == "work" else lambda: 0), fail)
                 await asyncio.Event().wait()
 
     on_begun(scene)
@@ -358,7 +358,7 @@ def test_what_is_begun_after_a_failure_is_not_done():
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    begun.begin(parent)
+                    begun.submit(parent)
                     begun.running.wait()  # on the loop: in a turn of it the first piece would be withdrawn, too
                     for _ in range(10):
                         await asyncio.sleep(0)
@@ -381,7 +381,7 @@ def test_what_runs_on_when_its_nursery_has_ended_disturbs_no_other_work(monkeypa
 
         async def parent():
             async with Nursery() as parent:
-                begun.device.begin(parent, DeviceWork("late", fail, prompt=False), lambda *ended: calls.append(ended))
+                begun.device.submit(parent, DeviceWork("late", fail, prompt=False), lambda *ended: calls.append(ended))
 
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: strange.append(context))
         task = asyncio.create_task(parent())
@@ -408,13 +408,13 @@ def test_nothing_keeps_what_was_begun_after_its_nursery(withdrawn):
 
         async def parent():
             async with Nursery() as parent:
-                begun.device.begin(parent, DeviceWork("first", begun.first), lambda *ended: None)
+                begun.device.submit(parent, DeviceWork("first", begun.first), lambda *ended: None)
                 work, then = partial(begun.note, 1), lambda *ended: None
                 if withdrawn:
                     work = held.pop().first
                 else:
                     then = held.pop().then_noted
-                begun.device.begin(parent, DeviceWork("second", work), then)
+                begun.device.submit(parent, DeviceWork("second", work), then)
                 del work, then
 
         task = asyncio.create_task(parent())

@@ -94,7 +94,7 @@ def test_a_kept_version_lives_through_a_new_beginning_and_a_checkpoint():
     held = versions(history=1)
     for _ in range(3):
         held.update(ones(held), rate=0.5)
-    held.begin()
+    held.start_segment()
     assert held.newest == 0 and held.oldest == -1
     assert value(held.acquire(-1)) == 0.0 and value(held.acquire(0)) == -0.5
     other = versions(history=1)

@@ -22,9 +22,9 @@ def test_a_phase_takes_the_median_of_its_passes_and_a_resumed_one_goes_on():
         clock = VirtualClock()
         timer = MoveTimer((0,), Slow(clock), clock)
         for seconds in (100.0, 1.0, 2.0):
-            timer.begin("backward")
+            timer.start_pass("backward")
             await timer.carry(None, seconds)
-            timer.begin("forward")
+            timer.start_pass("forward")
             await timer.carry(None, 0.5)
             timer.resume("backward")
             await timer.carry(None, 0.25)
