@@ -1,13 +1,13 @@
-"""Interleaved 1F1B: a worker holds v stages far apart, so that filling and draining take 1/v of the time.
+"""Interleaved 1F1B: a worker holds V stages far apart, so that filling and draining take 1/V of the time.
 
-D = 4, N = 4 (v = 2), b = f:
+D = 4, N = 4 (V = 2), with B = F, as the rows for B = 2F are too long for this page:
   worker 0 (0 2)  |0F0|0F1|2F0|2F1|0F2|2B0|0F3|2B1|2F2|0B0|2F3|0B1|   |2B2|   |2B3|0B2|0B3|
   worker 1 (1 3)      |1F0|1F1|3F0|3B0|3F1|3B1|1F2|1B0|1F3|1B1|3F2|3B2|3F3|3B3|1B2|1B3|
 
-P workers, D = vP stages, N a multiple of P. Microbatches run in rounds of P: all of a round through the first P stages,
-then all through the next P, and so on. With f and b the seconds of a forward and a backward of one stage:
-T = Nv(f+b) + (P-1)(f+b). Worker w has (v-1)P + 2(P-1-w) + 1 of its Nv stage inputs alive, or all Nv if that is fewer.
-With v = 1 the schedule is 1F1B, and D-w are alive.
+P workers, D = VP stages, N a multiple of P. Microbatches run in rounds of P: all of a round through the first P stages,
+then all through the next P, and so on. With F and B the seconds of a forward and a backward of one stage:
+T = NV(F+B) + (P-1)(F+B). Worker w has (V-1)P + 2(P-1-w) + 1 of its NV stage inputs alive, or all NV if that is fewer.
+With V = 1 the schedule is 1F1B, and D-w are alive.
 Source: Narayanan et al., Efficient large-scale language model training (2021), section 2.2.
 """
 
@@ -42,7 +42,7 @@ def stage_map(shape: Shape) -> StageMap:
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker: warm-up, steady state, cool-down; each stage runs P microbatches, then the next.
 
-    The first backward comes from the last stage: after (v-1)P forwards of the other stages, and 2 for each worker
+    The first backward comes from the last stage: after (V-1)P forwards of the other stages, and 2 for each worker
     between this one and the end of the row. With one stage a worker, 1 is enough, as in 1F1B.
     """
     workers, stages = worker.stage_map.workers, worker.stage_map.stages_of(worker.index)
