@@ -77,18 +77,19 @@ class Emulated:
 
     def workload(self, plan: Plan) -> Workload:
         cut = partition(self.layer_costs, plan.depth)
-        stages = [StageCosts(message_bytes=self.sent * plan.microbatch) for _ in cut]
+        stages = [StageCosts(message_bytes=self.sent * plan.microbatch_size) for _ in cut]
         return Workload(stages, [Parameters((s,), len(part) * self.weights // 4) for s, part in enumerate(cut)])
 
     def load(self, candidate: Candidate) -> Load:
         """What an emulated job of a plan does."""
         plan, layers = candidate.plan, range(self.layers // candidate.plan.depth)
         exact = replace(self, late=0.0)
-        seconds = {field: exact.seconds(op, layers, plan.microbatch) for op, field in FIELDS.items() if op not in "AU"}
+        size = plan.microbatch_size
+        seconds = {field: exact.seconds(op, layers, size) for op, field in FIELDS.items() if op not in "AU"}
         for again in ("backward", "backward_input") if candidate.recompute else ():
             seconds[again] += seconds["forward"]
         gradients = (self.weights * len(layers),) * plan.depth
-        return Load(seconds, self.sent * plan.microbatch, gradients)
+        return Load(seconds, self.sent * plan.microbatch_size, gradients)
 
 
 async def emulate(actor: Actor, planned: Emulated, candidate: Candidate, first: int, steps: int) -> list[float]:

@@ -56,7 +56,7 @@ def row_of(outcome: Outcome, taken: Sequence[float], counted: Sequence[int]) -> 
     emulated = not any(rank.activations for rank in done.memory)
     predicted = done.makespan + done.exposed_sync if emulated else outcome.step_s
     memory = tuple((rank.total, nbytes) for rank, nbytes in zip(done.memory, counted, strict=False))
-    sizes = (plan.depth, plan.width, plan.microbatch, plan.microbatches, outcome.candidate.recompute)
+    sizes = (plan.depth, plan.width, plan.microbatch_size, plan.microbatches, outcome.candidate.recompute)
     words = " ".join(factors.partition("=")[2] for factors in plan.layout.split(","))
     return Row(words or outcome.candidate.label, *sizes, predicted, statistics.median(taken), memory)
 

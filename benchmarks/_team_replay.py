@@ -67,7 +67,7 @@ class Member:
         clock: Clock | None = None,
     ):
         self._network, self._speed, self._clock = network, speed, clock or PunctualClock()
-        found = recorded(model, network.rank, (plan.microbatch, sequence))
+        found = recorded(model, network.rank, (plan.microbatch_size, sequence))
         phases = [found.forward] * plan.microbatches + [found.backward] * plan.microbatches
         self._steps = [step for phase in phases for step in phase.steps]
         self._sums = [sum_path(shards) for shards in model.parameters().values()]

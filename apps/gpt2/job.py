@@ -65,7 +65,7 @@ class GPT2Job:
 
     def plain(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it: --print-config prints it, and checkpoints record it."""
-        plan = {name: getattr(self.plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches")}
+        plan = {"schedule": self.plan.schedule, **self.plan.sizes}
         model = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
         numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
         numbers["clip"] = clip_of(self.config, self.plan)
@@ -82,7 +82,7 @@ class GPT2Job:
             f"model: GPT-2 {self.config.preset}, {total:,} parameters, {self.model.layers} blocks of width "
             f"{self.model.d_model}, vocabulary {self.model.vocab}",
             f"plan: {plan.schedule}, depth {plan.depth} x width {plan.width}, ranks: {plan.world_size} ({self.reason})",
-            f"batch: {plan.batch} sequences of {self.sequence} tokens = {plan.microbatch} a microbatch x "
+            f"batch: {plan.batch} sequences of {self.sequence} tokens = {plan.microbatch_size} a microbatch x "
             f"{plan.total_microbatches} microbatches",
         ]
         if config.is_published:

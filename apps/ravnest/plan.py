@@ -82,7 +82,7 @@ def pool_request(
 
 
 def layer_sizes(
-    model: ModelConfig | DigitsConfig, microbatch: int, sequence: int, dtype: str = "float32"
+    model: ModelConfig | DigitsConfig, microbatch_size: int, sequence: int, dtype: str = "float32"
 ) -> Iterator[LayerSize]:
     """Each layer of a model for one microbatch.
 
@@ -90,23 +90,23 @@ def layer_sizes(
         dtype: a key of `BYTES`; the digits' sizes are those of float32.
     """
     if isinstance(model, DigitsConfig):
-        return model.layer_sizes(microbatch)
-    return _gpt2_sizes(model, microbatch, sequence, dtype)
+        return model.layer_sizes(microbatch_size)
+    return _gpt2_sizes(model, microbatch_size, sequence, dtype)
 
 
-def _gpt2_sizes(model: ModelConfig, microbatch: int, sequence: int, dtype: str) -> Iterator[LayerSize]:
+def _gpt2_sizes(model: ModelConfig, microbatch_size: int, sequence: int, dtype: str) -> Iterator[LayerSize]:
     """The embedding, the blocks, and the final norm with the head.
 
     Each layer counts its output: so stages of several blocks hold less, up to 6 %, and with bfloat16 up to 10 %. With
     bfloat16 the graph of each microbatch keeps its own copies of the matrices, in 2 bytes a number.
     """
-    (number, product), tokens, width = BYTES[dtype], microbatch * sequence, model.d_model
+    (number, product), tokens, width = BYTES[dtype], microbatch_size * sequence, model.d_model
     stream, ids, norm = number * tokens * width, TOKEN_BYTES * tokens, number * tokens * NORM_NUMBERS
     taken, mask = product * tokens * width, tokens * width if model.dropout else 0
     embedding = stream + ids + TOKEN_BYTES * sequence + mask
     head = stream + taken + norm + number * tokens * model.vocab + ids
     block = STREAM_WIDTHS * stream + PRODUCT_WIDTHS * taken + 2 * norm + 2 * mask
-    block += _attention_bytes(model, microbatch, sequence, product)
+    block += _attention_bytes(model, microbatch_size, sequence, product)
     kept = [embedding, *[block] * model.layers, head]
     inputs = [ids, *[stream] * (model.layers + 1)]
     for layer, (shapes, cost) in enumerate(zip(layer_shapes(model), layer_costs(model, sequence), strict=True)):
@@ -116,14 +116,14 @@ def _gpt2_sizes(model: ModelConfig, microbatch: int, sequence: int, dtype: str) 
         yield LayerSize(numbers, kept[layer] + cast, inputs[layer], work, number, waits=layer > 0)
 
 
-def _attention_bytes(model: ModelConfig, microbatch: int, sequence: int, product: int) -> int:
+def _attention_bytes(model: ModelConfig, microbatch_size: int, sequence: int, product: int) -> int:
     """What an attention keeps beside its result: a sum a token and head, or all weights where they are dropped.
 
     It keeps each dropped weight before and after the dropout, and a mask of a byte.
     """
     if not model.dropout:
-        return max(product, NUMBER_BYTES) * microbatch * sequence * model.heads
-    return (2 * product + 1) * microbatch * model.heads * sequence**2 + sequence**2
+        return max(product, NUMBER_BYTES) * microbatch_size * sequence * model.heads
+    return (2 * product + 1) * microbatch_size * model.heads * sequence**2 + sequence**2
 
 
 def described(plan: RavnestPlan) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.programs.plan import SIZES, Plan
+from pipelined.programs.plan import Plan
 from pipelined.schedules import find, knobs_of, known
 from pipelined.schedules.registry import declared
 from pipelined.sharding.search.matmul import divisors
@@ -71,7 +71,7 @@ def candidates(
         for team in teams
         for name in names
         for plan in _of(name, ranks // team, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
-        if all(getattr(plan, size) == fixed[size] for size in SIZES if size in fixed) and (team == 1 or plan.flushes)
+        if all(size == fixed.get(name, size) for name, size in plan.sizes.items()) and (team == 1 or plan.flushes)
     ]
     found = [plan for plan in every if (asynchronous or plan.flushes) and (not compiles or is_compilable(plan))]
     if not found:
@@ -100,9 +100,9 @@ def _of(name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, A
             if group is None or ranks % group.stage_map.workers:
                 continue
             width = ranks // group.stage_map.workers
-            for microbatch in divisors(batch // width if batch % width == 0 else 0):
-                microbatches = batch // width // microbatch
-                plan = _try(name, depth, width, microbatch, microbatches, knobs=knobs)
+            for microbatch_size in divisors(batch // width if batch % width == 0 else 0):
+                microbatches = batch // width // microbatch_size
+                plan = _try(name, depth, width, microbatch_size, microbatches, knobs=knobs)
                 if plan is not None and knobs in _variants(name, depth, microbatches, fixed):
                     yield plan
 
@@ -115,11 +115,11 @@ def _variants(name: str, depth: int, microbatches: int, fixed: Mapping[str, Any]
 
 
 def _try(
-    name: str, depth: int, width: int, microbatch: int, microbatches: int, *, knobs: Mapping[str, Any]
+    name: str, depth: int, width: int, microbatch_size: int, microbatches: int, *, knobs: Mapping[str, Any]
 ) -> Plan | None:
     """The plan, or None if the schedule refuses the shape or the microbatch cannot be cut."""
     try:
-        plan = Plan(name, depth, width, microbatch, microbatches, knobs=knobs)
+        plan = Plan(name, depth, width, microbatch_size, microbatches, knobs=knobs)
         return plan if plan.stage_map else None
     except UsageError:
         return None

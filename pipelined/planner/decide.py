@@ -136,7 +136,8 @@ def choose(result: SearchResult, default: Outcome) -> Decision:
     if default.memory > limit:
         other = f"depth {plan.depth} x width {plan.width} takes {_mib(default.memory)} a rank of {_mib(limit)}"
     elif best.step_s < (1 - MARGIN) * default.step_s:
-        other = f"depth {plan.depth} x width {plan.width} with microbatches of {plan.microbatch} takes {_ms(default)}"
+        sizes = f"depth {plan.depth} x width {plan.width} with microbatches of {plan.microbatch_size}"
+        other = f"{sizes} takes {_ms(default)}"
     else:
         best, other = default, f"nothing of its kind is more than {MARGIN:.0%} faster"
     text = f"predicted {_ms(best)} a step; {other}{_beside(result, best)}"

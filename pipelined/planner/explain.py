@@ -133,7 +133,7 @@ def _head(unit: str) -> str:
 
 def _row(name: str, outcome: Outcome, result: SearchResult) -> str:
     plan, part = outcome.candidate.plan, shares(outcome)
-    sizes = f"{plan.depth:>4}{plan.width:>5}{plan.microbatch:>5}{plan.microbatches:>5}"
+    sizes = f"{plan.depth:>4}{plan.width:>5}{plan.microbatch_size:>5}{plan.microbatches:>5}"
     recompute = "yes" if outcome.candidate.recompute else "no"
     times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, result):>12,.0f}"
     where = f"{part['computing']:>9.0%}{part['idle']:>7.0%}{part['sums']:>7.0%}{outcome.memory / MIB:>9,.0f}"
@@ -151,7 +151,7 @@ def _rate(outcome: Outcome, result: SearchResult) -> float:
 def _arrangement(outcome: Outcome) -> str:
     plan = outcome.candidate.plan
     again = ", recomputing" if outcome.candidate.recompute else ""
-    sizes = f"depth {plan.depth} x width {plan.width}, microbatches of {plan.microbatch} x {plan.microbatches}"
+    sizes = f"depth {plan.depth} x width {plan.width}, microbatches of {plan.microbatch_size} x {plan.microbatches}"
     sizes += f", teams of {plan.tensor} ranks with layout {plan.layout}" if plan.tensor > 1 else ""
     return f"{outcome.candidate.label}, {sizes}{again}"
 

@@ -224,7 +224,7 @@ class Queue:
         Placement and teams belong to the sizes: they decide which ranks divide an update.
         """
         plan, stage_map = candidate.plan, candidate.plan.stage_map
-        sizes = plan.depth, plan.microbatch, plan.tensor, plan.layout
+        sizes = plan.depth, plan.microbatch_size, plan.tensor, plan.layout
         key = sizes, stage_map.pieces, plan.flushes or stage_map.updates, frozenset(stage_map.placement.items())
         if key not in self._workloads:
             workload = self._request.workload(plan)

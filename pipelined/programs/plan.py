@@ -24,8 +24,8 @@ class PlanError(UsageError):
     """A job that cannot be laid out; the message ends in the remedy."""
 
 
-SIZES = ("depth", "width", "microbatch", "microbatches")
-"""The whole numbers of every plan."""
+SIZES = {"depth": "depth", "width": "width", "microbatch": "microbatch_size", "microbatches": "microbatches"}
+"""The whole numbers of every plan: their names as flags and in files, and the fields."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Plan:
         schedule: a name that `schedules.find` accepts; a class or function is kept by its name.
         depth: the stages of a pipeline, D.
         width: pipeline groups that run in parallel on their own microbatches, W.
-        microbatch: sequences in a microbatch, B.
+        microbatch_size: sequences in a microbatch, B.
         microbatches: microbatches of a group per step, N.
         knobs: the schedule's further settings by name (see `schedules.parts.knobs`); those that are missing, or
             that have their default, are left out.
@@ -49,7 +49,7 @@ class Plan:
     schedule: str
     depth: int
     width: int
-    microbatch: int
+    microbatch_size: int
     microbatches: int
     knobs: Mapping[str, KnobValue] = field(default_factory=dict, hash=False)
     costs: Costs = field(default=DEFAULT_COSTS, compare=False)
@@ -62,14 +62,16 @@ class Plan:
             raise PlanError(f"knobs is {self.knobs!r:.40}, without names; give values by name, as in {{'pipes': 4}}")
         require_knobs(self.schedule, self.knobs)
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
-        for name in (*SIZES, "tensor"):
-            require_whole(name, getattr(self, name), 1)
+        for name, size in {**self.sizes, "tensor": self.tensor}.items():
+            require_whole(name, size, 1)
         require_possible({"depth": self.depth, "width": self.width, "tensor": self.tensor})
         self.costs.require_stages(self.depth)
         if self.tensor == 1:
             object.__setattr__(self, "layout", "")
-        if self.microbatch % self.stage_map.pieces:
-            fact = f"{SCALE.of(self)} cuts each microbatch in {self.stage_map.pieces} (microbatch: {self.microbatch})"
+        if self.microbatch_size % self.stage_map.pieces:
+            fact = (
+                f"{SCALE.of(self)} cuts each microbatch in {self.stage_map.pieces} (microbatch: {self.microbatch_size})"
+            )
             raise PlanError(f"{fact}; make it a multiple of {self.stage_map.pieces}")
         every = self.stage_map.updates.every
         if self.total_microbatches // self.width % every:
@@ -99,15 +101,20 @@ class Plan:
         layout = (document.get("layout") or "") if sizes["tensor"] > 1 else ""
         if type(layout) is not str:
             raise TypeError(f"layout is {layout!r} and should be of type str")
-        return cls(document["schedule"], **sizes, knobs=knobs, costs=costs, layout=layout)
+        fields = {SIZES.get(name, name): size for name, size in sizes.items()}
+        return cls(document["schedule"], **fields, knobs=knobs, costs=costs, layout=layout)
 
     def plain(self) -> dict[str, Any]:
         """The plan as flat JSON: the schedule, the sizes, every knob with its value, and what else is not default."""
-        sizes = {name: getattr(self, name) for name in SIZES}
         knobs = {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
         costs = {} if self.costs == DEFAULT_COSTS else {"costs": self.costs.plain()}
         team = {} if self.tensor == 1 else {"tensor": self.tensor, "layout": self.layout}
-        return {"schedule": self.schedule, **sizes, **knobs, **costs, **team}
+        return {"schedule": self.schedule, **self.sizes, **knobs, **costs, **team}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The whole numbers of every plan, by their names as flags and in files."""
+        return {name: getattr(self, field) for name, field in SIZES.items()}
 
     @cached_property
     def stage_map(self) -> StageMap:
@@ -125,7 +132,7 @@ class Plan:
     @property
     def rows(self) -> int:
         """Sequences in one microbatch of the schedule: B, or B/2 if backwards are halved."""
-        return self.microbatch // self.stage_map.pieces
+        return self.microbatch_size // self.stage_map.pieces
 
     @cached_property
     def total_microbatches(self) -> int:

@@ -75,7 +75,7 @@ class LanguageModel(Model, Protocol):
     takes seconds at the start of every process.
     """
 
-    def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
+    def shape_of(self, layer: int, microbatch_size: int, sequence: int) -> tuple[int, ...]:
         """Shape of the input of this layer; beyond the last one, of the logits."""
 
 

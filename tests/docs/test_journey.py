@@ -51,7 +51,7 @@ def program():
 
 def test_the_plan_is_the_one_described():
     assert (PLAN.schedule, PLAN.depth, PLAN.width, PLAN.batch) == ("chimera", 4, 1, 32)
-    assert (PLAN.microbatch, PLAN.microbatches, JOB.sequence) == (8, 4, 64)
+    assert (PLAN.microbatch_size, PLAN.microbatches, JOB.sequence) == (8, 4, 64)
     assert PLAN.stage_map.microbatches == ((0, 1), (2, 3))
 
 

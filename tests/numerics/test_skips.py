@@ -131,7 +131,7 @@ def test_what_a_stage_reads_and_hands_on_goes_from_reader_to_reader(schedule):
 @pytest.mark.parametrize(("schedule", "width"), [("one_f_one_b", 1), ("chimera", 1), ("gpipe", 2)])
 @pytest.mark.parametrize("layers", [OVER_TWO, READ_TWICE])
 def test_a_step_sends_the_bytes_that_were_planned(schedule, width, layers):
-    plan = pp.Plan(schedule, depth=4, width=width, microbatch=2, microbatches=4 // width)
+    plan = pp.Plan(schedule, depth=4, width=width, microbatch_size=2, microbatches=4 // width)
     with pp.Trainer(
         pp.Sequential(layers), plan, loss=nn.functional.mse_loss, optimizer=torch.optim.AdamW, all_reduce="ring"
     ) as trainer:

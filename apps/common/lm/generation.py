@@ -114,7 +114,7 @@ async def generate(
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
     description = JobDescription(
         model=source.model if tensor == 1 else _split(source.model, tensor),
-        plan=Plan("gpipe", transport.world_size // tensor, 1, microbatch=1, microbatches=1, tensor=tensor),
+        plan=Plan("gpipe", transport.world_size // tensor, 1, microbatch_size=1, microbatches=1, tensor=tensor),
         feed=RandomTokens(source.vocab, (1, 1)),
         optimizer_config=OptimizerConfig(lr=0.0, steps=1),
         numerics=Numerics(),

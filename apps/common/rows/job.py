@@ -48,8 +48,8 @@ class RowJob:
                 self.task.describe(),
                 f"plan: {plan.schedule}, depth {plan.depth} x width {plan.width}{team}, ranks: {plan.world_size} "
                 f"({self.reason})",
-                f"batch: {plan.batch} {self.task.rows} = {plan.microbatch} a microbatch x {plan.total_microbatches} "
-                "microbatches",
+                f"batch: {plan.batch} {self.task.rows} = {plan.microbatch_size} a microbatch x "
+                f"{plan.total_microbatches} microbatches",
             ]
         )
 
@@ -82,9 +82,8 @@ def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
         UsageError: a flag says otherwise.
     """
     plan = planned.plan
-    sizes = ("schedule", "depth", "width", "microbatch", "microbatches", "batch")
-    says: dict[str, Any] = {name: getattr(plan, name) for name in sizes}
-    given = {name: value for name in sizes if (value := getattr(config, name)) is not None}
+    says: dict[str, Any] = {"schedule": plan.schedule, **plan.sizes, "batch": plan.batch}
+    given = {name: value for name in says if (value := getattr(config, name)) is not None}
     team: dict[str, Any] = {"tensor": plan.tensor, "layout": plan.layout or None}
     asked = {name: value for name, value in config.given_team.items() if value != AUTO}
     refuse_other_plan(config.plan or AUTO_PLAN, says | team, given | asked)

@@ -29,7 +29,7 @@ def given(config: GPT2Flags) -> dict[str, Any]:
 
 def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
     """The fields of a `GPT2Flags` that give this plan."""
-    flags = {name: getattr(plan, name) for name in ("schedule", *SIZES, "tensor")}
+    flags = {"schedule": plan.schedule, **plan.sizes, "tensor": plan.tensor}
     return {**flags, "layout": plan.layout or None, "knobs": plan.knobs, "recompute": recompute}
 
 

@@ -127,7 +127,7 @@ def sizes_of_front(
     Args:
         groups: the stages of each entry of the workload's parameters.
     """
-    every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence
+    every, tokens = _kinds(config, plan, sequence), plan.microbatch_size * sequence
     counts = np.array([[kinds[kind] for kinds in every] for kind in KINDS])
     gathered, kept, numbers = (
         np.stack([team.numbers_of_front(kind, name) for kind in KINDS], axis=1)
@@ -173,7 +173,7 @@ def team_workload(
     single, members = replace(plan, tensor=1), plan.tensor
     alone = workload(config, single, sequence, itemsize, exact=exact, masters=masters)
     alone = alone.divided(plan) if divided or divides(plan.layout) else alone
-    every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence
+    every, tokens = _kinds(config, plan, sequence), plan.microbatch_size * sequence
     stages = []
     for stage, kinds in zip(alone.stages, every, strict=True):
         gathered = ceil(sum(costs[kind].gathered * number for kind, number in kinds.items()))

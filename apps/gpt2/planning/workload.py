@@ -44,13 +44,13 @@ def workload(
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
     for layers in cut:
-        forward = float(sum(costs[layer] for layer in layers) * plan.microbatch * sequence)
-        share = (config, layers, plan.microbatch, sequence)
+        forward = float(sum(costs[layer] for layer in layers) * plan.microbatch_size * sequence)
+        share = (config, layers, plan.microbatch_size, sequence)
         stages.append(
             StageCosts(
                 forward=forward,
                 backward=2 * forward,
-                message_bytes=plan.microbatch * sequence * config.d_model * itemsize,
+                message_bytes=plan.microbatch_size * sequence * config.d_model * itemsize,
                 activation_bytes=activation_bytes(*share, **held) * itemsize // FLOAT,
                 pending_bytes=pending_bytes(*share, **held) * itemsize // FLOAT,
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,

@@ -111,7 +111,7 @@ class MicrobatchFeed:
 
     def with_batch_size(self, plan: Plan) -> Plan:
         """See `JobFeed.with_batch_size`: what the feed gives is one microbatch of the schedule, which cuts none."""
-        return replace(plan, microbatch=self.rows_each(plan.total_microbatches) * plan.stage_map.pieces)
+        return replace(plan, microbatch_size=self.rows_each(plan.total_microbatches) * plan.stage_map.pieces)
 
     def configure(self, rows: int, dtype: torch.dtype, cached_steps: int) -> None:
         """See `JobFeed.configure`; nothing is kept."""

@@ -119,9 +119,9 @@ class PlannedLayers:
 
     def workload(self, plan: Plan) -> Workload:
         cut = partition(self.layer_costs, plan.depth)
-        if not all(map(self._takes, {plan.microbatch, plan.rows})):
+        if not all(map(self._takes, {plan.microbatch_size, plan.rows})):
             return Workload([StageCosts(activation_bytes=IMPOSSIBLE)] * plan.depth, self.parameters(cut))
-        whole = Workload([self._stage(layers, plan.microbatch) for layers in cut], self.parameters(cut))
+        whole = Workload([self._stage(layers, plan.microbatch_size) for layers in cut], self.parameters(cut))
         return whole.divided(plan) if self.precision.shard_optimizer else whole
 
     def parameters(self, cut: Sequence[range]) -> list[Parameters]:

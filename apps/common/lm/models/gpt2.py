@@ -74,11 +74,11 @@ class GPT2:
         """See `token_loss` and `counted_loss`."""
         return counted_loss(output, targets) if self._counts else token_loss(output, targets)
 
-    def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
+    def shape_of(self, layer: int, microbatch_size: int, sequence: int) -> tuple[int, ...]:
         """Shape of what flows into a layer: ids, then the residual stream; beyond the last layer, logits."""
         if layer == 0:
-            return (microbatch, sequence)
-        return (microbatch, sequence, self.config.d_model if layer < self.layers else self.config.vocab)
+            return (microbatch_size, sequence)
+        return (microbatch_size, sequence, self.config.d_model if layer < self.layers else self.config.vocab)
 
     def identity(self) -> Mapping[str, Any]:
         """The sizes that a checkpoint must share."""

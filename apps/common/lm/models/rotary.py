@@ -41,11 +41,11 @@ class RotaryLM(GPT2):
         """Floating-point operations a token of a forward through each layer."""
         return layer_costs(self.config, sequence)
 
-    def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
+    def shape_of(self, layer: int, microbatch_size: int, sequence: int) -> tuple[int, ...]:
         """Shape of what flows into a layer: ids, then the stream, narrow or not; beyond the last layer, logits."""
         if layer in self.config.narrow:
-            return (microbatch, sequence, self.config.narrow_width)
-        return super().shape_of(layer, microbatch, sequence)
+            return (microbatch_size, sequence, self.config.narrow_width)
+        return super().shape_of(layer, microbatch_size, sequence)
 
     def _part(self, layers: range) -> nn.Module:
         return RotaryPart(self.config, layers)

@@ -85,7 +85,7 @@ def test_a_job_that_cannot_be_is_refused(given, ranks, message):
 def test_a_table_of_instructions_sets_the_depth_and_the_microbatches(tmp_path):
     (tmp_path / "table.csv").write_text("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n")
     plan = resolve(VGGFlags(schedule=str(tmp_path / "table.csv"), batch=12), None).plan
-    assert (plan.depth, plan.microbatches, plan.microbatch) == (2, 3, 4)
+    assert (plan.depth, plan.microbatches, plan.microbatch_size) == (2, 3, 4)
 
 
 def test_without_scikit_learn_the_program_ends_before_torch(monkeypatch, capsys):

@@ -36,7 +36,7 @@ def trained(layers, given=None, **more):
     return pp.train(layers, batches() if given is None else given, **settings)
 
 
-PLAN = pp.Plan("gpipe", depth=4, width=1, microbatch=4, microbatches=4)
+PLAN = pp.Plan("gpipe", depth=4, width=1, microbatch_size=4, microbatches=4)
 OPEN = {"depth": None, "microbatches": None}
 """Of `trained`, where a plan sets them."""
 
@@ -244,7 +244,7 @@ REFUSED = {
     ),
     "a plan for other rows": (
         four,
-        {"plan": pp.Plan("gpipe", depth=4, width=1, microbatch=2, microbatches=4), **OPEN},
+        {"plan": pp.Plan("gpipe", depth=4, width=1, microbatch_size=2, microbatches=4), **OPEN},
         "the plan is for microbatches of other rows .rows planned: 2, rows: 4.; plan for these batches",
     ),
     "settings in one argument": (

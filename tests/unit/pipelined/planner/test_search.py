@@ -125,7 +125,7 @@ def test_a_plan_takes_the_costs_along_by_which_its_sums_were_placed():
     """With B sequences a stage of two layers takes 0.25 + 2 B s; a message has 16 B bytes of 1 ms, and 0.1 s."""
     asked = request(Toy(fixed={"schedule": "chimera", "depth": 2, "pipes": 2, "scale": "direct"}), ranks=2)
     plan = search(asked).chosen.candidate.plan
-    size = plan.microbatch
+    size = plan.microbatch_size
     assert plan.costs.forward == [pytest.approx(0.25 + 2 * size)] * 2
     assert plan.costs.p2p == pytest.approx(0.1 + 16e-3 * size)
     assert Plan.of(plan.plain()).costs == plan.costs

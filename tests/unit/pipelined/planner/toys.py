@@ -35,9 +35,9 @@ class Toy:
         cut = partition(self.layer_costs, plan.depth)
         stages = [
             StageCosts(
-                message_bytes=SENT * plan.microbatch,
-                activation_bytes=KEPT * plan.microbatch * len(layers),
-                boundary_bytes=SENT * plan.microbatch,
+                message_bytes=SENT * plan.microbatch_size,
+                activation_bytes=KEPT * plan.microbatch_size * len(layers),
+                boundary_bytes=SENT * plan.microbatch_size,
             )
             for layers in cut
         ]

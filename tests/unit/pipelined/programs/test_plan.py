@@ -12,7 +12,7 @@ from pipelined.schedules import ScheduleError
 
 
 def test_replicas_of_a_stage_span_pipes_and_groups():
-    plan = Plan("chimera", depth=4, width=2, microbatch=1, microbatches=4)
+    plan = Plan("chimera", depth=4, width=2, microbatch_size=1, microbatches=4)
     assert plan.world_size == 8
     assert plan.holders(0) == (0, 3, 4, 7)
     assert plan.holders(1) == (1, 2, 5, 6)
@@ -21,19 +21,19 @@ def test_replicas_of_a_stage_span_pipes_and_groups():
 
 
 def test_microbatches_are_numbered_group_by_group():
-    plan = Plan("gpipe", depth=2, width=3, microbatch=5, microbatches=4)
+    plan = Plan("gpipe", depth=2, width=3, microbatch_size=5, microbatches=4)
     assert [plan.global_microbatch(g, m) for g in range(3) for m in range(4)] == list(range(12))
     assert plan.batch == 60
 
 
 def test_an_odd_depth_for_chimera_is_refused_before_anything_runs():
     with pytest.raises(ValueError, match="3"):
-        Plan("chimera", depth=3, width=1, microbatch=1, microbatches=3)
+        Plan("chimera", depth=3, width=1, microbatch_size=1, microbatches=3)
 
 
 def test_a_count_below_one_is_refused_by_the_flag_s_name():
     with pytest.raises(UsageError, match=r"width must be at least 1 \(it is 0\)"):
-        Plan("gpipe", depth=2, width=0, microbatch=1, microbatches=1)
+        Plan("gpipe", depth=2, width=0, microbatch_size=1, microbatches=1)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_damaged_costs_of_a_plan_are_refused(costs, message):
 
 
 def test_a_worker_of_a_team_is_neighbouring_ranks_and_its_pieces_are_held_in_every_group():
-    plan = Plan("gpipe", depth=1, width=2, microbatch=1, microbatches=4, tensor=3)
+    plan = Plan("gpipe", depth=1, width=2, microbatch_size=1, microbatches=4, tensor=3)
     assert plan.world_size == 6
     assert [plan.position(rank) for rank in range(6)] == [(0, 0)] * 3 + [(1, 0)] * 3
     assert [plan.member(rank) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
@@ -110,7 +110,7 @@ def test_the_ranks_of_a_worker_are_in_the_json_of_a_plan_only_where_they_are_sev
 
 
 def test_a_piece_of_a_stage_is_held_by_the_same_member_in_every_pipe_and_group():
-    plan = Plan("chimera", depth=2, width=2, microbatch=1, microbatches=2, tensor=3)
+    plan = Plan("chimera", depth=2, width=2, microbatch_size=1, microbatches=2, tensor=3)
     assert plan.world_size == 12
     assert plan.holders(0, member=2) == (2, 5, 8, 11)
     assert [plan.holder(1, pipe, 1, member=1) for pipe in range(2)] == [10, 7]

@@ -8,7 +8,7 @@ from pipelined.programs.plan import Plan
 from pipelined.training.parameters import build_local
 from pipelined.training.sums.accumulation import Accumulation
 
-GROUPS = Plan("gpipe", depth=2, width=2, microbatch=1, microbatches=2)
+GROUPS = Plan("gpipe", depth=2, width=2, microbatch_size=1, microbatches=2)
 """Ranks 0 and 2 hold the first stage, ranks 1 and 3 the last."""
 
 
@@ -92,7 +92,7 @@ def test_the_rows_of_an_update_lie_in_the_memory_of_the_whole_parameter():
 
 def test_a_holder_without_rows_neither_updates_nor_saves_nor_counts_a_parameter():
     """Five holders of four rows: the first one has none."""
-    plan = Plan("gpipe", depth=2, width=5, microbatch=1, microbatches=1)
+    plan = Plan("gpipe", depth=2, width=5, microbatch_size=1, microbatches=1)
     first, *others = (local(rank, divided=True, plan=plan) for rank in range(0, 10, 2))
     assert first.updated.keys() == {"frozen0"} and first.saved.keys() == {"frozen0", "seen0"}
     assert first.squares(Accumulation()) == {}

@@ -29,7 +29,7 @@ def test_every_name_lies_in_exactly_one_bucket(stages):
 
 
 def test_a_tied_bucket_is_held_by_the_ranks_of_both_stages_once():
-    plan = Plan("chimera", depth=4, width=2, microbatch=1, microbatches=4)
+    plan = Plan("chimera", depth=4, width=2, microbatch_size=1, microbatches=4)
     assert plan.holders(0, 3) == (0, 3, 4, 7)
     assert Plan("gpipe", 4, 2, 1, 4).holders(0, 3) == (0, 3, 4, 7)
 

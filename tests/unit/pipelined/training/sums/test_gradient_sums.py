@@ -16,7 +16,7 @@ from tests.conformance.worlds import local_world
 
 @pytest.mark.parametrize(("algorithm", "placed"), [("auto", True), ("ring:1024,shared", True), ("ring", False)])
 async def test_gradients_lie_where_their_sums_reach_them_if_these_go_through_shared_memory(algorithm, placed):
-    ends, plan = local_world(2, shared_memory=True), Plan("gpipe", depth=1, width=2, microbatch=1, microbatches=2)
+    ends, plan = local_world(2, shared_memory=True), Plan("gpipe", depth=1, width=2, microbatch_size=1, microbatches=2)
 
     async def rank(end):
         weight = nn.Parameter(torch.zeros(200, 1000))
