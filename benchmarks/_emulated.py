@@ -16,10 +16,10 @@ from benchmarks._timed_executor import TimedExecutor
 from collectives import Group, barrier
 from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor
-from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
+from pipelined.programs.updates.gradient_sync import GradientSync
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.exchange.stream import Parcel

@@ -28,8 +28,8 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.planner.trial import RandomTokens
-from pipelined.programs.exact_grid import Grid
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.exact_grid import Grid
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics

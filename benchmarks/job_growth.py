@@ -22,7 +22,7 @@ import tyro
 from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce
 from pipelined.actors.agree import agree
-from pipelined.programs.step_totals import StepTotals
+from pipelined.programs.updates.step_totals import StepTotals
 from tests.conformance.worlds import tcp_world
 from transports import Transport
 from transports.local import world

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.planned_model import LayoutSizes
-from pipelined.programs.bucket_names import Stages
 from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import rank_memory
 from pipelined.simulation.workload import Parameters, Workload

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelined.measurement.measured_model import MeasuredModel
-from pipelined.programs.bucket_names import Stages
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Workload
 

@@ -1,1 +1,1 @@
-"""Programs: a schedule recorded as instructions, then checked, priced, drawn, and prepared for a rank. No torch."""
+"""A program, which is a schedule recorded as instructions, and a plan, which lays a job out over ranks. No torch."""

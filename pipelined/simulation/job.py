@@ -9,7 +9,7 @@ from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
-from pipelined.programs.step_totals import STEP_TOTALS
+from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.traffic import totals_bytes

@@ -1,16 +1,16 @@
 """One rank of a simulated job without a flush: its stage is updated while the schedule runs.
 
-It is updated when training updates it: both follow `pipelined.programs.update_rule`. The step totals are exchanged
-several steps later, so no rank waits for them.
+It is updated when training updates it: both follow `pipelined.programs.updates.update_rule`. The step totals are
+exchanged several steps later, so no rank waits for them.
 """
 
 import asyncio
 from collections.abc import Iterable
 
-from pipelined.programs.bucket_names import Stages
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.pricing.virtual_worker import GroupMessages, VirtualWorker
-from pipelined.programs.update_rule import Apply, Collect, UpdateRule
+from pipelined.programs.updates.bucket_names import Stages
+from pipelined.programs.updates.update_rule import Apply, Collect, UpdateRule
 from pipelined.simulation.rank import GroupPlatform, Rank
 from transports import Nursery
 

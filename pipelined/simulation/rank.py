@@ -12,13 +12,13 @@ from typing import Any
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.programs.due_messages import DueMessages
-from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.programs.proof.deadlock import MESSAGES
-from pipelined.programs.step_totals import STEP_TOTALS
-from pipelined.programs.update_rule import UpdateRule
+from pipelined.programs.updates.gradient_sync import GradientSync
+from pipelined.programs.updates.step_totals import STEP_TOTALS
+from pipelined.programs.updates.update_rule import UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob

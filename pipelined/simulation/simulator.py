@@ -21,7 +21,7 @@ from pipelined.programs.pricing.timeline import Timeline
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
 from pipelined.programs.record import in_time
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.programs.step_totals import STEP_TOTALS
+from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob

@@ -10,7 +10,7 @@ from itertools import product
 from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE, algorithm_for
 from pipelined.programs.plan import Plan
-from pipelined.programs.step_totals import StepTotals
+from pipelined.programs.updates.step_totals import StepTotals
 from pipelined.simulation.workload import Workload
 
 Link = tuple[int, int]

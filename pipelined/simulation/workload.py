@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from pipelined.errors import UsageError
-from pipelined.programs.bucket_names import Stages
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.bucket_names import Stages
 
 MOMENTS = 2
 """Numbers that AdamW keeps per number of a parameter; it also keeps one count of updates per parameter."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipelined.errors import refuse_below
 from pipelined.membership.directory.limits import refuse_lease
-from pipelined.programs.exact_grid import require_exact_swarm
+from pipelined.programs.updates.exact_grid import require_exact_swarm
 from pipelined.training.exchange.compression import NONE, check_codec
 
 GRACE_S = 20.0

@@ -11,9 +11,9 @@ from collectives import Group
 from collectives.algorithms import may_share_memory
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.partition import partition
-from pipelined.programs.step_totals import StepTotals, part_entry
+from pipelined.programs.updates.exact_grid import require_exact
+from pipelined.programs.updates.step_totals import StepTotals, part_entry
 from pipelined.sharding.groups import MeshGroups
 from pipelined.traces.tracer import Tracer
 from pipelined.training.exchange.compression import Compression

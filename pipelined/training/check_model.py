@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pipelined.errors import UsageError
-from pipelined.programs.bucket_names import Stages
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.training.model import Model
 
 METHODS = ("costs", "build", "loss", "identity")

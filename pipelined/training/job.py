@@ -8,8 +8,8 @@ import torch
 
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError, require_switch
-from pipelined.programs.check_masters import require_delayed
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.check_masters import require_delayed
 from pipelined.training.exchange.compression import NONE, check_codec
 from pipelined.training.exchange.stream import differentiable
 from pipelined.training.model import Model

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from collectives.arrays import Range
-from pipelined.programs.bucket_names import Stages, name_buckets
-from pipelined.programs.channels import Channels
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.programs.step_totals import part_entry
+from pipelined.programs.updates.bucket_names import Stages, name_buckets
+from pipelined.programs.updates.channels import Channels
+from pipelined.programs.updates.step_totals import part_entry
 from pipelined.sharding.shards import TensorPart
 from pipelined.training.check_model import (
     Survey,

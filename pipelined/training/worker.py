@@ -15,8 +15,8 @@ from pipelined.actors.device.work import DeviceWork
 from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
-from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, Instruction
+from pipelined.programs.updates.gradient_sync import GradientSync
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
 from pipelined.schedules.parts.worker import InstructionKey

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.programs.exact_grid import Grid
+from pipelined.programs.updates.exact_grid import Grid
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.traces.tracer import NOWHERE, Tracer
 from pipelined.training.digests import model_digest

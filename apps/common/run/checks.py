@@ -7,11 +7,11 @@ from apps.common.flags.run_flags import RunFlags, start_of
 from apps.common.run.trackers import check_trackers
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
-from pipelined.programs.check_masters import require_delayed, require_flush
-from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
+from pipelined.programs.updates.check_masters import require_delayed, require_flush
+from pipelined.programs.updates.exact_grid import require_exact
 from pipelined.schedules import find
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.training.exchange.compression import check_codec

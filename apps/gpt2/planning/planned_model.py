@@ -33,8 +33,8 @@ from apps.gpt2.planning.workload import workload
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.planner.planned_model import LayoutSizes, StageMoves, is_open
-from pipelined.programs.bucket_names import Stages
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.schedules import SCALE
 from pipelined.sharding.search.chain import Chain
 from pipelined.sharding.search.teams import TeamChain

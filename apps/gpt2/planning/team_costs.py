@@ -15,9 +15,9 @@ from apps.gpt2.planning.memory import FLOAT
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.workload import workload
 from pipelined.planner.planned_model import LayoutSizes, StageMoves
-from pipelined.programs.bucket_names import Stages
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCosts
 from pipelined.sharding.search.teams import TeamChain, TeamLayout

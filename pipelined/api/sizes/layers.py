@@ -20,9 +20,9 @@ from pipelined.api.sizes.layer_sizes import (
 )
 from pipelined.api.split.model import MemberRow
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
-from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.bucket_names import name_buckets
 from pipelined.simulation.workload import MASTERS, Parameters, StageCosts, Workload
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, some_values

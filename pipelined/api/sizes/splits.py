@@ -19,9 +19,9 @@ from pipelined.api.split.search import AUTO, RowSearch
 from pipelined.api.split.table import LAYOUT as MEGATRON
 from pipelined.errors import UsageError
 from pipelined.planner.planned_model import LayoutSizes, StageMoves, is_open
-from pipelined.programs.bucket_names import Stages
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.sharding import Shards
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Parameters, StageCosts, Workload

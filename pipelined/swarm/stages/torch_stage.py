@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipelined.programs.exact_grid import Grid
+from pipelined.programs.updates.exact_grid import Grid
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.torch_random import TorchRandom
 from pipelined.state.chunks import specs_of

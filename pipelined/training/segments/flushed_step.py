@@ -10,9 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.update_rule import UpdateRule
+from pipelined.programs.updates.gradient_sync import GradientSync
+from pipelined.programs.updates.update_rule import UpdateRule
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.rank_context import RankContext

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from pipelined.programs.bucket_names import Stages
-from pipelined.programs.update_rule import Apply, Collect, UpdateRule
+from pipelined.programs.updates.bucket_names import Stages
+from pipelined.programs.updates.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.training.rank_context import RankContext
 from pipelined.training.segments.segment import StepAccount

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from pipelined.programs.bucket_names import Stages
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.schedules import Updates
 from pipelined.training.exchange.stream import Parcel, Tree
 from pipelined.training.optimizer import OptimizerSettings

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipelined.programs.bucket_names import Stages
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.training.sums.update_shards import UpdateShards
 
 

@@ -1,8 +1,9 @@
 """Exact sums of gradients: the same bits in any arrangement, because nothing is rounded where they are added.
 
-After each backward the gradient of one microbatch is rounded to the grid of its parameter (`programs.exact_grid`) and
-added to a float64 buffer, which the ranks then sum in any order. A tied parameter has one summand for each use of it:
-where two uses meet in one stage, autograd would add them in float32, so each is taken before.
+After each backward the gradient of one microbatch is rounded to the grid of its parameter
+(`programs.updates.exact_grid`) and added to a float64 buffer, which the ranks then sum in any order. A tied parameter
+has one summand for each use of it: where two uses meet in one stage, autograd would add them in float32, so each is
+taken before.
 """
 
 import math
@@ -17,7 +18,7 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.actors.device.executor import Executor
 from pipelined.errors import UsageError
-from pipelined.programs.exact_grid import Grid
+from pipelined.programs.updates.exact_grid import Grid
 from pipelined.training.graph.split_backward import nodes_below
 from pipelined.training.optimizer.state import GRID
 from pipelined.training.sums.accumulation import Accumulation

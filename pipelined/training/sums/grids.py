@@ -1,6 +1,6 @@
 """The grids of parameters that are summed exactly: how a summand is rounded and added, and which grid follows.
 
-A rank of a pipeline and a peer of a swarm use the same rule; see `programs.exact_grid`.
+A rank of a pipeline and a peer of a swarm use the same rule; see `programs.updates.exact_grid`.
 """
 
 import math
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from pipelined.programs.exact_grid import BITS, Grid
+from pipelined.programs.updates.exact_grid import BITS, Grid
 
 CHUNK = 1 << 16
 """Elements that are rounded at a time, so that they stay in the cache."""

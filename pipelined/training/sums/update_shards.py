@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from collectives.arrays import Range
-from pipelined.programs.bucket_names import Stages
+from pipelined.programs.updates.bucket_names import Stages
 
 Copies = tuple[tuple[int, ...], ...]
 """For each member of a team the members that hold the same piece of a parameter."""

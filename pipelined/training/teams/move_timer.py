@@ -7,7 +7,7 @@ from statistics import median
 import torch
 
 from pipelined.aio.clock import Clock
-from pipelined.programs.bucket_names import Stages
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.sharding import MeshGroups, Path
 from pipelined.sharding.shared_memory import StartedMove
 

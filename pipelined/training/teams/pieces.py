@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import torch
 
 from pipelined.aio.clock import Clock
-from pipelined.programs.bucket_names import Stages
-from pipelined.programs.channels import Channels
+from pipelined.programs.updates.bucket_names import Stages
+from pipelined.programs.updates.channels import Channels
 from pipelined.sharding import Shards
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.tape import sum_gradients, sum_path

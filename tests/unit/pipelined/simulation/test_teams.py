@@ -11,7 +11,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
-from pipelined.programs.step_totals import STEP_TOTALS
+from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob
 from pipelined.simulation.links import VirtualLinks

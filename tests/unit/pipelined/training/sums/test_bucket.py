@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.bucket_names import name_buckets
 from pipelined.training.sums.bucket import fill_bucket
 
 

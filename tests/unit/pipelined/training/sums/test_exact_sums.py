@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.programs.exact_grid import Grid
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.exact_grid import Grid
 from pipelined.training.optimizer.state import GRID
 from pipelined.training.sums.bucket import fill_bucket
 from pipelined.training.sums.exact_sums import ExactSums

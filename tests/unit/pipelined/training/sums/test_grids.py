@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.programs.exact_grid import HEADROOM, Grid
+from pipelined.programs.updates.exact_grid import HEADROOM, Grid
 from pipelined.training.sums.grids import Grids
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipelined.programs.pricing.price import Costs
 from pipelined.programs.record import record
 from pipelined.programs.staleness import uses
-from pipelined.programs.update_rule import Apply, Collect, UpdateRule
+from pipelined.programs.updates.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import Shape, Updates, find
 from pipelined.schedules.parts.placements import one_pipe
 

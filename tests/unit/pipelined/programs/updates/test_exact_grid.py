@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
-from pipelined.programs.exact_grid import HEADROOM, Grid, require_exact, require_exact_swarm
 from pipelined.programs.plan import Plan
+from pipelined.programs.updates.exact_grid import HEADROOM, Grid, require_exact, require_exact_swarm
 
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from pipelined.actors.actor import Actor
-from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction, gradient_sum
+from pipelined.programs.updates.gradient_sync import GradientSync
 from tests.conformance.worlds import local_world
 
 BACK0, BACK3 = Instruction("B", 0, 0, 0), Instruction("B", 1, 3, 1)

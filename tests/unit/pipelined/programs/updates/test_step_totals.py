@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.programs.step_totals import StepTotals
+from pipelined.programs.updates.step_totals import StepTotals
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12), st.integers(1, 5))

@@ -18,8 +18,8 @@ is the only event to report, as all forwards use one version and the program say
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pipelined.programs.bucket_names import Stages
 from pipelined.programs.staleness import shared_version
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.schedules import StageMap
 
 

@@ -6,7 +6,7 @@ in one list, which follows from the names of the buckets and the stages alone; a
 
 from collections.abc import Hashable, Iterable
 
-from pipelined.programs.bucket_names import Stages
+from pipelined.programs.updates.bucket_names import Stages
 
 
 class Channels:

@@ -1,6 +1,6 @@
 """No two groups of ranks that may send at a time share a channel."""
 
-from pipelined.programs.channels import Channels
+from pipelined.programs.updates.channels import Channels
 
 BUCKETS, DEPTH = ((0,), (0, 2), (1,), (2,)), 3
 HOLDERS = (((0, 1), (0, 1)), ((0,), (1,)))
