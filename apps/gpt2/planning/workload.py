@@ -9,11 +9,8 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from pipelined.programs.bucket_names import name_buckets
-
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes, shapes
 from apps.gpt2.planning.memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
-from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes, shapes
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import name_buckets
