@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any
 
 from apps.common.flags.command_flags import FinalFlags, ModelFlags, check_sample
 from apps.common.flags.run_flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
@@ -31,36 +29,18 @@ class GPT2Flags(ModelFlags, FinalFlags, TextDataFlags, RunFlags):
     """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
 
     schedule: str | None = None
-    """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table; or swarm, or
-    ravnest. Default: chimera at even depths, else one_f_one_b."""
-    depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
-    """Stages of a pipeline (D); also called --stages. Default: the even divisor of the ranks that is nearest to 4; with
-    --schedule swarm 3, or fewer, so that each stage has two ranks."""
-    width: int | None = None
-    """Pipeline groups side by side (W), each on its own microbatches. Default: the ranks divided by those of a group.
-    With --schedule swarm the peers of a stage, 2 by default; a launcher's ranks determine their number."""
-    tensor: int | Literal["auto"] = 1
-    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
-    Above 1 with a flush; the default depth is then the least of the schedule. auto: the planner chooses, with all that
-    is open."""
+    """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table; or swarm or
+    ravnest (docs/command-line.md says which flags these take). Default: chimera at even depths, else one_f_one_b."""
     layout: str | None = None
-    """How the ranks of a worker split the model: data, zero1 (data with --shard-optimizer), zero2 (keeps gradients in
-    parts, too), zero3 (and weights), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by
-    operator, such as c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=2.1.1+zero3, or a file of
-    `pipelined shard --out` or `pipelined plan --out`. Operators that are left out are searched, as all are with auto or
-    paper (AutoDDL's space). Default: megatron."""
+    """How the ranks of a worker split the model: data, zero1, zero2, zero3, summa, megatron, auto or paper (searched),
+    ROWS.COLUMNS.CONTRACTION by operator, such as c_attn=1.2.1,c_fc=1.2.1, or a file of `pipelined shard --out`.
+    Default: megatron."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
     shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond. measured: time all of them
     first."""
-    microbatch: int | None = None
-    """Sequences in a microbatch (B)."""
     lr: float = 4e-3
     """Highest learning rate. Default of a published GPT-2 (--preset gpt2..., --init): 6e-4."""
-    batch: int | None = None
-    """Sequences per step over all groups (B·N·W). Default: 32, or the product of the sizes that are given."""
-    steps: int = 600
-    """Steps to train; 0 only evaluates, exports and samples."""
     preset: str = "tiny"
     """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera (the paper's), or of AutoDDL's paper autoddl-8, -20
     and -44, autoddl-small, -large and -deep."""
@@ -70,11 +50,6 @@ class GPT2Flags(ModelFlags, FinalFlags, TextDataFlags, RunFlags):
     """Tokens of a sequence. Default: 64, or 1024 of a published GPT-2; or the model's positions if they are fewer."""
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
-    tokenizer: str | None = None
-    """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
-    Default: the tokenizer in --init or in the index, gpt2 for a .bin or a published GPT-2, else bytes."""
-    seed: int = 0
-    """Seed of initial values, dropout, the order of the data, and sampling."""
     listen: str | None = None
     """With --schedule swarm or ravnest: tcp://HOST:PORT at which rank 0 accepts requests. Default: only this machine
     can join."""

@@ -1,88 +1,109 @@
 """Write the tables of flags in docs/command-line.md from the flags' own help: `python -m tests.docs.command_line`.
 
-The page has the groups of flags and their order; each row has the default and the help of its flag, and a link if `SEE`
-has one.
+A line `<!-- flags: NAME -->` of the page stands before each table. `NAME` is a group of the flags of any run, a set of
+flags that several commands have, or one program or command: its table has the flags that no set has, and names its
+sets.
 """
 
 import argparse
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from apps.bert.__main__ import BertFlags
 from apps.common.flags.address import DirectoryAddress
-from apps.common.flags.command_flags import Coordinator
-from apps.common.flags.groups import helps_of
+from apps.common.flags.command_flags import (
+    Coordinator,
+    FinalFlags,
+    ModelFlags,
+    OutputFlags,
+    ProcessFlags,
+    ShowFlags,
+    TextFlags,
+)
+from apps.common.flags.groups import GROUP_OF, GROUPS, helps_of
+from apps.common.flags.run_flags import RunFlags, TextDataFlags, flag
 from apps.common.lm.generate import Generate
 from apps.common.rows.config import RowFlags
 from apps.gpt2.config import GPT2Flags
+from apps.gpt2.ravnest.job import NOT_IN_RAVNEST
+from apps.gpt2.swarm.job import NOT_IN_SWARM
 from apps.llama.__main__ import LlamaFlags
-from apps.ravnest import flags as ravnest
+from apps.ravnest import __main__ as ravnest
 from apps.ravnest.config import RavnestConfig
+from apps.ravnest.flag_groups import FormingFlags
 from apps.resnet.__main__ import ResNetFlags
+from apps.swarm import __main__ as swarm
 from apps.swarm.config import TrainingConfig
-from apps.swarm.flags import Export, Local, Serve, Status, Train
 from apps.vgg.config import VGGFlags
 from pipelined.__main__ import COMMANDS
 from pipelined.commands.flags import add_knobs
-from pipelined.schedules import knobs_of
 from tests.launching import ROOT
 
 FILE = ROOT / "docs" / "command-line.md"
 Row = tuple[str, str]
 """The default and the help of a flag."""
-SHARED = {
-    "## Flags of a row of layers": RowFlags,
-    "### What is trained": TrainingConfig,
-    "### Where a process finds its swarm": DirectoryAddress,
-    "### What Ravnest trains": RavnestConfig,
+SETS: Mapping[type, str] = {
+    RunFlags: "Flags of every run in pipelines",
+    TextDataFlags: "The text of a run",
+    RowFlags: "Flags of a row of layers",
+    ModelFlags: "Sizes of a transformer",
+    DirectoryAddress: "Where a process finds its directory",
+    ProcessFlags: "A process",
+    TextFlags: "The text of a process",
+    FinalFlags: "The model at the end",
+    OutputFlags: "An export",
+    ShowFlags: "A status",
+    TrainingConfig: "What a swarm trains",
+    RavnestConfig: "What Ravnest trains",
+    FormingFlags: "How clusters are formed",
 }
-"""The flags that commands share, by the heading above their table."""
-ROWS = {"vgg": VGGFlags, "llama": LlamaFlags, "bert": BertFlags, "resnet": ResNetFlags, "gpt2 generate": Generate}
-"""The flags of the programs that train a row of layers, and of `generate`."""
-SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
-RAVNEST = {
-    kind.__name__.lower(): kind
-    for kind in (
-        ravnest.Plan,
-        Coordinator,
-        ravnest.Serve,
-        ravnest.Train,
-        ravnest.Local,
-        ravnest.Status,
-        ravnest.Export,
-        ravnest.Replay,
-    )
+"""The flags that several programs or commands have, by the heading above their table."""
+KINDS: Mapping[str, type] = {
+    **{heading: kind for kind, heading in SETS.items() if kind is not RunFlags},
+    **{"apps.gpt2": GPT2Flags, "apps.gpt2 generate": Generate},
+    **{"apps.vgg": VGGFlags, "apps.llama": LlamaFlags, "apps.bert": BertFlags, "apps.resnet": ResNetFlags},
+    "coordinator": Coordinator,
+    **{
+        f"apps.{program} {command}": kind
+        for program, of in (("swarm", swarm.PROGRAM), ("ravnest", ravnest.PROGRAM))
+        for command, kind in of.commands.items()
+        if kind is not Coordinator
+    },
 }
+"""What the tables of dataclasses are named."""
+RUN_GROUPS = [group for group in GROUPS if any(GROUP_OF.get(each.name) == group for each in fields(RunFlags))]
+"""The groups in which the flags of every run are shown."""
+KNOBS, REFUSED = "settings of a schedule", "swarm and ravnest"
+NAMES = (*KINDS, *RUN_GROUPS, KNOBS, REFUSED, *(f"pipelined {name}" for name in COMMANDS))
+"""Every table of the page."""
 NAMED = {"source": "from"}
 """Flags that have another name than their field."""
-INNER = ("address", "subject", "knobs")
-"""Fields that are no flags themselves, and have a table of their own."""
 SEE = {
     (
         "gpt2",
         "--schedule",
     ): "[Schedules](schedules.md), [A swarm](swarm.md#gpt-2), [Ravnest](ravnest.md#ranks-as-nodes)",
-    ("gpt2", "--tensor"): "[Workers of several ranks](teams.md#workers-of-several-ranks)",
-    ("gpt2", "--plan"): "[The planner](planner.md#where-nothing-is-given)",
-    ("gpt2", "--all-reduce"): "[Collectives](collectives.md#what-is-measured)",
-    ("gpt2", "--exact-sums"): "[Exact sums](exact-sums.md)",
-    ("gpt2", "--shard-optimizer"): "[A divided update](teams.md#a-divided-update)",
-    ("gpt2", "--offload-optimizer"): "[Masters](memory.md#masters)",
-    ("gpt2", "--delayed-update"): "[One step late](memory.md#one-step-late)",
-    ("gpt2", "--compress"): "[Codecs](codecs.md)",
-    ("gpt2", "--transport"): "[Transports](transports.md)",
-    ("gpt2", "--listen"): "[A swarm](swarm.md#gpt-2)",
-    ("gpt2", "--clip"): "[Without a flush](asynchronous.md#what-is-refused)",
-    ("gpt2", "--resume"): "[Checkpoints](checkpoints.md#going-on)",
-    ("TrainingConfig", "--exact-sums"): "[Exact sums](exact-sums.md#in-a-swarm)",
-    ("TrainingConfig", "--delayed-updates"): "[Updates one step late](swarm-design.md#updates-one-step-late)",
-    ("schedule", "--csv"): "[Tables](schedules.md#tables)",
-    ("schedule", "--steps"): "[Without a flush](asynchronous.md)",
-    ("plan", "--stale"): "[Without a flush](asynchronous.md)",
+    ("run", "--tensor"): "[Workers of several ranks](teams.md#workers-of-several-ranks)",
+    ("run", "--plan"): "[The planner](planner.md#where-nothing-is-given)",
+    ("apps.gpt2", "--all-reduce"): "[Collectives](collectives.md#what-is-measured)",
+    ("run", "--exact-sums"): "[Exact sums](exact-sums.md)",
+    ("run", "--shard-optimizer"): "[A divided update](teams.md#a-divided-update)",
+    ("run", "--offload-optimizer"): "[Masters](memory.md#masters)",
+    ("run", "--delayed-update"): "[One step late](memory.md#one-step-late)",
+    ("run", "--compress"): "[Codecs](codecs.md)",
+    ("run", "--transport"): "[Transports](transports.md)",
+    ("apps.gpt2", "--listen"): "[A swarm](swarm.md#gpt-2)",
+    ("run", "--clip"): "[Without a flush](asynchronous.md#what-is-refused)",
+    ("run", "--resume"): "[Checkpoints](checkpoints.md#going-on)",
+    ("What a swarm trains", "--exact-sums"): "[Exact sums](exact-sums.md#in-a-swarm)",
+    ("What a swarm trains", "--delayed-updates"): "[Updates one step late](swarm-design.md#updates-one-step-late)",
+    ("pipelined schedule", "--csv"): "[Tables](schedules.md#tables)",
+    ("pipelined schedule", "--steps"): "[Without a flush](asynchronous.md)",
+    ("pipelined plan", "--stale"): "[Without a flush](asynchronous.md)",
 }
 """The pages that explain a flag, by the name of its table and the flag."""
 
@@ -105,15 +126,16 @@ def shown(default: object) -> str:
 
 
 def flags_of_class(kind: type) -> dict[str, Row]:
-    """The flags that a dataclass makes; the docstring below a field is its help."""
+    """The flags that a dataclass makes, but for the settings of schedules; the docstring below a field is its help."""
     helps, rows = helps_of(kind), dict[str, Row]()
-    for field in (each for each in fields(kind) if each.name not in INNER):
+    for field in (each for each in fields(kind) if get_origin(each.type) is not Mapping):
         if is_dataclass(field.type):
             rows |= flags_of_class(field.type)
         else:
-            flag = "--" + NAMED.get(field.name, field.name).replace("_", "-")
-            rows[flag] = shown(field.default), with_choices(helps[field.name], field.type)
-    return rows
+            name = flag(NAMED.get(field.name, field.name))
+            rows[name] = shown(field.default), with_choices(helps[field.name], field.type)
+    order = [flag(NAMED.get(name, name)) for name in GROUP_OF]
+    return {name: rows[name] for name in sorted(rows, key=order.index)}
 
 
 def with_choices(what: str, kind: Any) -> str:
@@ -126,50 +148,89 @@ def with_choices(what: str, kind: Any) -> str:
 
 
 def flags_of_command(name: str) -> dict[str, Row]:
-    """The flags of a command of `python -m pipelined`."""
-    module, flags = importlib.import_module(COMMANDS[name]), argparse.ArgumentParser(add_help=False)
-    module.add_arguments(flags)
-    if hasattr(module, "TAKES_KNOBS"):
-        add_knobs(flags, "")
+    """The flags of a command of `python -m pipelined`, but for the settings of schedules."""
+    flags = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(COMMANDS[name]).add_arguments(flags)
     return found_in(flags)
 
 
-def flags_of_training() -> dict[str, Row]:
-    """The flags of `python -m apps.gpt2`."""
-    return flags_of_class(GPT2Flags) | {knob.flag: (shown(knob.default), knob.help) for knob in knobs_of()}
+def takes_knobs(command: str) -> bool:
+    return hasattr(importlib.import_module(COMMANDS[command]), "TAKES_KNOBS")
+
+
+def flags_of_knobs() -> dict[str, Row]:
+    """The settings of schedules."""
+    flags = argparse.ArgumentParser(add_help=False)
+    add_knobs(flags, "")
+    return found_in(flags)
+
+
+def sets_of(kind: type) -> list[type]:
+    """The sets that a dataclass has, without those that one of these has."""
+    found = [each for each in SETS if each in {*_parts(kind)} - {kind}]
+    return [each for each in found if not any(each in {*_parts(other)} - {other} for other in found)]
+
+
+def _parts(kind: type) -> Iterator[type]:
+    """The dataclass, those that it extends, and those of its fields."""
+    for base in kind.__mro__[:-1]:
+        yield base
+        for each in fields(base) if is_dataclass(base) else ():
+            if is_dataclass(each.type):
+                yield from _parts(each.type)
+
+
+def own_flags(kind: type) -> dict[str, Row]:
+    """The flags of a dataclass that no set of it has, with the same default and help."""
+    shared = [row for each in sets_of(kind) for row in flags_of_class(each).items()]
+    return {name: row for name, row in flags_of_class(kind).items() if (name, row) not in shared}
+
+
+def table_of(name: str) -> str:
+    """The table that a name stands for, below a line with the sets that it has besides."""
+    if name == REFUSED:
+        return _refused()
+    see, sets = name, list[str]()
+    if name in KINDS:
+        rows, sets = own_flags(KINDS[name]), [SETS[each] for each in sets_of(KINDS[name])]
+    elif name in RUN_GROUPS:
+        every, see = flags_of_class(RunFlags), "run"
+        rows = {each: row for each, row in every.items() if GROUP_OF[each[2:].replace("-", "_")] == name}
+    elif name == KNOBS:
+        rows = flags_of_knobs()
+    else:
+        command = name.removeprefix("pipelined ")
+        rows, sets = flags_of_command(command), ["Settings of a schedule"] if takes_knobs(command) else []
+    links = [f"[{heading[0].lower()}{heading[1:]}](#{heading.lower().replace(' ', '-')})" for heading in sets]
+    lines = [f"Also {' and '.join(filter(None, [', '.join(links[:-1]), links[-1]]))}.", ""] if links else []
+    if rows:
+        lines += ["| flag | default | what |", "|---|---|---|"]
+    for each, (default, what) in rows.items():
+        more = SEE.get((see, each))
+        lines.append(f"| `{each}` | {default} | {marked(what)}{f'; see {more}' if more else ''} |")
+    return "".join(line + "\n" for line in lines).removesuffix("\n\n") + ("" if rows else "\n")
+
+
+def _refused() -> str:
+    """The flags that mean nothing where the ranks are no pipeline, with the reasons."""
+    lines, alike = ["| flags | `--schedule swarm` | `--schedule ravnest` |", "|---|---|---|"], dict[str, list[str]]()
+    for name in sorted({*NOT_IN_SWARM, *NOT_IN_RAVNEST}, key=list(GROUP_OF).index):
+        why = " | ".join(marked(refused.get(name, "*taken*")) for refused in (NOT_IN_SWARM, NOT_IN_RAVNEST))
+        alike.setdefault(why, []).append(f"`{flag(name)}`")
+    lines += [f"| {', '.join(flags)} | {why} |" for why, flags in alike.items()]
+    return "".join(line + "\n" for line in lines)
+
+
+TABLE = re.compile(r"<!-- flags: (.+) -->\n(?:Also .*\n)?(?:\n?(?:\|.*\n)+)?")
+"""A table of the page: the line with its name, the sets, and the rows."""
 
 
 def written(text: str) -> str:
-    """The page with every row of a flag as its help has it."""
-    table, flags, lines = "", dict[str, Row](), []
-    for line in text.splitlines():
-        table, flags = _tables_after(line) or (table, flags)
-        if found := re.match(r"\| `(--[\w-]+)` \|", line):
-            default, what = flags[found[1]]
-            see = SEE.get((table, found[1]))
-            cells = f"`{found[1]}`", default, _marked(what) + (f"; see {see}" if see else "")
-            line = f"| {' | '.join(cells)} |"
-        lines.append(line)
-    return "\n".join(lines) + "\n"
+    """The page with every table as the flags and their help have it."""
+    return TABLE.sub(lambda found: f"<!-- flags: {found[1]} -->\n{table_of(found[1])}", text)
 
 
-def _tables_after(line: str) -> tuple[str, dict[str, Row]] | None:
-    """The name and the flags of the tables that follow a line, if it begins some."""
-    makers: dict[str, Callable[[], dict[str, Row]]] = {"## python -m apps.gpt2": flags_of_training}
-    if found := re.match(r"`python -m apps\.ravnest (\w+)`", line):
-        return f"ravnest {found[1]}", flags_of_class(RAVNEST[found[1]])
-    if line in SHARED:
-        return SHARED[line].__name__, flags_of_class(SHARED[line])
-    if found := re.match(r"`python -m apps\.swarm (\w+)`", line):
-        return found[1], flags_of_class(SWARM[found[1]])
-    if found := re.match(r"`python -m pipelined (\w+)", line):
-        return found[1], flags_of_command(found[1])
-    if (program := line.removeprefix("## python -m apps.")) in ROWS:
-        return program, flags_of_class(ROWS[program])
-    return ("gpt2", makers[line]()) if line in makers else None
-
-
-def _marked(what: str) -> str:
+def marked(what: str) -> str:
     """A help text without its last stop; flags and URLs are marked as code, and a page of docs/ is a link."""
     parts = what.strip().removesuffix(".").split("`")
     for number in range(0, len(parts), 2):  # what is between backticks is marked already

@@ -6,12 +6,24 @@ import sys
 
 import pytest
 
-from apps.common.flags.groups import GROUPS, SCHEDULE
-from apps.common.rows.config import RowFlags
+from apps.common.flags.run_flags import RunFlags
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN
-from pipelined.schedules import knobs_of
-from tests.docs.command_line import FILE, RAVNEST, ROWS, flags_of_class, flags_of_command, flags_of_training, written
+from tests.docs.command_line import (
+    FILE,
+    KINDS,
+    KNOBS,
+    NAMES,
+    RUN_GROUPS,
+    SETS,
+    TABLE,
+    flags_of_class,
+    flags_of_command,
+    flags_of_knobs,
+    marked,
+    takes_knobs,
+    written,
+)
 from tests.launching import launched
 
 TEXT = FILE.read_text()
@@ -35,61 +47,56 @@ def rows(text):
     return [(name, cell.strip()) for name, cell in re.findall(r"^\| `([^|]+)` \|([^|]*)\|", text, re.MULTILINE)]
 
 
-def names(text):
-    """The flags of the tables in a text."""
-    return sorted(name for name, _ in rows(text) if name.startswith("--"))
+def told(name):
+    """The rows that a reader finds for a program or command: its own, and those of the sets that it names."""
+    block = next(found[0] for found in TABLE.finditer(TEXT) if found[1] == name)
+    also = [
+        anchor for line in block.splitlines() if line.startswith("Also ") for anchor in re.findall(r"\(#(.+?)\)", line)
+    ]
+    found = {}
+    for each in (heading for anchor in also for heading in HEADINGS if heading.lower().replace(" ", "-") == anchor):
+        found |= {flag: row for table in HEADINGS[each] for flag, row in told(table).items()}
+    return found | {flag: line for line in block.splitlines() for flag in re.findall(r"^\| `(--[\w-]+)`", line)}
 
 
-def test_every_row_of_a_flag_has_its_default_and_its_help():
+HEADINGS = {
+    **{heading: [heading] for heading in SETS.values()},
+    SETS[RunFlags]: [*RUN_GROUPS, KNOBS],
+    "Settings of a schedule": [KNOBS],
+}
+"""The tables below a heading that a line of sets names."""
+
+
+def test_every_table_is_as_the_flags_and_their_help_have_it():
     assert written(TEXT) == TEXT, "run `python -m tests.docs.command_line`"
 
 
+def test_every_table_is_there_once():
+    assert sorted(found[1] for found in TABLE.finditer(TEXT)) == sorted(NAMES)
+
+
 def test_a_flag_is_shown_with_its_default_its_help_and_marks():
-    """The table of a command follows the line that names it; a default of 0 is shown, one that is missing is open."""
-    text = "`python -m pipelined simulate NAME` x\n| `--node` | | |\n| `--trace` | | |\n`python -m pipelined bench`\n"
-    node, trace = written(text).splitlines()[1:3]
-    assert node == "| `--node` | 0 | ranks per node; 0: all ranks on one node |"
-    assert trace == "| `--trace` | open | write a Perfetto trace, gzipped if the name ends in .gz |"
+    """A default of 0 is shown, one that is missing is open; the sets stand above the table."""
+    before, after = written("<!-- flags: pipelined simulate -->\n\nx\n").split("| flag | default | what |\n")
+    assert before == "<!-- flags: pipelined simulate -->\nAlso [settings of a schedule](#settings-of-a-schedule).\n\n"
+    assert "\n| `--node` | 0 | ranks per node; 0: all ranks on one node |\n" in after
+    assert "| `--trace` | open | write a Perfetto trace, gzipped if the name ends in .gz |\n\nx\n" in after
 
 
-def test_every_flag_of_training_is_there():
-    assert names(part("## python -m apps.gpt2")) == sorted(flags_of_training())
-
-
-def test_the_tables_of_training_are_the_groups_of_its_help():
-    """Each flag stands below the heading of its group; the settings of schedules below that of the schedule."""
-    tables = re.split(r"^### ", part("## python -m apps.gpt2"), flags=re.MULTILINE)[1:]
-    shown = {table.partition("\n")[0].lower(): names(table) for table in tables if names(table)}
-    knobs = {knob.name for knob in knobs_of()}
-    for group, flags in shown.items():
-        fields = {name.removeprefix("--").replace("-", "_") for name in flags}
-        assert fields - knobs <= {*GROUPS[group]} and (group == SCHEDULE or not fields & knobs)
-    assert [*shown] == [group for group in GROUPS if group in shown]
-
-
-@pytest.mark.parametrize("program", sorted({*ROWS} - {"gpt2 generate"}))
-def test_every_flag_of_a_row_of_layers_is_there(program):
-    """A program has the shared flags, with the same help unless its own table has them again."""
-    flags, shared = flags_of_class(ROWS[program]), flags_of_class(RowFlags)
-    own, in_common = (
-        names(part(heading)) for heading in (f"## python -m apps.{program}", "## Flags of a row of layers")
-    )
-    assert in_common == sorted(shared)
-    assert {*in_common, *own} == flags.keys()
-    assert all(flags[name] == shared[name] for name in {*in_common} - {*own})
-
-
-@pytest.mark.parametrize("command", RAVNEST)
-def test_every_flag_of_a_command_of_ravnest_is_there(command):
-    text = part("## python -m apps.ravnest").split(f"`python -m apps.ravnest {command}`")[1]
-    text = re.split(r"^`python -m|^###", text, maxsplit=1, flags=re.MULTILINE)[0]
-    assert names(text) == sorted(flags_of_class(RAVNEST[command]))
+@pytest.mark.parametrize("name", KINDS)
+def test_a_reader_of_a_program_finds_each_of_its_flags_as_it_is_there(name):
+    rows = flags_of_class(KINDS[name])
+    shown = told(name)
+    knobs = {*flags_of_knobs()} if issubclass(KINDS[name], RunFlags) else set()
+    assert {*shown} == {*rows} | knobs
+    for flag, (default, what) in rows.items():
+        assert shown[flag].startswith(f"| `{flag}` | {default} | {marked(what)}")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_flag_of_a_command_is_there(command):
-    text = part("## python -m pipelined").split(f"`python -m pipelined {command} ")[1].split("`python -m")[0]
-    assert names(text) == sorted(flags_of_command(command))
+def test_a_reader_of_a_command_finds_each_of_its_flags(command):
+    knobs = {*flags_of_knobs()} if takes_knobs(command) else set()
+    assert {*told(f"pipelined {command}")} == {*flags_of_command(command)} | knobs
 
 
 def test_every_variable_is_there():

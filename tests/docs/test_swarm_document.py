@@ -1,32 +1,18 @@
-"""docs/command-line.md has every flag of the swarm with its default; the pages of the swarm show what there is."""
+"""The pages of the swarm show what there is."""
 
 import re
 
 import pytest
 
-from apps.common.flags.run_flags import flag
-from apps.gpt2.swarm.job import NOT_IN_SWARM
 from apps.swarm.__main__ import parse
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import COLUMNS
 from pipelined.swarm.trainer.routing import Router
-from tests.docs.command_line import SHARED, SWARM, flags_of_class
-from tests.docs.test_command_line_document import names, part, rows
+from tests.docs.test_command_line_document import part, rows
 from tests.docs.test_documents import commands_with
 from tests.launching import ROOT
 from tests.unit.apps.swarm.status.test_prometheus import WHOLE
 from tests.unit.pipelined.swarm.status.samples import status
-
-
-@pytest.mark.parametrize("heading", SHARED)
-def test_every_flag_that_commands_share_is_there(heading):
-    assert names(part(heading)) == sorted(flags_of_class(SHARED[heading]))
-
-
-@pytest.mark.parametrize("command", SWARM)
-def test_every_flag_of_a_command_is_there(command):
-    text = part("### Of one command alone").split(f"`python -m apps.swarm {command}`:")[1].split("`python -m")[0]
-    assert names(text) == sorted(flags_of_class(SWARM[command]))
 
 
 def test_every_key_of_status_is_documented():
@@ -65,9 +51,3 @@ def test_the_example_of_wiring_calls_methods_that_a_router_has():
     text = (ROOT / "docs" / "swarm-decisions.md").read_text()
     called = set(re.findall(r"wiring\.(\w+)\(", text))
     assert called and called <= {*dir(Router)}
-
-
-def test_the_flags_that_a_swarm_of_ranks_refuses_are_listed():
-    listed = (ROOT / "docs" / "swarm.md").read_text().partition("are\nrefused with the reason:")[2].partition("\n\n")[0]
-    knobs = {"--pipes", "--scale", "--chunks"}
-    assert {*re.findall(r"`(--[a-z0-9-]+)`", listed)} == {flag(name) for name in NOT_IN_SWARM} | knobs

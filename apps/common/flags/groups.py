@@ -26,17 +26,17 @@ SCHEDULE = "schedule and plan"
 GROUPS: Mapping[str, tuple[str, ...]] = {
     name: tuple(names.split())
     for name, names in {
-        SCHEDULE: "schedule depth stages width tensor layout ahead plan",
-        "batch": "batch microbatch microbatches seq steps",
+        "directory and members": "coordinator directory name pool nodes peers trainers stage slots grace lease "
+        "rebalance members",
         "model": "source preset layers d_model heads vocab positions dropout tied shared squeeze factor bytes init",
-        "data": "data val_data eval_windows tokenizer side seed",
+        "data": "data val_data eval_windows tokenizer side",
+        "batch": "batch microbatch microbatches seq steps seed",
+        SCHEDULE: "schedule depth stages width tensor layout ahead plan",
         "optimizer": "optimizer lr warmup lr_schedule min_lr beta1 beta2 eps weight_decay clip delayed_updates",
         "devices and memory": "device share_devices ram flops dtype weights recompute recompute_attention compile "
         "shard_optimizer offload_optimizer delayed_update",
         "transport and sums": "transport listen bandwidth delay links all_reduce exact_sums compress compress_sums",
-        "directory and members": "coordinator directory name peers trainers stage slots grace lease rebalance members",
-        "clusters": "nodes pool clusters balance objective method backups reliability newcomers "
-        "average_every average weigh",
+        "clusters": "clusters balance objective method backups reliability newcomers average_every average weigh",
         "saving": "checkpoint saves save_every async_save keep resume new_data export to journal orders",
         "sampling": "sample prompt tokens temperature top_k top_p context",
         "output": "eval_every digest metrics tensorboard wandb trace replay json watch web png config print_config "

@@ -50,16 +50,16 @@ class RunFlags:
     depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
     """Stages of a pipeline (D); also called --stages. Default: the even divisor of the ranks that is nearest to 4."""
     width: int | None = None
-    """Pipeline groups side by side (W), each on its own microbatches. Default: the ranks over those of a group."""
+    """Pipeline groups side by side (W), each on its own microbatches. Default: all ranks divided by those of one."""
     tensor: int | Literal["auto"] = 1
-    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
-    auto: the planner chooses, with all that is open."""
+    """Ranks of a worker (T), which split every tensor of its stages. Above 1 with a flush, by default at the schedule's
+    least depth. auto: the planner chooses, with all that is open."""
     microbatch: int | None = None
-    """Rows in a microbatch (B)."""
+    """Sequences or images in a microbatch (B)."""
     batch: int | None = None
-    """Rows per step over all groups (B·N·W)."""
+    """Sequences or images per step over all groups (B·N·W). Default: 32, or the product of the sizes that are given."""
     seed: int = 0
-    """Seed of initial values, dropout and the order of the data."""
+    """Seed of initial values, dropout, the order of the data, and the sample."""
     knobs: Mapping[str, int | str] = field(default_factory=dict)
     """Further settings of the schedule, those that are not the default; each of them is a flag."""
     plan: Path | None = None
@@ -68,7 +68,7 @@ class RunFlags:
     microbatches: int | None = None
     """Microbatches of a group per step (N). Default: the fewest, D or more, that divide the batch."""
     steps: int = 600
-    """Steps to train; 0 only evaluates."""
+    """Steps to train; 0: only what follows training is done, such as the evaluation."""
     lr: float = 4e-3
     """Highest learning rate."""
     warmup: int = 30
@@ -219,7 +219,7 @@ class TextDataFlags:
     all of text, 256 of tokens."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
-    Default: the tokenizer in --init or in the index, gpt2 for a .bin, else bytes."""
+    Default: the tokenizer in --init or in the index, gpt2 for a .bin or a published GPT-2, else bytes."""
     new_data: bool = False
     """With --resume: continue with another text or tokenizer than the checkpoint's."""
 
