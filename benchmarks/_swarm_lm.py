@@ -44,21 +44,21 @@ class Lesson:
         windows: inputs and targets that it is scored on, int64, (windows, T) each.
     """
 
-    subject: TrainingConfig
+    settings: TrainingConfig
     training: Training
     rules: Rules
     feed: MicrobatchFeed
     windows: Rows
 
     @classmethod
-    def of(cls, subject: TrainingConfig, text: Text) -> "Lesson":
+    def of(cls, settings: TrainingConfig, text: Text) -> "Lesson":
         """Of what is to be trained and what on; it is scored on the whole of the text's validation part."""
-        task = SwarmTask(subject, text.tokenizer.vocab_size, text.digest)
+        task = SwarmTask(settings, text.tokenizer.vocab_size, text.digest)
         training = training_of(task)
-        rows, microbatches = subject.microbatch, subject.batch // subject.microbatch
-        feed = feed_of(text, rows, subject.seq, microbatches, subject.seed)
-        windows = validation_windows(text.validation.astype("int64"), subject.seq)
-        return cls(subject, training, rules_of(task, training), feed, windows)
+        rows, microbatches = settings.microbatch, settings.batch // settings.microbatch
+        feed = feed_of(text, rows, settings.seq, microbatches, settings.seed)
+        windows = validation_windows(text.validation.astype("int64"), settings.seq)
+        return cls(settings, training, rules_of(task, training), feed, windows)
 
     def stage(self, index: int) -> TorchStage:
         """One of its stages before the first step."""
@@ -110,7 +110,7 @@ def alone(lesson: Lesson, tell: Tell, backwards: bool = False) -> Trained:
     stages = [lesson.stage(index) for index in range(lesson.rules.stages)]
     order = range(lesson.rules.batch)[:: -1 if backwards else 1]
     losses = list[float]()
-    for step in range(lesson.subject.steps):
+    for step in range(lesson.settings.steps):
         passed = [_through(stages, lesson.feed, Microbatch(step, index)) for index in order]
         losses.append(math.fsum(passed) / lesson.rules.samples)
         norm = math.sqrt(math.fsum(stage.square(stage.sums) for stage in stages))
@@ -145,9 +145,9 @@ def together(lesson: Lesson, tell: Tell, replicas: int, every_s: float) -> Train
 
 
 async def _train(lesson: Lesson, tell: Tell, replicas: int, every_s: float) -> Trained:
-    parties = VirtualParties(VirtualNetwork(lesson.subject.seed, delay=1e-3, jitter=5e-4), lesson.rules)
+    parties = VirtualParties(VirtualNetwork(lesson.settings.seed, delay=1e-3, jitter=5e-4), lesson.rules)
     parties.start_directory()
-    stages, steps, losses = lesson.rules.stages, lesson.subject.steps, dict[int, float]()
+    stages, steps, losses = lesson.rules.stages, lesson.settings.steps, dict[int, float]()
     for place in range(stages * replicas):
         parties.start_peer(f"peer{place}", lesson.stage, SECONDS, place % stages)
     trainer = parties.start_trainer("trainer", lesson.feed, 2 * stages * replicas, steps)
@@ -193,7 +193,7 @@ class _Churn:
 
     def __init__(self, parties: VirtualParties, lesson: Lesson, mortal: list[str]):
         self._parties, self._lesson, self._mortal = parties, lesson, mortal
-        self._draw = random.Random(lesson.subject.seed)
+        self._draw = random.Random(lesson.settings.seed)
         self.died = self.came = 0
 
     async def go_on(self, every_s: float) -> None:

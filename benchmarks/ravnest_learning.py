@@ -106,8 +106,8 @@ def training(options: Options, arm: Arm, seed: int, text: Text) -> ClusterTraini
     """What is trained."""
     steps = round(options.steps * arm.part)
     sizes = {"layers": 2, "d_model": 64, "seq": 32, "microbatch": 4, "batch": 16}
-    subject = RavnestConfig(**sizes, steps=steps, warmup=steps // 20, seed=seed, lr=options.lr)
-    task = RavnestTask(replace(subject, weights=arm.weights), text.tokenizer.vocab_size, text.digest)
+    settings = RavnestConfig(**sizes, steps=steps, warmup=steps // 20, seed=seed, lr=options.lr)
+    task = RavnestTask(replace(settings, weights=arm.weights), text.tokenizer.vocab_size, text.digest)
     return training_of(task, text)
 
 

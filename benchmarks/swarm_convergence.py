@@ -82,7 +82,7 @@ class Options(Reported):
         check(steps=[self.steps / LAST], replicas=[self.replicas], workers=[self.workers])
         check(least=1 if self.keep else 2, seeds=[len(self.seeds)])
 
-    def subject(self, arm: Arm, seed: int) -> TrainingConfig:
+    def settings(self, arm: Arm, seed: int) -> TrainingConfig:
         """What is trained."""
         return TrainingConfig(
             layers=self.layers,
@@ -118,7 +118,7 @@ def train(options: Options, name: str, seed: int) -> Trained:
     """One training, in a process of its own."""
     torch.set_num_threads(1)
     arm = ARMS[name]
-    lesson = Lesson.of(options.subject(arm, seed), text_of(options))
+    lesson = Lesson.of(options.settings(arm, seed), text_of(options))
 
     def tell(step: int, loss: float) -> None:
         if step % TOLD_EVERY == 0:

@@ -49,13 +49,13 @@ async def _serve(flags: Serve, say: Say) -> None:
         record = await read_task(directory, url, say)
         task = RavnestTask.unpack(record.value)
         require_own_code(task, await asyncio.to_thread(own_code))
-        data = await asyncio.to_thread(read_data, task.subject, flags.text)
+        data = await asyncio.to_thread(read_data, task.settings, flags.text)
         from apps.ravnest.offer import offer
         from apps.ravnest.training import training_of
         from pipelined.ravnest.node.node import RavnestNode
 
         training = training_of(task, data)
-        async with local_member(url, endpoint, flags.address.name, task.subject.lease) as local:
+        async with local_member(url, endpoint, flags.address.name, task.settings.lease) as local:
             executor = TorchExecutor(flags.device, local.clock)
             try:
                 orders = OrderDirectory(flags.orders, task.pack().decode()) if flags.orders else None
@@ -66,7 +66,7 @@ async def _serve(flags: Serve, say: Say) -> None:
                 planned, executor.remedy = planned_places(task, saves=saving is not None), OUT_OF_MEMORY
                 capacity, words = await offer(flags, task, training, local, executor)
                 say(f"{local.name}: node at {endpoint.address}, {words}")
-                lease, at, memory = task.subject.lease, record.revision, PeakMemory()
+                lease, at, memory = task.settings.lease, record.revision, PeakMemory()
                 await RavnestNode(local, member, capacity, lease, say, task=at, memory=memory, planned=planned).run()
             finally:
                 executor.close()
@@ -74,19 +74,19 @@ async def _serve(flags: Serve, say: Say) -> None:
 
 async def train(flags: Train, say: Say) -> None:
     """Form clusters, and others when they are lost, and show their steps to the last. Raises UnequalClusters."""
-    subject, url = flags.subject, flags.address.url
-    data = await asyncio.to_thread(read_data, subject, flags.text)
+    settings, url = flags.settings, flags.address.url
+    data = await asyncio.to_thread(read_data, settings, flags.text)
     symbols = data.tokenizer.vocab_size if isinstance(data, Text) else DIGITS_MODEL.classes
-    task = RavnestTask(subject, symbols, data.digest, await asyncio.to_thread(own_code))
-    flags.final.check_model(subject.model(symbols))
+    task = RavnestTask(settings, symbols, data.digest, await asyncio.to_thread(own_code))
+    flags.final.check_model(settings.model(symbols))
     on_step = show_steps(say, flags.metrics)
     run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
         async with reported_wait(described(url), say):
             record = await publish_task(directory, task, run, until=GENERATION)
         require_own_code(RavnestTask.unpack(record.value), task.code)
-        async with local_member(url, endpoint, flags.address.name, subject.lease) as local:
-            request = pool_request(subject, subject.model(symbols), flags.forming)
+        async with local_member(url, endpoint, flags.address.name, settings.lease) as local:
+            request = pool_request(settings, settings.model(symbols), flags.forming)
             request = replace(request, newcomers=flags.later.newcomers)
             former = ClusterFormer(local, flags.nodes, request, on_step, say, resume=flags.resume, task=record.revision)
             await former.run()
@@ -130,7 +130,7 @@ async def replay(flags: Replay, say: Say) -> None:
     from pipelined.ravnest import replay as again
 
     await asyncio.to_thread(check_device, flags.device)
-    data = await asyncio.to_thread(read_data, tasks[-1].subject, flags.text)
+    data = await asyncio.to_thread(read_data, tasks[-1].settings, flags.text)
     runs = [(training_of(task, data), each) for task, each in zip(tasks, orders, strict=True)]
     executor = TorchExecutor(flags.device, RealClock())
 

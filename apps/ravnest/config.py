@@ -5,10 +5,10 @@ The process that forms clusters writes it to the directory; nodes read it there.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from apps.common.commands.task import UNREADABLE, differences, read_settings, unknown_task
+from apps.common.commands.task import UNREADABLE, differences, read_settings, record_of, unknown_task
 from apps.common.flags.command_flags import ModelFlags
 from apps.common.flags.presets import find_preset
 from apps.common.flags.run_flags import flag
@@ -138,13 +138,13 @@ class RavnestTask:
         code: digest of the code that trains; "": not known, as in records of earlier releases.
     """
 
-    subject: RavnestConfig
+    settings: RavnestConfig
     vocabulary: int
     text: str
     code: str = field(default="", compare=False)
 
     def pack(self) -> bytes:
-        return json.dumps({"ravnest": asdict(self)}, sort_keys=True).encode()
+        return json.dumps({"ravnest": record_of(self)}, sort_keys=True).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> "RavnestTask":
@@ -155,8 +155,8 @@ class RavnestTask:
         """
         try:
             found = json.loads(data)["ravnest"]
-            subject = read_settings(RavnestConfig, found["subject"])
-            return cls(subject, int(found["vocabulary"]), str(found["text"]), str(found.get("code", "")))
+            settings = read_settings(RavnestConfig, found["subject"])
+            return cls(settings, int(found["vocabulary"]), str(found["text"]), str(found.get("code", "")))
         except UNREADABLE as error:
             raise unknown_task(error) from error
 

@@ -37,7 +37,7 @@ async def fetch_average(local: LocalMember, task: RavnestTask, data: Text | Digi
     """
     training, view = training_of(task, data), RavnestView(local.directory, local.clock)
     layers = state_by_layer(training.model, training.numerics.dtype)
-    found = await beside(_fetch_until_whole(local, view, layers, task.subject.lease), view.follow((DirectoryRefusal,)))
+    found = await beside(_fetch_until_whole(local, view, layers, task.settings.lease), view.follow((DirectoryRefusal,)))
     return {name: block.torch() for name, block in found.items()}
 
 
@@ -46,15 +46,15 @@ async def write_average(
 ) -> None:
     """Get the average, and write what is asked for. Raises: as `fetch_average`."""
     tensors = await fetch_average(local, task, data)
-    subject, model = task.subject, task.subject.model(task.vocabulary)
+    settings, model = task.settings, task.settings.model(task.vocabulary)
     if isinstance(data, Digits):
         from apps.ravnest.digits_training import export_digits
 
         return await asyncio.to_thread(export_digits, tensors, flags.export, say)
     assert isinstance(model, ModelConfig)
     weights = Weights(model_of(model.identity()), tensors)  # as `export` takes it from what is saved
-    await say_digest(weights, subject.steps, say)
-    output = FinalOutput(flags.export, flags.sample, flags.prompt, model.positions, subject.seed)
+    await say_digest(weights, settings.steps, say)
+    output = FinalOutput(flags.export, flags.sample, flags.prompt, model.positions, settings.seed)
     await output.write(weights, data.tokenizer, say)
 
 

@@ -164,7 +164,7 @@ class Train(ProcessFlags):
     """Say what is trained, form clusters of the nodes that came, and show their steps."""
 
     address: DirectoryAddress
-    subject: RavnestConfig = field(default_factory=RavnestConfig)
+    settings: RavnestConfig = field(default_factory=RavnestConfig)
     nodes: int = 3
     """Nodes to wait for."""
     forming: FormingFlags = field(default_factory=FormingFlags)
@@ -190,7 +190,7 @@ class Train(ProcessFlags):
 class Local(ProcessFlags):
     """Start everything on this machine: a coordinator, nodes, and `train`, a process each."""
 
-    subject: RavnestConfig = field(default_factory=RavnestConfig)
+    settings: RavnestConfig = field(default_factory=RavnestConfig)
     nodes: int = 3
     """Nodes to start."""
     pool: Path | None = None
@@ -266,11 +266,11 @@ class Replay:
 def check_forming(flags: Train | Local) -> None:
     """Raises UsageError: nothing can be trained, or no clusters formed, so."""
     check_needs(flags, resume="checkpoint")
-    flags.subject.check()
-    flags.subject.model(MIN_VOCABULARY)
-    refuse_data(flags.subject.preset, flags.text.data)
+    flags.settings.check()
+    flags.settings.model(MIN_VOCABULARY)
+    refuse_data(flags.settings.preset, flags.text.data)
     flags.forming.check()
-    flags.final.check_preset(flags.subject.preset)
+    flags.final.check_preset(flags.settings.preset)
     refuse_below(1, "--nodes", flags.nodes)
     if not (isinstance(flags, Local) and flags.pool):
         check_clusters(flags.forming, flags.nodes)

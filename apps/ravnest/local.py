@@ -55,8 +55,8 @@ async def local(flags: Local, say: Say) -> None:
 
 def _refuse_small(flags: Local, pool: tuple[PoolNode, ...]) -> None:
     """Raises UsageError: there is no plan for this pool, not even with the fewest symbols; the text decides later."""
-    subject, saves = flags.subject, flags.checkpoint is not None
-    request = pool_request(subject, subject.model(MIN_VOCABULARY), flags.forming, saves=saves)
+    settings, saves = flags.settings, flags.checkpoint is not None
+    request = pool_request(settings, settings.model(MIN_VOCABULARY), flags.forming, saves=saves)
     plan_with_backups(replace(request, pool=pool, newcomers=flags.later.newcomers))
 
 
@@ -147,7 +147,7 @@ def _profile(flags: Local) -> LinkProfile:
 
 
 def _training(flags: Local, nodes: int) -> list[str]:
-    shared = [flags.text, flags.forming, flags.later, flags.subject, flags.final]
+    shared = [flags.text, flags.forming, flags.later, flags.settings, flags.final]
     words = ["--nodes", str(nodes), *(word for each in shared for word in arguments_of(each))]
     words += ["--resume", f"--checkpoint={flags.checkpoint}"] if flags.resume else []
     return words if flags.metrics is None else [*words, f"--metrics={flags.metrics}"]

@@ -55,10 +55,10 @@ async def _choose_line(flags: Serve, local: LocalMember) -> tuple[Line, str]:
 
 async def measure_speed(task: RavnestTask, training: ClusterTraining, ram: int, executor: Executor) -> float:
     """Operations a second on those of the model's layers that fit in this RAM; 0: none does."""
-    subject = task.subject
-    layers = tuple(layer_sizes(subject.model(task.vocabulary), subject.microbatch, subject.seq, subject.dtype))
-    sizes = StageSizes(layers, StageRules(subject.weights))
-    shape = subject.microbatch, subject.seq
+    settings = task.settings
+    layers = tuple(layer_sizes(settings.model(task.vocabulary), settings.microbatch, settings.seq, settings.dtype))
+    sizes = StageSizes(layers, StageRules(settings.weights))
+    shape = settings.microbatch, settings.seq
     probe = SpeedProbe(training.model, training.feed, shape, training.numerics, executor)
     fitting = [sizes.of_layer(index) <= ram for index in range(len(layers))]
     return await probe.flops([layer.work for layer in layers], fitting)

@@ -56,7 +56,7 @@ def planned_places(task: RavnestTask, *, saves: bool) -> PlannedPlaces:
     Args:
         saves: whether it saves; then it has room for that, also in a cluster that may never save.
     """
-    request = pool_request(task.subject, task.subject.model(task.vocabulary), FormingFlags(), saves=saves)
+    request = pool_request(task.settings, task.settings.model(task.vocabulary), FormingFlags(), saves=saves)
     return PlannedPlaces(request.layers, request.rules)
 
 
@@ -86,8 +86,8 @@ def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "Save
     if any(saved.version.run != run for saved in found):
         fact = f"{directory} holds stages of another run ({saved_steps(found)})"
         raise UsageError(f"{fact}; give --checkpoint another directory")
-    identity = task.subject.model(task.vocabulary).identity()
-    store = DiskStore(directory, identity, text=task.text, optimizer=task.subject.optimizer)
+    identity = task.settings.model(task.vocabulary).identity()
+    store = DiskStore(directory, identity, text=task.text, optimizer=task.settings.optimizer)
     return SaveSettings(store, every, run)
 
 
@@ -118,7 +118,7 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
     from pipelined.state.store import fields_of
     from pipelined.state.store_checks import other_optimizer, other_text, stages_of_model
 
-    saved = stages_of_model(directory, task.subject.model(task.vocabulary).identity())
+    saved = stages_of_model(directory, task.settings.model(task.vocabulary).identity())
     at = common_step(saved) or max(saved, default=None)
     if at is None:
         fact = f"no node saved in {directory}"
@@ -128,6 +128,6 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
         raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
     if text := other_text(directory, saved, task.text):
         raise UsageError(f"{text}; give the --data and --tokenizer of that run")
-    if optimizer := other_optimizer(directory, saved, task.subject.optimizer):
+    if optimizer := other_optimizer(directory, saved, task.settings.optimizer):
         raise UsageError(f"{optimizer}; give the --optimizer of that run, or begin anew without --resume")
     return at.version.run

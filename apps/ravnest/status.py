@@ -27,10 +27,10 @@ async def status(flags: Status) -> None:
 def sizes_of(task: bytes) -> TrainedSizes:
     """What places are counted by, from the directory's record. Raises UsageError: as `RavnestTask.unpack`."""
     read = RavnestTask.unpack(task)
-    subject = read.subject
-    model = subject.model(read.vocabulary)
-    layers = layer_sizes(model, subject.microbatch, subject.seq, subject.dtype)
-    return TrainedSizes(subject.microbatches, tuple(layers))
+    settings = read.settings
+    model = settings.model(read.vocabulary)
+    layers = layer_sizes(model, settings.microbatch, settings.seq, settings.dtype)
+    return TrainedSizes(settings.microbatches, tuple(layers))
 
 
 def table(seen: RavnestStatus) -> Group:

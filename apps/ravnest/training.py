@@ -32,37 +32,37 @@ def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
     if data.digest != task.text:
         fact = f"another text or tokenizer is trained on (digest here: {data.digest[:16]}, there: {task.text[:16]})"
         raise UsageError(f"{fact}; give the --data and --tokenizer of `train`")
-    subject, (model, feed) = task.subject, _model_and_feed(task, data)
+    settings, (model, feed) = task.settings, _model_and_feed(task, data)
     return ClusterTraining(
         model=model,
         feed=feed,
-        steps=subject.steps,
-        every=subject.average_every // subject.microbatches,
-        microbatch_size=subject.microbatch,
-        microbatches=subject.microbatches,
-        optimizer_config=OPTIMIZERS[subject.optimizer](
-            subject.lr, subject.steps, subject.warmup, clip=0.0, weight_decay=subject.weight_decay
+        steps=settings.steps,
+        every=settings.average_every // settings.microbatches,
+        microbatch_size=settings.microbatch,
+        microbatches=settings.microbatches,
+        optimizer_config=OPTIMIZERS[settings.optimizer](
+            settings.lr, settings.steps, settings.warmup, clip=0.0, weight_decay=settings.weight_decay
         ),
         numerics=Numerics(
-            dtype=DTYPES[subject.dtype],
-            autocast=torch.bfloat16 if subject.dtype == "bfloat16" else None,
-            newest=subject.weights == "newest",
-            compress=subject.compress,
+            dtype=DTYPES[settings.dtype],
+            autocast=torch.bfloat16 if settings.dtype == "bfloat16" else None,
+            newest=settings.weights == "newest",
+            compress=settings.compress,
         ),
-        sequence=subject.seq,
-        seed=subject.seed,
-        overlapped=subject.average == "overlapped",
-        by_microbatches=subject.weigh == "microbatches",
+        sequence=settings.seq,
+        seed=settings.seed,
+        overlapped=settings.average == "overlapped",
+        by_microbatches=settings.weigh == "microbatches",
     )
 
 
 def _model_and_feed(task: RavnestTask, data: Text | Digits) -> tuple[Model, MicrobatchSource]:
-    subject, model = task.subject, task.subject.model(task.vocabulary)
+    settings, model = task.settings, task.settings.model(task.vocabulary)
     if isinstance(data, Digits):
         from apps.ravnest.digits_training import DigitsFeed, digits_model
 
-        return digits_model(subject.seed), DigitsFeed(subject, data, DTYPES[subject.dtype])
+        return digits_model(settings.seed), DigitsFeed(settings, data, DTYPES[settings.dtype])
     assert isinstance(model, ModelConfig)
     data.require_running("Ravnest")
-    batches = Batches(data.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
+    batches = Batches(data.train, settings.seq, settings.microbatch, settings.microbatches, settings.seed)
     return UntiedGPT2(model), TokenFeed(batches)

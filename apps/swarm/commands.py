@@ -33,7 +33,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 
     def session(record: bytes) -> ModelSession:
         task = SwarmTask.unpack(record)
-        task.subject.check_stage(flags.stage)
+        task.settings.check_stage(flags.stage)
         return session_of(task)
 
     options = PeerOptions(
@@ -46,10 +46,10 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 
 async def train(flags: Train, say: Callable[[str], None]) -> None:
     """Train until the last step is committed, or until a stop request; at the end export and sample, if requested."""
-    subject, final = flags.subject, flags.final
+    settings, final = flags.settings, flags.final
     text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
-    task, feed = task_and_feed(subject, text, text.tokenizer.vocab_size)
-    cut_of(subject, task.vocabulary)  # before torch is imported
+    task, feed = task_and_feed(settings, text, text.tokenizer.vocab_size)
+    cut_of(settings, task.vocabulary)  # before torch is imported
 
     from apps.common.lm.export import FinalOutput
     from apps.swarm.export import fetch
@@ -57,7 +57,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     from pipelined.swarm.process import roles
 
     session = await asyncio.to_thread(session_of, task)
-    output = FinalOutput(final.export, final.sample, final.prompt, subject.seq, subject.seed)
+    output = FinalOutput(final.export, final.sample, final.prompt, settings.seq, settings.seed)
     output.check(session.model)
 
     async def write(local: LocalMember) -> None:
@@ -65,9 +65,11 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             await output.write(await fetch(local, session, say), text.tokenizer, say)
 
     job = roles.TrainerJob(
-        task=task, session=session, data=feed, steps=subject.steps, slots=flags.slots, resume=flags.resume
+        task=task, session=session, data=feed, steps=settings.steps, slots=flags.slots, resume=flags.resume
     )
     address = SwarmAddress(flags.address.url, flags.address.listen, flags.address.name)
-    settings = session.training.optimizer_config
-    with StepLog(settings, subject.batch * subject.seq, flags.metrics, say) as steps, suppress(roles.Stopped):
+    with (
+        StepLog(session.training.optimizer_config, settings.batch * settings.seq, flags.metrics, say) as steps,
+        suppress(roles.Stopped),
+    ):
         await roles.train(address, job, write, stop=stop_event(), on_step=steps.log, say=say)

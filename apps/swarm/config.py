@@ -5,10 +5,10 @@ but the directory's address.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
-from apps.common.commands.task import UNREADABLE, differences, read_settings, unknown_task
+from apps.common.commands.task import UNREADABLE, differences, read_settings, record_of, unknown_task
 from apps.common.flags.command_flags import ModelFlags
 from apps.common.flags.run_flags import flag
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
@@ -98,13 +98,13 @@ class SwarmTask:
         held_out: microbatches of validation data; 0: nothing is evaluated.
     """
 
-    subject: TrainingConfig
+    settings: TrainingConfig
     vocabulary: int
     text: str
     held_out: int = 0
 
     def pack(self) -> bytes:
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        return json.dumps(record_of(self), sort_keys=True).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> "SwarmTask":
@@ -142,7 +142,7 @@ def read_goal(data: bytes) -> Goal:
         if "subject" not in found:
             return Goal(int(found["steps"]), int(found["rows"]), 0)
         task = SwarmTask.unpack(data)
-        return Goal(task.subject.steps, task.subject.tokens, task.held_out)
+        return Goal(task.settings.steps, task.settings.tokens, task.held_out)
     except UsageError:
         raise
     except UNREADABLE as error:

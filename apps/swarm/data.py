@@ -72,7 +72,7 @@ def feed_of(text: Text, rows: int, sequence: int, microbatches: int, seed: int) 
     return MicrobatchFeed(batches, validation_windows(text.validation, sequence, text.windows))
 
 
-def task_and_feed(subject: TrainingConfig, text: Text, vocabulary: int) -> tuple[SwarmTask, MicrobatchFeed]:
+def task_and_feed(settings: TrainingConfig, text: Text, vocabulary: int) -> tuple[SwarmTask, MicrobatchFeed]:
     """What is trained on this text, as the directory keeps it, and its microbatches.
 
     Args:
@@ -80,6 +80,6 @@ def task_and_feed(subject: TrainingConfig, text: Text, vocabulary: int) -> tuple
     Raises:
         UsageError: as `feed_of`.
     """
-    microbatches = subject.batch // subject.microbatch
-    feed = feed_of(text, subject.microbatch, subject.seq, microbatches, subject.seed)
-    return SwarmTask(subject, vocabulary, text.digest, feed.held_out), feed
+    microbatches = settings.batch // settings.microbatch
+    feed = feed_of(text, settings.microbatch, settings.seq, microbatches, settings.seed)
+    return SwarmTask(settings, vocabulary, text.digest, feed.held_out), feed

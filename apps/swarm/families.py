@@ -23,7 +23,7 @@ GPT2_PRESETS: Mapping[str, ModelConfig] = {gpt2_name(name): config for name, con
 """GPT-2's, under their names here."""
 
 
-def sizes_of(subject: TrainingConfig, vocabulary: int) -> ModelConfig:
+def sizes_of(settings: TrainingConfig, vocabulary: int) -> ModelConfig:
     """The sizes of what is trained, before it is cut.
 
     Args:
@@ -31,20 +31,20 @@ def sizes_of(subject: TrainingConfig, vocabulary: int) -> ModelConfig:
     Raises:
         UsageError: no such preset, or sizes that do not fit one another or the sequence.
     """
-    config = find_preset(subject.preset, {**ROTARY_PRESETS, **GPT2_PRESETS})
-    given = {name: getattr(subject, name) for name in ("layers", "d_model", "heads", "positions", "dropout", "shared")}
+    config = find_preset(settings.preset, {**ROTARY_PRESETS, **GPT2_PRESETS})
+    given = {name: getattr(settings, name) for name in ("layers", "d_model", "heads", "positions", "dropout", "shared")}
     sizes = {name: value for name, value in given.items() if value is not None}
     if isinstance(config, RotaryConfig):
-        sizes |= {"squeeze": subject.squeeze, "factor": subject.factor}
-    elif "shared" in sizes or subject.squeeze != "none":
-        fact = f"GPT-2 shares no layers and squeezes nothing (shared: {subject.shared}, squeeze: {subject.squeeze})"
+        sizes |= {"squeeze": settings.squeeze, "factor": settings.factor}
+    elif "shared" in sizes or settings.squeeze != "none":
+        fact = f"GPT-2 shares no layers and squeezes nothing (shared: {settings.shared}, squeeze: {settings.squeeze})"
         raise UsageError(f"{fact}; leave that out, or take one of {', '.join(ROTARY_PRESETS)}")
-    config = replace(config, vocab=vocabulary, tied=subject.tied, **sizes)
-    config.check_sequence(subject.seq)
+    config = replace(config, vocab=vocabulary, tied=settings.tied, **sizes)
+    config.check_sequence(settings.seq)
     return config
 
 
-def cut_of(subject: TrainingConfig, vocabulary: int) -> tuple[ModelConfig, tuple[range, ...]]:
+def cut_of(settings: TrainingConfig, vocabulary: int) -> tuple[ModelConfig, tuple[range, ...]]:
     """The sizes of what is trained, and each stage's layers: the slowest stage is as fast as can be.
 
     Args:
@@ -52,13 +52,13 @@ def cut_of(subject: TrainingConfig, vocabulary: int) -> tuple[ModelConfig, tuple
     Raises:
         UsageError: as `sizes_of`; or more stages than layers.
     """
-    config = sizes_of(subject, vocabulary)
+    config = sizes_of(settings, vocabulary)
     if isinstance(config, RotaryConfig):
-        return cut_for(config, subject.stages, subject.seq)
-    return config, tuple(partition(layer_costs(config, subject.seq), subject.stages))
+        return cut_for(config, settings.stages, settings.seq)
+    return config, tuple(partition(layer_costs(config, settings.seq), settings.stages))
 
 
-def is_untied(subject: TrainingConfig) -> bool:
+def is_untied(settings: TrainingConfig) -> bool:
     """Whether this is a GPT-2 that is tied as published, and not here."""
-    published = GPT2_PRESETS.get(subject.preset)
-    return published is not None and published.tied and not subject.tied
+    published = GPT2_PRESETS.get(settings.preset)
+    return published is not None and published.tied and not settings.tied

@@ -47,7 +47,7 @@ class Train(ProcessFlags, TrainerSettings):
     """Run a trainer: it holds no parameters, and sends microbatches through the peers."""
 
     address: DirectoryAddress
-    subject: TrainingConfig = field(default_factory=TrainingConfig)
+    settings: TrainingConfig = field(default_factory=TrainingConfig)
     text: TextFlags = field(default_factory=TextFlags)
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
@@ -56,8 +56,8 @@ class Train(ProcessFlags, TrainerSettings):
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         self.address.check()
-        self.subject.check()
-        cut_of(self.subject, ANY_VOCABULARY)
+        self.settings.check()
+        cut_of(self.settings, ANY_VOCABULARY)
         refuse_below(1, "--slots", self.slots)
         self.final.check()
         check_files(metrics=self.metrics)
@@ -67,7 +67,7 @@ class Train(ProcessFlags, TrainerSettings):
 class Local(ProcessFlags):
     """Start a whole swarm on this machine, with a live view: a coordinator, peers and trainers, a process each."""
 
-    subject: TrainingConfig = field(default_factory=TrainingConfig)
+    settings: TrainingConfig = field(default_factory=TrainingConfig)
     text: TextFlags = field(default_factory=TextFlags)
     peers: int = 6
     """Peers to start."""
@@ -91,8 +91,8 @@ class Local(ProcessFlags):
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
-        self.subject.check()
-        cut_of(self.subject, ANY_VOCABULARY)
+        self.settings.check()
+        cut_of(self.settings, ANY_VOCABULARY)
         for name in ("peers", "trainers", "slots"):
             refuse_below(1, f"--{name}", getattr(self, name))
         refuse_below(0, "--save-every", self.save_every, AT_END)
@@ -100,8 +100,8 @@ class Local(ProcessFlags):
         check_files(metrics=self.metrics, journal=self.journal)
         check_directories(checkpoint=self.checkpoint)
         check_needs(self, save_every="checkpoint", resume="checkpoint")
-        if self.peers < self.subject.stages:
-            fact = f"every stage needs a peer (peers: {self.peers}, stages: {self.subject.stages})"
+        if self.peers < self.settings.stages:
+            fact = f"every stage needs a peer (peers: {self.peers}, stages: {self.settings.stages})"
             raise UsageError(f"{fact}; raise --peers or lower --stages")
 
 

@@ -83,7 +83,7 @@ def _saving_flags(flags: Local) -> list[str]:
 
 
 def _training_flags(flags: Local, number: int) -> list[str]:
-    words = [*arguments_of(flags.text), *arguments_of(flags.subject), f"--slots={flags.slots}"]
+    words = [*arguments_of(flags.text), *arguments_of(flags.settings), f"--slots={flags.slots}"]
     if flags.resume:
         words += ["--resume"]
     return [*words, *_first_trainer_flags(flags)] if number == 0 else words

@@ -43,10 +43,10 @@ def model_of(task: SwarmTask) -> tuple[GPT2, tuple[range, ...]]:
     Raises:
         UsageError: no such preset, sizes that do not fit, or more stages than layers.
     """
-    config, cut = cut_of(task.subject, task.vocabulary)
+    config, cut = cut_of(task.settings, task.vocabulary)
     if isinstance(config, RotaryConfig):
         return RotaryLM(config), cut
-    kind = UntiedGPT2 if is_untied(task.subject) else GPT2
+    kind = UntiedGPT2 if is_untied(task.settings) else GPT2
     return kind(config), cut
 
 
@@ -56,41 +56,41 @@ def training_of(task: SwarmTask) -> Training:
     Raises:
         UsageError: it cannot be; see `model_of`.
     """
-    subject = task.subject
+    settings = task.settings
     model, cut = model_of(task)
     optimizer_config = OptimizerConfig(
-        subject.lr, subject.steps, subject.warmup, clip=subject.clip, weight_decay=subject.weight_decay
+        settings.lr, settings.steps, settings.warmup, clip=settings.clip, weight_decay=settings.weight_decay
     )
     return Training(
         model=model,
         cut=cut,
         optimizer_config=optimizer_config,
-        rows=subject.microbatch,
-        sequence=subject.seq,
-        seed=subject.seed,
-        update=subject.optimizer,
-        dtype=DTYPES[subject.dtype],
-        autocast=subject.dtype == "bfloat16",
+        rows=settings.microbatch,
+        sequence=settings.seq,
+        seed=settings.seed,
+        update=settings.optimizer,
+        dtype=DTYPES[settings.dtype],
+        autocast=settings.dtype == "bfloat16",
         text=task.text,
-        exact_sums=subject.batch // subject.microbatch if subject.exact_sums else 0,
+        exact_sums=settings.batch // settings.microbatch if settings.exact_sums else 0,
     )
 
 
 def rules_of(task: SwarmTask, training: Training) -> Rules:
     """The rules that all processes must share."""
-    subject = task.subject
+    settings = task.settings
     return Rules(
         model=training.digest([torch_stage]),
-        stages=subject.stages,
-        batch=subject.batch // subject.microbatch,
-        samples=float(subject.batch),
-        clip=subject.clip,
-        lease_s=subject.lease,
-        rebalance_s=subject.rebalance,
-        codec=_codec(subject.compress),
-        sums_codec=_codec(subject.compress_sums),
-        delayed=subject.delayed_updates,
-        eval_every=subject.eval_every,
+        stages=settings.stages,
+        batch=settings.batch // settings.microbatch,
+        samples=float(settings.batch),
+        clip=settings.clip,
+        lease_s=settings.lease,
+        rebalance_s=settings.rebalance,
+        codec=_codec(settings.compress),
+        sums_codec=_codec(settings.compress_sums),
+        delayed=settings.delayed_updates,
+        eval_every=settings.eval_every,
         eval_batch=task.held_out,
     )
 

@@ -111,7 +111,7 @@ def test_the_manifest_starts_peers_and_a_trainer_with_one_key_at_one_etcd(manife
     assert [type(one).__name__ for one in flags] == ["Serve", "Train"]
     assert {one.address.directory for one in flags} == {f"etcd://etcd:{port}"}
     assert keys[0] == keys[1] and keys[0][0]["name"] == "PIPELINED_KEY"
-    assert manifest["StatefulSet", "peers"]["spec"]["replicas"] >= flags[1].subject.stages
+    assert manifest["StatefulSet", "peers"]["spec"]["replicas"] >= flags[1].settings.stages
 
 
 def test_the_workflow_runs_what_runs_here_and_names_no_registry():

@@ -64,7 +64,7 @@ def test_one_cluster_trains_what_a_plain_loop_trains_and_exports_it(tmp_path):
     """One microbatch is alive, so that the cluster is a plain loop."""
     flags = ["--clusters", 1, "--steps", 6, "--metrics", tmp_path / "rows", "--export", tmp_path / "model"]
     job, text = trained(flags, 3)
-    plain = Plain(training_of(RavnestTask(job.subject, 256, text.digest), text), 0, 1)
+    plain = Plain(training_of(RavnestTask(job.settings, 256, text.digest), text), 0, 1)
     for step in range(6):
         plain.update(step)
     rows = rows_of(tmp_path / "rows")
@@ -90,11 +90,11 @@ def test_two_clusters_print_the_digest_of_the_average_that_they_export(tmp_path,
 def test_another_job_goes_on_from_what_was_saved_as_a_plain_loop_does(tmp_path):
     flags = ["--clusters", 1, "--average-every", 3, "--checkpoint", tmp_path / "saved", "--metrics", tmp_path / "rows"]
     job, text = trained([*flags, "--steps", 3], 2)
-    before = Plain(training_of(RavnestTask(job.subject, 256, text.digest), text), 0, 1)
+    before = Plain(training_of(RavnestTask(job.settings, 256, text.digest), text), 0, 1)
     for step in range(3):
         before.update(step)
     job, _ = trained([*flags, "--steps", 6, "--resume", "auto"], 3)
-    after = Plain(replace(training_of(RavnestTask(job.subject, 256, text.digest), text), start=3), 0, 1)
+    after = Plain(replace(training_of(RavnestTask(job.settings, 256, text.digest), text), start=3), 0, 1)
     after.module.load_state_dict(before.module.state_dict())
     after.optimizer.load_state_dict(before.optimizer.state_dict())
     for step in range(3):

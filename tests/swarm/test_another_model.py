@@ -60,8 +60,7 @@ def test_a_program_with_other_code_ends_with_both_digests_and_code_2(command):
         async with await open_endpoint("tcp://127.0.0.1:0") as end:
             serving = asyncio.ensure_future(serve_directory(end, RealClock()))
             directory = EmbeddedDirectory(end, end.address, RealClock())
-            subject = TrainingConfig()
-            told, _ = task_and_feed(subject, text, text.tokenizer.vocab_size)
+            told, _ = task_and_feed(TrainingConfig(), text, text.tokenizer.vocab_size)
             await directory.transact({}, {TASK: told.pack(), HEAD: Commit(3, THEIRS).pack()})
             outcome = await refused(end.address)
             serving.cancel()

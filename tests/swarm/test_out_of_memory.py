@@ -54,10 +54,10 @@ def counted_once(monkeypatch):
 
 def swarm_of(**settings):
     """A swarm without peers, and what starts its trainer."""
-    subject = TrainingConfig(**{**SMALL, "stages": 2, "steps": 4, "rebalance": 0.0, **settings})
-    feed = feed_of(TEXT, subject.microbatch, subject.seq, subject.batch // subject.microbatch, 0)
-    swarm = WeighedSwarm(session_of(SwarmTask(subject, TEXT.tokenizer.vocab_size, TEXT.digest, feed.held_out)))
-    return swarm, lambda: swarm.start_trainer("t", feed, 4, subject.steps)
+    settings = TrainingConfig(**{**SMALL, "stages": 2, "steps": 4, "rebalance": 0.0, **settings})
+    feed = feed_of(TEXT, settings.microbatch, settings.seq, settings.batch // settings.microbatch, 0)
+    swarm = WeighedSwarm(session_of(SwarmTask(settings, TEXT.tokenizer.vocab_size, TEXT.digest, feed.held_out)))
+    return swarm, lambda: swarm.start_trainer("t", feed, 4, settings.steps)
 
 
 KINDS = {

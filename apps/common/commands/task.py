@@ -23,7 +23,7 @@ class Task(Protocol):
     """The task of a swarm or of Ravnest on text, as `read_settings` reads it."""
 
     @property
-    def subject(self) -> Any: ...
+    def settings(self) -> Any: ...
 
     @property
     def vocabulary(self) -> int: ...
@@ -32,9 +32,15 @@ class Task(Protocol):
     def text(self) -> str: ...
 
 
+def record_of(task: Any) -> dict[str, Any]:
+    """A task as the directory keeps it: its settings have the key `subject`."""
+    plain = asdict(task)
+    return {"subject": plain.pop("settings"), **plain}
+
+
 def differences(mine: Task, other: Task) -> str:
     """What differs in another task, in words."""
-    pairs = [(name, value, getattr(other.subject, name)) for name, value in asdict(mine.subject).items()]
+    pairs = [(name, value, getattr(other.settings, name)) for name, value in asdict(mine.settings).items()]
     pairs += [("vocabulary", mine.vocabulary, other.vocabulary), ("text", mine.text[:16], other.text[:16])]
     return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
 

@@ -57,21 +57,21 @@ class RavnestJob:
     Args:
         config: the flags.
         model: its sizes; untied, as stages share nothing.
-        subject: what the directory keeps of the training, without what the text says.
+        settings: what the directory keeps of the training, without what the text says.
         ranks: number of ranks, each of them a node.
     """
 
     config: GPT2Flags
     model: ModelConfig
-    subject: RavnestConfig
+    settings: RavnestConfig
     forming: FormingFlags
     ranks: int
 
     def plain(self) -> dict[str, object]:
         """The resolved whole as JSON can hold it."""
-        names, subject = ("layers", "d_model", "heads", "vocab", "dropout"), self.subject
-        numbers = {"microbatch": subject.microbatch, "batch": subject.batch, "seq": subject.seq}
-        notes = {"ranks": self.ranks, "tied": False, "average_every": subject.average_every}
+        names, settings = ("layers", "d_model", "heads", "vocab", "dropout"), self.settings
+        numbers = {"microbatch": settings.microbatch, "batch": settings.batch, "seq": settings.seq}
+        notes = {"ranks": self.ranks, "tied": False, "average_every": settings.average_every}
         return {**self.config.plain(), **{name: getattr(self.model, name) for name in names}, **numbers, **notes}
 
     def json(self) -> str:
@@ -79,16 +79,16 @@ class RavnestJob:
 
     def describe(self) -> str:
         """The job in a few lines."""
-        subject, model = self.subject, self.model
+        settings, model = self.settings, self.model
         clusters = self.config.clusters or "as many as are near enough to one another"
         return "\n".join(
             [
                 f"model: GPT-2 {self.config.preset}, {parameters(model):,} parameters, {model.layers} blocks of width "
                 f"{model.d_model}, vocabulary {model.vocab}; the head has a matrix of its own",
                 f"ravnest: ranks: {self.ranks}, each a node; clusters: {clusters}, averaged every "
-                f"{subject.average_every} microbatches",
-                f"batch: {subject.batch} sequences of {subject.seq} tokens = {subject.microbatch} a microbatch x "
-                f"{subject.microbatches} microbatches",
+                f"{settings.average_every} microbatches",
+                f"batch: {settings.batch} sequences of {settings.seq} tokens = {settings.microbatch} a microbatch x "
+                f"{settings.microbatches} microbatches",
             ]
         )
 
@@ -107,10 +107,10 @@ class RavnestJob:
             UsageError: it cannot be read, is too short, has more symbols than the model, or is another than that of the
                 run that is resumed.
         """
-        text, subject = text_of(self.config, self.model), self.subject
+        text, settings = text_of(self.config, self.model), self.settings
         text.require_running("Ravnest")
         check_saved_text(self.config, self.model, text)
-        Batches(text.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
+        Batches(text.train, settings.seq, settings.microbatch, settings.microbatches, settings.seed)
         return text
 
 
@@ -127,7 +127,7 @@ def resolve_ravnest(config: GPT2Flags, world_size: int | None) -> RavnestJob:
     refuse_flags(config, "a job of clusters")
     model = replace(model_of(config), tied=False)
     batch, rows = batch_of(config, 1)
-    subject = RavnestConfig(
+    settings = RavnestConfig(
         microbatch=rows,
         batch=batch,
         seq=sequence_of(config, model),
@@ -136,11 +136,11 @@ def resolve_ravnest(config: GPT2Flags, world_size: int | None) -> RavnestJob:
         **{name: getattr(model, name) for name in SAME_IN_MODEL},
         **{name: getattr(config, name) for name in SAME_IN_CONFIG},
     )
-    subject.check()
+    settings.check()
     forming.check()
     ranks = world_size or max(MIN_NODES, NODES_A_CLUSTER * (config.clusters or 1))
     check_clusters(forming, ranks)
-    return RavnestJob(config, model, subject, forming, ranks)
+    return RavnestJob(config, model, settings, forming, ranks)
 
 
 def _ahead(config: GPT2Flags) -> int | None:

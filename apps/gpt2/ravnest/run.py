@@ -87,7 +87,7 @@ class Rank:
         lead = self._lead if self.transport.rank == 0 else self._follow
         async with (
             connected(url) as (endpoint, _),
-            local_member(url, endpoint, f"rank{self.transport.rank}", self.task.subject.lease) as local,
+            local_member(url, endpoint, f"rank{self.transport.rank}", self.task.settings.lease) as local,
             Nursery() as tasks,
         ):
             serving = tasks.create_task(self._serve(local, url))
@@ -103,7 +103,7 @@ class Rank:
         several = len(set(self.transport.nodes)) > 1
         line = (await measure_own_line(local, url) if several else None) or NOT_MEASURED
         capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
-        task, lease = (await read_task(local.directory, url, say)).revision, self.task.subject.lease
+        task, lease = (await read_task(local.directory, url, say)).revision, self.task.settings.lease
         try:
             await RavnestNode(local, member, capacity, lease, say, task=task, planned=planned).run()
         except AgreedError as error:  # that of one cluster's ranks
@@ -111,16 +111,16 @@ class Rank:
 
     async def _lead(self, url: str, request: StopRequest) -> bool:
         """On rank 0: form the clusters, and report until their end, or a stop request on any rank; then export."""
-        transport, config, subject = self.transport, self.job.config, self.job.subject
+        transport, config, settings = self.transport, self.job.config, self.job.settings
         others = range(1, transport.world_size)
         async with (
             opened_trackers(config, shown=True) as trackers,
             connected(url) as (endpoint, _),
-            local_member(url, endpoint, "train", self.task.subject.lease) as local,
+            local_member(url, endpoint, "train", self.task.settings.lease) as local,
             Nursery() as tasks,
         ):
             on_step = show_steps(print_line, config.metrics, trackers)
-            planned = pool_request(subject, subject.model(self.task.vocabulary), self.job.forming)
+            planned = pool_request(settings, settings.model(self.task.vocabulary), self.job.forming)
             task = (await read_task(local.directory, url, print_line)).revision
             former = ClusterFormer(local, self.job.ranks, planned, on_step, print_line, resume=self.resumes, task=task)
             training = tasks.create_task(former.run())
@@ -149,7 +149,7 @@ class Rank:
 
     async def _finish(self, local: LocalMember) -> None:
         """Get the model from the nodes, export it and sample from it, as the flags request."""
-        config, seq = self.job.config, self.job.subject.seq
+        config, seq = self.job.config, self.job.settings.seq
         output = FinalOutput(config.export, config.sample, config.prompt, seq, config.seed)
         if not output.is_empty:
             weights = Weights(UntiedGPT2(self.job.model), await fetch_average(local, self.task, self.text))
@@ -159,7 +159,7 @@ class Rank:
 async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of the job to its end; returns its exit code."""
     config, code = job.config, await asyncio.to_thread(own_code)
-    task = RavnestTask(job.subject, job.model.vocab, text.digest, code)
+    task = RavnestTask(job.settings, job.model.vocab, text.digest, code)
     training = await agree(transport, "training", asyncio.to_thread(training_of, task, text))
     resumed = await agree(transport, "run", _saved_run(transport, config))
     run = resumed or await broadcast(transport, "new run", secrets.token_hex(8))

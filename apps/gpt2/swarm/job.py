@@ -55,25 +55,25 @@ class SwarmJob:
     Args:
         config: the flags.
         model: its sizes; untied where there is more than one stage.
-        subject: what the directory keeps of the training, without what the text says.
+        settings: what the directory keeps of the training, without what the text says.
         ranks: number of ranks, each of them a peer.
         is_untied: whether the model is tied as published, and untied here.
     """
 
     config: GPT2Flags
     model: ModelConfig
-    subject: TrainingConfig
+    settings: TrainingConfig
     ranks: int
     is_untied: bool
 
     @property
     def tokens(self) -> int:
         """Of a step."""
-        return self.subject.batch * self.subject.seq
+        return self.settings.batch * self.settings.seq
 
     def stage_of(self, rank: int) -> int:
         """The stage with which a rank begins."""
-        return rank % self.subject.stages
+        return rank % self.settings.stages
 
     def trains(self, rank: int) -> bool:
         """Whether a rank runs a trainer beside its peer: one for the peers of each stage."""
@@ -82,9 +82,13 @@ class SwarmJob:
     def plain(self) -> dict[str, object]:
         """The resolved whole as JSON can hold it."""
         sizes = {name: getattr(self.model, name) for name in ("layers", "d_model", "heads", "vocab", "dropout", "tied")}
-        subject = self.subject
-        numbers = {"depth": subject.stages, "microbatch": subject.microbatch, "batch": subject.batch}
-        microbatches = {"microbatches": subject.batch // subject.microbatch, "seq": subject.seq, "clip": subject.clip}
+        settings = self.settings
+        numbers = {"depth": settings.stages, "microbatch": settings.microbatch, "batch": settings.batch}
+        microbatches = {
+            "microbatches": settings.batch // settings.microbatch,
+            "seq": settings.seq,
+            "clip": settings.clip,
+        }
         left_open = ["microbatches"]  # they follow from the other two, and as a flag count for one of W peers
         left_open += [name for name in ("clip",) if getattr(self.config, name) is None]
         chosen = {"ranks": self.ranks, "left_open": left_open}
@@ -95,17 +99,17 @@ class SwarmJob:
 
     def describe(self) -> str:
         """The job in a few lines."""
-        subject, model = self.subject, self.model
+        settings, model = self.settings, self.model
         trainers = sum(map(self.trains, range(self.ranks)))
         lines = [
             f"model: GPT-2 {self.config.preset}, {parameters(model):,} parameters, {model.layers} blocks of width "
             f"{model.d_model}, vocabulary {model.vocab}",
-            f"swarm: {subject.stages} stages, ranks: {self.ranks}, each a peer; trainers: {trainers}",
-            f"batch: {subject.batch} sequences of {subject.seq} tokens = {subject.microbatch} a microbatch x "
-            f"{subject.batch // subject.microbatch} microbatches",
+            f"swarm: {settings.stages} stages, ranks: {self.ranks}, each a peer; trainers: {trainers}",
+            f"batch: {settings.batch} sequences of {settings.seq} tokens = {settings.microbatch} a microbatch x "
+            f"{settings.batch // settings.microbatch} microbatches",
         ]
         if self.config.is_published:
-            lines.append(published(self.config, subject.seq))
+            lines.append(published(self.config, settings.seq))
         if self.is_untied:
             lines.append(
                 f"untied: stages share nothing, so the head has a matrix of its own, which begins as the embedding's "
@@ -136,7 +140,7 @@ class SwarmJob:
 
     def prepared(self, text: Text) -> tuple[SwarmTask, MicrobatchFeed]:
         """What is trained on this text, and its microbatches. Raises UsageError: it is too short."""
-        return task_and_feed(self.subject, text, self.model.vocab)
+        return task_and_feed(self.settings, text, self.model.vocab)
 
 
 def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
@@ -158,7 +162,7 @@ def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
     batch, rows = _batch(config, ranks, stages)
     tied = whole.tied and stages == 1
     model = replace(whole, tied=tied)
-    subject = TrainingConfig(
+    settings = TrainingConfig(
         preset=gpt2_name(config.preset) if config.init is None else "gpt2",
         tied=tied,
         stages=stages,
@@ -169,8 +173,8 @@ def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
         **{name: getattr(model, name) for name in SAME_IN_MODEL},
         **{name: getattr(config, name) for name in SAME_IN_CONFIG},
     )
-    subject.check()
-    return SwarmJob(config, model, subject, ranks, whole.tied and not tied)
+    settings.check()
+    return SwarmJob(config, model, settings, ranks, whole.tied and not tied)
 
 
 def _arrangement(config: GPT2Flags, world_size: int | None) -> tuple[int, int]:

@@ -53,7 +53,7 @@ class RankZero:
     async def _run(self, trackers: Sequence[Tracker]) -> None:
         job, transport, start = self.rank.job, self.rank.transport, self.rank.start
         others = range(1, transport.world_size)
-        first, steps = start.step if start else 0, job.subject.steps
+        first, steps = start.step if start else 0, job.settings.steps
         with Report(
             True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics, trackers=trackers
         ) as report:
@@ -115,7 +115,7 @@ class RankZero:
             stages: the trained model; empty where it is not needed.
             loss: on the validation text; None where it was not evaluated.
         """
-        config, text, context = self.rank.job.config, self.rank.text, self.rank.job.subject.seq
+        config, text, context = self.rank.job.config, self.rank.text, self.rank.job.settings.seq
         if loss is not None:
             say(compared(loss, await asyncio.to_thread(text.score_ngrams, context)))
         if not stages:

@@ -110,7 +110,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
         transport=transport,
         job=job,
         text=text,
-        trained=TrainerJob(task=task, session=session, data=feed, steps=job.subject.steps),
+        trained=TrainerJob(task=task, session=session, data=feed, steps=job.settings.steps),
         session=session,
         store=store,
         start=None if store is None else common_step(store.saved_stages()),
@@ -127,4 +127,4 @@ def _store(job: SwarmJob, session: ModelSession, name: str) -> CheckpointStore |
     config, disk = job.config, None
     if config.checkpoint is not None:
         disk = DiskStore(config.checkpoint, session.identity, config.keep, session.text, name=name)
-    return disk if config.init is None else WeightsStore(config.init, job.subject.stages, disk)
+    return disk if config.init is None else WeightsStore(config.init, job.settings.stages, disk)

@@ -34,7 +34,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
     claimed = await agree(transport, "claim", asyncio.to_thread(claim, path, swarm) if path else asyncio.sleep(0))
     if transport.rank == 0:
         steps = job.config.steps
-        print(f"{text.describe(job.tokens * steps, steps, job.subject.seq)}; device: {rank.device}", flush=True)
+        print(f"{text.describe(job.tokens * steps, steps, job.settings.seq)}; device: {rank.device}", flush=True)
     if claimed and claimed.warning:
         print_to_stderr(f"warning: {claimed.warning}")
     try:

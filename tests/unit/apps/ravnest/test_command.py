@@ -120,7 +120,7 @@ def test_other_code_is_refused_with_both_digests():
 def test_a_directory_with_a_training_by_other_code_is_left(words):
     """Both write or read the record first; then the code is compared."""
     text = read_text([Path("LICENSE")], None)
-    task = RavnestTask(TASK.subject, text.tokenizer.vocab_size, text.digest, "0" * 64)
+    task = RavnestTask(TASK.settings, text.tokenizer.vocab_size, text.digest, "0" * 64)
 
     async def run():
         async with await open_endpoint("tcp://127.0.0.1:0") as endpoint, Nursery() as tasks:
@@ -202,7 +202,7 @@ def test_local_starts_the_nodes_of_a_pool_with_their_ram_and_lines():
     assert shed[shed.index("--ram") + 1] == str(1 << 21) and shed[-2:] == ["--flops", "0"]
     assert all(None not in (told.rate, told.delay_s, told.find_speed()) for told in map(parse_node, (attic, shed)))
     words = _training(flags, 2)
-    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).subject == flags.subject
+    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).settings == flags.settings
     assert words[words.index("--nodes") + 1] == "2"
 
 
@@ -271,7 +271,7 @@ def test_a_run_is_resumed_by_the_name_under_which_it_saved(tmp_path):
 
 
 def trained_by(optimizer):
-    return replace(TASK, subject=replace(TASK.subject, optimizer=optimizer))
+    return replace(TASK, settings=replace(TASK.settings, optimizer=optimizer))
 
 
 @pytest.mark.parametrize("optimizer", get_args(RavnestConfig.__annotations__["optimizer"]))
@@ -290,7 +290,7 @@ def test_a_run_is_resumed_with_the_optimizer_that_trained_it(tmp_path, optimizer
 
 def test_the_optimizer_is_a_part_of_what_is_trained():
     words = _training(parse(["local", "--optimizer", "lamb"]), 2)
-    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).subject.optimizer == "lamb"
+    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).settings.optimizer == "lamb"
     assert RavnestTask.unpack(trained_by("lamb").pack()) == trained_by("lamb")
     assert TASK.differences(trained_by("lamb")) == "optimizer: adamw here, lamb there"
     earlier = json.loads(TASK.pack())

@@ -27,7 +27,7 @@ async def offered(told=(), listed=(), served=("directory",), ram=1 << 30):
     from pipelined.training.job import Numerics
 
     task = RavnestTask(RavnestConfig(microbatch=2, seq=8), 256, "digest of a text")
-    model = task.subject.model(256)
+    model = task.settings.model(256)
     feed = RandomTokens(256, (2, 8))
     training = SimpleNamespace(model=UntiedGPT2(model), feed=feed, numerics=Numerics())
     network = VirtualNetwork(delay=30e-3, rate=25e6)

@@ -32,7 +32,7 @@ def test_what_a_node_counts_is_what_the_plan_says(clusters, backups, average, sa
     task = RavnestTask(RavnestConfig(layers=6, average=average, dtype="bfloat16"), 256, "")
     nodes = [NodeRecord(f"n{n}", f"at {n}", 1, RAM, 1e6, 1e9 * (1 + n), saves=saves) for n in range(6)]
     forming = FormingFlags(clusters, ahead=5, backups=backups)
-    request = pool_request(task.subject, task.subject.model(256), forming, saves=saves)
+    request = pool_request(task.settings, task.settings.model(256), forming, saves=saves)
     pool = tuple(PoolNode(node.name, node.ram, node.bandwidth, node.flops) for node in nodes)
     plan = plan_with_backups(replace(request, pool=pool))
     formed, planned = Generation.of(1, plan, nodes, Version(0, "")), planned_places(task, saves=saves)

@@ -91,7 +91,7 @@ async def test_what_each_place_trained_and_sent_follows_from_steps_and_rounds():
     generation = replace(GENERATION, rows=[*rows, [StagePlace(Holder("c", "at c", 3), 0, 3, 1)]])
     progress = ClusterProgress(4, 6, 2.5, [1.5, 0.0], 0.25, "")
     look, *_ = await seen({**RECORDS, "clusters": generation, "progress/0": progress, "subject": TASK})
-    embedding, *others = (4 * sum(map(prod, shapes.values())) for shapes in layer_shapes(TASK.subject.model(256)))
+    embedding, *others = (4 * sum(map(prod, shapes.values())) for shapes in layer_shapes(TASK.settings.model(256)))
     places = [place for cluster in look.plain()["clusters"] for place in cluster["places"]]
     assert [place["microbatches"] for place in places] == [16, 16, 0]
     sent = [3 * embedding, 3 * sum(others), 3 * (embedding + sum(others))]

@@ -42,7 +42,7 @@ def test_a_gpt2_cut_loose_begins_with_what_the_tied_one_computes():
 
 def test_one_that_is_untied_as_published_keeps_its_own_head():
     told = SwarmTask(replace(SMALL, preset="gpt2-chimera"), 50, "", 0)
-    assert not is_untied(told.subject) and type(model_of(told)[0]) is GPT2
+    assert not is_untied(told.settings) and type(model_of(told)[0]) is GPT2
     parameters = whole(model_of(told)[0])
     assert not torch.equal(parameters[HEAD], parameters[EMBEDDING])
 

@@ -38,10 +38,10 @@ def test_flags_are_written_unless_they_have_their_default():
     ],
 )
 def test_what_a_swarm_trains_is_parsed_back(config):
-    assert swarm([*COORDINATOR, *arguments_of(config)]).subject == config
+    assert swarm([*COORDINATOR, *arguments_of(config)]).settings == config
 
 
 def test_what_ravnest_trains_and_how_it_forms_clusters_is_parsed_back():
     config, forming = RavnestConfig(layers=2, steps=7), FormingFlags(clusters=2, balance=0.5, objective="rate", ahead=3)
     flags = ravnest([*COORDINATOR, *arguments_of(config), *arguments_of(forming)])
-    assert (flags.subject, flags.forming) == (config, forming)
+    assert (flags.settings, flags.forming) == (config, forming)

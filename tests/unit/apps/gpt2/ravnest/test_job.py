@@ -30,17 +30,17 @@ def test_by_default_ranks_are_nodes_and_a_cluster_has_two_of_them(words, started
     ],
 )
 def test_rounds_are_whole_steps_apart(words, batch, rows, every):
-    subject = job(words).subject
-    assert (subject.batch, subject.microbatch, subject.average_every) == (batch, rows, every)
+    settings = job(words).settings
+    assert (settings.batch, settings.microbatch, settings.average_every) == (batch, rows, every)
 
 
 def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
     words = "--preset gpt2 --layers 2 --d-model 24 --heads 3 --vocab 300 --seq 9 --dropout 0.2 --lr 0.1 --warmup 3"
     resolved = job(f"{words} --weight-decay 0 --seed 5 --steps 7 --dtype bfloat16 --clusters 3 --ahead 5")
-    subject = resolved.subject
-    assert (subject.preset, subject.layers, subject.d_model, subject.heads, subject.seq) == ("gpt2", 2, 24, 3, 9)
-    assert (subject.dropout, subject.lr, subject.warmup, subject.weight_decay) == (0.2, 0.1, 3, 0.0)
-    assert (subject.seed, subject.steps, subject.dtype) == (5, 7, "bfloat16")
+    settings = resolved.settings
+    assert (settings.preset, settings.layers, settings.d_model, settings.heads, settings.seq) == ("gpt2", 2, 24, 3, 9)
+    assert (settings.dropout, settings.lr, settings.warmup, settings.weight_decay) == (0.2, 0.1, 3, 0.0)
+    assert (settings.seed, settings.steps, settings.dtype) == (5, 7, "bfloat16")
     assert (resolved.forming.clusters, resolved.forming.ahead, resolved.model.tied) == (3, 5, False)
     assert json.loads(resolved.json())["resolved"]["vocab"] == 300
 

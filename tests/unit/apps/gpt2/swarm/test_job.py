@@ -31,7 +31,7 @@ def job(words="", ranks=None):
 )
 def test_by_default_ranks_are_peers_and_stages_have_two_of_them(words, started, stages, ranks):
     resolved = job(words, started)
-    assert (resolved.subject.stages, resolved.ranks) == (stages, ranks)
+    assert (resolved.settings.stages, resolved.ranks) == (stages, ranks)
     assert {resolved.stage_of(rank) for rank in range(ranks)} == set(range(stages))
     assert resolved.trains(0)
 
@@ -49,8 +49,8 @@ def test_by_default_ranks_are_peers_and_stages_have_two_of_them(words, started, 
     ],
 )
 def test_a_step_is_the_same_as_of_another_schedule(words, batch, rows):
-    subject = job(f"--depth 2 {words}", 4).subject
-    assert (subject.batch, subject.microbatch) == (batch, rows)
+    settings = job(f"--depth 2 {words}", 4).settings
+    assert (settings.batch, settings.microbatch) == (batch, rows)
     if "microbatch" in words:
         plan = resolve(parse([*"--schedule gpipe --depth 2".split(), *words.split()]), 4).plan
         assert plan.batch == batch
@@ -59,7 +59,7 @@ def test_a_step_is_the_same_as_of_another_schedule(words, batch, rows):
 def test_what_is_trained_is_untied_unless_there_is_one_stage():
     loose, tied, published = job("--depth 2"), job("--depth 1"), job("--depth 2 --preset chimera --seq 8")
     assert (loose.model.tied, tied.model.tied, published.model.tied) == (False, True, False)
-    assert (loose.subject.tied, tied.subject.tied) == (False, True)
+    assert (loose.settings.tied, tied.settings.tied) == (False, True)
     assert "untied" in loose.describe() and "32,768 parameters more" in loose.describe()
     assert "untied" not in tied.describe() + published.describe()
 
@@ -69,11 +69,17 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
         "--preset gpt2 --layers 2 --d-model 24 --heads 3 --vocab 300 --seq 9 --dropout 0.2 --lr 0.1 --warmup 3 --clip 0"
     )
     resolved = job(f"{words} --weight-decay 0 --seed 5 --steps 7 --eval-every 2 --dtype bfloat16 --compress blockwise8")
-    subject = resolved.subject
-    assert (subject.preset, subject.layers, subject.d_model, subject.heads, subject.seq) == ("gpt2", 2, 24, 3, 9)
-    assert (subject.dropout, subject.lr, subject.warmup, subject.clip, subject.weight_decay) == (0.2, 0.1, 3, 0.0, 0.0)
-    assert (subject.seed, subject.steps, subject.eval_every) == (5, 7, 2)
-    assert (subject.dtype, subject.compress, resolved.model.vocab) == ("bfloat16", "blockwise8", 300)
+    settings = resolved.settings
+    assert (settings.preset, settings.layers, settings.d_model, settings.heads, settings.seq) == ("gpt2", 2, 24, 3, 9)
+    assert (settings.dropout, settings.lr, settings.warmup, settings.clip, settings.weight_decay) == (
+        0.2,
+        0.1,
+        3,
+        0.0,
+        0.0,
+    )
+    assert (settings.seed, settings.steps, settings.eval_every) == (5, 7, 2)
+    assert (settings.dtype, settings.compress, resolved.model.vocab) == ("bfloat16", "blockwise8", 300)
     assert json.loads(resolved.json())["resolved"]["vocab"] == 300
 
 
