@@ -34,7 +34,7 @@ from pipelined.membership.connection import LocalMember, connected, local_member
 from pipelined.membership.task_record import publish_task, read_task
 from pipelined.process.exit import print_line, print_to_stderr
 from pipelined.process.launch import Launch
-from pipelined.process.reporting.progress import say_nothing
+from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.stop_request import StopRequest
 from pipelined.ravnest.forming.former import ClusterFormer
 from pipelined.ravnest.node.node import Capacity, RavnestNode
@@ -45,7 +45,7 @@ from pipelined.state.store import DiskStore, saved_stages
 from pipelined.state.versions import Version, common_step
 from transports import Nursery, Transport
 
-STOP, OVER = ("ravnest", "stop"), ("ravnest", "over")
+STOP, ENDED = ("ravnest", "stop"), ("ravnest", "over")
 """Tags: a rank requests that training stops; rank 0 says that it is over, and has fetched the model."""
 OUT_OF_MEMORY = (
     "make microbatches smaller (`microbatch=`) or fewer at a time (`ahead=`), clusters fewer (`clusters=`), so that "
@@ -84,32 +84,32 @@ class Rank:
 
     async def take_part(self, url: str, request: StopRequest) -> bool:
         """Run this rank's node until rank 0 ends the job; returns whether the last step was trained."""
-        lead = self._lead if self.transport.rank == 0 else self._follow
+        say = say_nothing if self.transport.rank else print_line
         async with (
-            connected(url) as (endpoint, _),
+            connected(url) as (endpoint, directory),
             local_member(url, endpoint, f"rank{self.transport.rank}", self.task.settings.lease) as local,
             Nursery() as tasks,
         ):
-            serving = tasks.create_task(self._serve(local, url))
-            done = await lead(url, request)
+            revision = (await read_task(directory, url, say)).revision
+            serving = tasks.create_task(self._serve(local, url, revision, say))
+            done = await (self._follow(request) if self.transport.rank else self._lead(url, revision, request))
             await cancel_and_wait(serving)
         return done
 
-    async def _serve(self, local: LocalMember, url: str) -> None:
+    async def _serve(self, local: LocalMember, url: str, revision: int, say: Say) -> None:
         saving = SaveSettings(self.store, 1, self.run) if self.store else None
         member = cluster_member(local, self.training, self.executor, saving=saving)
         planned = planned_places(self.task, saves=bool(saving))
-        say = say_nothing if self.transport.rank else print_line
         several = len(set(self.transport.nodes)) > 1
         line = (await measure_own_line(local, url) if several else None) or NOT_MEASURED
         capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
-        task, lease = (await read_task(local.directory, url, say)).revision, self.task.settings.lease
+        lease = self.task.settings.lease
         try:
-            await RavnestNode(local, member, capacity, lease, say, task=task, planned=planned).run()
+            await RavnestNode(local, member, capacity, lease, say, task=revision, planned=planned).run()
         except AgreedError as error:  # that of one cluster's ranks
             raise UsageError(str(error)) from error
 
-    async def _lead(self, url: str, request: StopRequest) -> bool:
+    async def _lead(self, url: str, revision: int, request: StopRequest) -> bool:
         """On rank 0: form the clusters, and report until their end, or a stop request on any rank; then export."""
         transport, config, settings = self.transport, self.job.config, self.job.settings
         others = range(1, transport.world_size)
@@ -121,8 +121,9 @@ class Rank:
         ):
             on_step = show_steps(print_line, config.metrics, trackers)
             planned = pool_request(settings, settings.model(self.task.vocabulary), self.job.forming)
-            task = (await read_task(local.directory, url, print_line)).revision
-            former = ClusterFormer(local, self.job.ranks, planned, on_step, print_line, resume=self.resumes, task=task)
+            former = ClusterFormer(
+                local, self.job.ranks, planned, on_step, print_line, resume=self.resumes, task=revision
+            )
             training = tasks.create_task(former.run())
             stops: list[asyncio.Task[Any]] = [tasks.create_task(transport.receive(rank, STOP)) for rank in others]
             stops.append(tasks.create_task(request.wait()))
@@ -132,18 +133,18 @@ class Rank:
             if done:
                 await self._finish(local)
         for rank in others:
-            await transport.send(rank, OVER, note=done)
+            await transport.send(rank, ENDED, note=done)
         return done
 
-    async def _follow(self, url: str, request: StopRequest) -> bool:
+    async def _follow(self, request: StopRequest) -> bool:
         """On other ranks: take part until rank 0 says that it is over."""
         async with Nursery() as tasks:
-            asking = tasks.create_task(self._ask(request))
-            over = await self.transport.receive(0, OVER)
-            await cancel_and_wait(asking)
-        return bool(over.note)
+            forwarding = tasks.create_task(self._forward_stop(request))
+            ended = await self.transport.receive(0, ENDED)
+            await cancel_and_wait(forwarding)
+        return bool(ended.note)
 
-    async def _ask(self, request: StopRequest) -> None:
+    async def _forward_stop(self, request: StopRequest) -> None:
         await request.wait()
         await self.transport.send(0, STOP)
 

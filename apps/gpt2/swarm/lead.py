@@ -14,7 +14,7 @@ from apps.common.lm.weights import Weights
 from apps.common.run.report import Report
 from apps.common.run.trackers import Tracker, opened_trackers
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank
+from apps.gpt2.swarm.rank import ENDED, STOP, STOPPED, Rank
 from apps.gpt2.swarm.report import StepReporter
 from pipelined.aio.tasks import cancel_and_wait
 from pipelined.errors import UsageError
@@ -71,7 +71,7 @@ class RankZero:
                     await each
             await self._finish(report, loss, done)
             for rank in others:
-                await transport.send(rank, DONE)
+                await transport.send(rank, ENDED)
 
     async def _train(
         self, tasks: Nursery, stopped: "Sequence[asyncio.Task[Message]]", report: Report

@@ -24,7 +24,7 @@ from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.rules import PeerConfig, SwarmAddress
 from transports import Nursery, Transport
 
-STOP, STOPPED, DONE = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
+STOP, STOPPED, ENDED = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
 """Tags: rank 0 requests that training stops; a rank confirms; rank 0 has fetched the model."""
 
 PEER, TRAINER = "rank", "trainer"

@@ -13,7 +13,7 @@ from apps.common.lm.data.text import Text
 from apps.gpt2.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import RankZero
-from apps.gpt2.swarm.rank import DONE, PEER, STOP, STOPPED, TRAINER, Rank, prepare
+from apps.gpt2.swarm.rank import ENDED, PEER, STOP, STOPPED, TRAINER, Rank, prepare
 from collectives.objects import gather
 from pipelined.actors.agree import agree
 from pipelined.aio.tasks import cancel_and_wait
@@ -73,7 +73,7 @@ async def _follow(rank: Rank, url: str, stop: asyncio.Event) -> None:
         await training
         await transport.send(0, STOPPED)
         await requested
-    await transport.receive(0, DONE)
+    await transport.receive(0, ENDED)
 
 
 async def _train(rank: Rank, url: str, stop: asyncio.Event) -> None:
