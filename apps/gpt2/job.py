@@ -13,9 +13,9 @@ from apps.common.run.choose import UNCLIPPED, choose_plan, clip_of
 from apps.common.run.plan_table import plan_table
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planning.open_layout import is_searched, searched
+from apps.gpt2.planning.open_layout import is_searched, search_layout
 from apps.gpt2.planning.plan_file import follow_plan, identity
-from apps.gpt2.planning.team import check_team, described, split_of, split_text
+from apps.gpt2.planning.team import check_team, describe_layout, split_of, split_text
 from apps.gpt2.planning.team_costs import sizes
 from pipelined.errors import UsageError
 from pipelined.planner.moves import PlannedMoves
@@ -86,9 +86,9 @@ class GPT2Job:
             f"{plan.total_microbatches} microbatches",
         ]
         if config.is_published:
-            lines.append(published(config, self.sequence))
+            lines.append(describe_published(config, self.sequence))
         if self.factors:
-            lines.append(described(self.config, self.factors))
+            lines.append(describe_layout(self.config, self.factors))
         if not plan.flushes:
             every = plan.microbatches_an_update
             lines.append(f"updates: without a flush, by every {every} microbatches' gradients; {UNCLIPPED}")
@@ -130,7 +130,7 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
         config = replace(config, layout=None)  # the planner searches it with all else
     plan, reason = choose_plan(config, world_size, tensor=config.team_size, layers=model.layers + 2, batch=BATCH)
     if config.team_size > 1 and is_searched(config.layout):
-        text = searched(config.layout or AUTO, model, plan, sequence, config.itemsize, recompute=config.recompute)
+        text = search_layout(config.layout or AUTO, model, plan, sequence, config.itemsize, recompute=config.recompute)
         config = replace(config, layout=text)
     plan = replace(plan, layout=split_text(config.layout, config.team_size))
     split_of(model, plan)
@@ -141,7 +141,7 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
     return GPT2Job(config, model, sequence, plan, reason)
 
 
-def published(config: GPT2Flags, sequence: int) -> str:
+def describe_published(config: GPT2Flags, sequence: int) -> str:
     """What a published model is trained with, in a line."""
     numbers = f"lr {config.lr:g}, betas {config.beta1:g} and {config.beta2:g}, sequences of {sequence} tokens"
     made = f"tokenizer {config.tokenizer}" if config.tokenizer else "the tokenizer of the data or of --init"

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from apps.common.flags.run_flags import start_of
-from apps.common.lm.data.ngram import compared
+from apps.common.lm.data.ngram import compare_with_ngrams
 from apps.common.lm.data.text import Text
 from apps.common.lm.data.tokens import TokenFeed, windows_of
 from apps.common.lm.huggingface.initial import load_initial
@@ -119,7 +119,7 @@ async def train(
     try:
         async with Actor(transport) as actor:
             if actor.rank == 0:
-                print(described(job, text, executor.device), flush=True)
+                print(describe_data(job, text, executor.device), flush=True)
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
             async with CheckpointSaver(trainer) as saver, opened_trackers(config, actor.rank == 0) as trackers:
                 await _run(Session(job, text, trainer, stop, claimed=claimed, saver=saver, trackers=trackers))
@@ -131,7 +131,7 @@ async def train(
     return 0
 
 
-def described(job: GPT2Job, text: Text, device: str) -> str:
+def describe_data(job: GPT2Job, text: Text, device: str) -> str:
     """The data and the device, in a line."""
     used = f"{device} (threads a rank: {torch.get_num_threads()})" if device == "cpu" else device
     tokens = job.plan.batch * job.sequence * job.config.steps
@@ -240,7 +240,7 @@ async def _drift_of_moves(session: Session) -> list[str]:
 async def _finish(session: Session, report: Report, loss: float) -> None:
     config, text, job = session.job.config, session.text, session.job
     if session.first_rank:
-        report.say(compared(loss, await asyncio.to_thread(text.score_ngrams, job.sequence)))
+        report.say(compare_with_ngrams(loss, await asyncio.to_thread(text.score_ngrams, job.sequence)))
     if travelled := await session.trainer.context.messages.report():
         report.say(travelled)
     if config.export is not None:

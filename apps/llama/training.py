@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import pipelined as pp
-from apps.common.lm.data.ngram import compared
+from apps.common.lm.data.ngram import compare_with_ngrams
 from apps.common.lm.huggingface.llama import each_llama_tensor, export_llama
 from apps.common.lm.huggingface.rotary import each_rotary_tensor, export_rotary
 from apps.common.lm.models import llama, rotary
@@ -42,7 +42,7 @@ class NextTokenTraining(TextTraining, Generic[Sizes]):
         """Compare with n-grams, export, and sample."""
         text, is_first = self.text, rank.transport.rank == 0
         if is_first:
-            report.say(compared(loss, await asyncio.to_thread(text.score_ngrams, self.sequence)))
+            report.say(compare_with_ngrams(loss, await asyncio.to_thread(text.score_ngrams, self.sequence)))
         await super().finish(rank, report, loss)
         if self._sample:
             prompt, pick = text.tokenizer.encode(self._prompt).tolist(), Picker(self.config.seed)

@@ -46,7 +46,7 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
     if flags.json:
         say(json.dumps(found.plain()))
     else:
-        say("\n".join(described(found)))
+        say("\n".join(plan_lines(found)))
 
 
 def pool_request(
@@ -126,7 +126,7 @@ def _attention_bytes(model: ModelConfig, microbatch_size: int, sequence: int, pr
     return (2 * product + 1) * microbatch_size * model.heads * sequence**2 + sequence**2
 
 
-def described(plan: RavnestPlan) -> Iterator[str]:
+def plan_lines(plan: RavnestPlan) -> Iterator[str]:
     """The plan in lines for people."""
     yield f"clusters: {len(plan.clusters)}, by {plan.objective} ({plan.method}), spread {plan.spread_s:.3g} s"
     sent = plan.round_bytes()

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from apps.common.commands.local_processes import ChildFailed
 from apps.common.flags.command_flags import names_of
-from apps.common.flags.config_file import expanded
+from apps.common.flags.config_file import expand_config
 from apps.common.flags.groups import parse_command
 from pipelined import __version__
 from pipelined.errors import UsageError, usage_error_of
@@ -107,7 +107,7 @@ class Program(Generic[F]):
         """A command line with the flags of its --config after the command, if this has a file of flags."""
         kind = self.commands.get(arguments[0]) if arguments else None
         names = names_of(kind) if kind else []
-        return [arguments[0], *expanded(arguments[1:], lambda words: names)] if "config" in names else arguments
+        return [arguments[0], *expand_config(arguments[1:], lambda words: names)] if "config" in names else arguments
 
     def _refuse(self, error: Exception, code: int) -> int:
         print_to_stderr(complaint(error, self.name))

@@ -41,7 +41,7 @@ ALIASES_OF_OTHER_PROJECTS = {
 """Names in nanoGPT, torchtitan, Megatron, DeepSpeed and transformers, and ours for the same."""
 
 
-def expanded(arguments: Sequence[str], known: Callable[[Sequence[str]], Collection[str]]) -> list[str]:
+def expand_config(arguments: Sequence[str], known: Callable[[Sequence[str]], Collection[str]]) -> list[str]:
     """A command line with the flags of its --config in front.
 
     Args:

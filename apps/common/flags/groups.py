@@ -76,7 +76,7 @@ def parse_words(
     """
     form, settings = form_of(kind, default, knobs), _settings(words, program, about or kind.__doc__)
     values = values_of(one_message(program, lambda: tyro.cli(form, **settings), _unknown_of(form, words)))
-    return filled(kind, values), values
+    return fill(kind, values), values
 
 
 def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program: str, about: str) -> T:
@@ -86,7 +86,7 @@ def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program
     unknown = _unknown_of(forms[words[0]], words) if words and words[0] in forms else {}
     found = one_message(program, lambda: tyro.extras.subcommand_cli_from_dict({**forms}, **settings), unknown)
     name = next(name for name, form in forms.items() if type(found) is form)
-    return filled(commands[name], values_of(found))
+    return fill(commands[name], values_of(found))
 
 
 def _settings(words: Sequence[str], program: str, about: str | None) -> dict[str, Any]:
@@ -206,10 +206,10 @@ def values_of(form: Any) -> dict[str, Any]:
     return {each.name: getattr(group, each.name) for group in vars(form).values() for each in fields(group)}
 
 
-def filled(kind: type[T], values: Mapping[str, Any]) -> T:
+def fill(kind: type[T], values: Mapping[str, Any]) -> T:
     """A dataclass of flags with their values; what is no flag keeps its default."""
     given = {
-        each.name: filled(each.type, values) if is_dataclass(each.type) else values[each.name]  # type: ignore[arg-type]
+        each.name: fill(each.type, values) if is_dataclass(each.type) else values[each.name]  # type: ignore[arg-type]
         for each in fields(kind)  # type: ignore[arg-type]
         if is_dataclass(each.type) or each.name in values
     }

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from apps.common.flags.config_file import FLAGS, RESOLVED, expanded, value_of
+from apps.common.flags.config_file import FLAGS, RESOLVED, expand_config, value_of
 from apps.common.flags.groups import parse_words
 from pipelined.errors import UsageError, refuse_below
 from pipelined.process.reporting.events import Level
@@ -288,7 +288,7 @@ def parse_flags(arguments: list[str], default: F, program: str) -> F:
         SystemExit: 0 after --help. UsageError: as `parse_words`; or as `require_declared`.
     """
     names = [*(f.name for f in fields(default)), *ALIASES]
-    arguments = expanded(arguments, lambda words: [*names, *(knob.name for knob in _knobs(words))])
+    arguments = expand_config(arguments, lambda words: [*names, *(knob.name for knob in _knobs(words))])
     about, knobs = f"{default.__doc__} --version shows the version.", _knobs(arguments)
     found, values = parse_words(type(default), arguments, program, about=about, default=default, knobs=knobs)
     require_declared(found.schedule, values)

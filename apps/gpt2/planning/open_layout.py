@@ -34,7 +34,7 @@ def is_searched(layout: str | None) -> bool:
     return bool(given) and given <= set(OPERATORS) and not given >= set(OPERATORS) - {"wte"}
 
 
-def searched(
+def search_layout(
     layout: str, model: ModelConfig, plan: Plan, sequence: int, itemsize: int, *, recompute: bool = False
 ) -> str:
     """The layout that moves for the shortest time in a step, as `--layout` has it.

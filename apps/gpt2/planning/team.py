@@ -64,7 +64,7 @@ def split_of(model: ModelConfig, plan: Plan) -> dict[str, Factors]:
     return factors
 
 
-def described(config: GPT2Flags, factors: dict[str, Factors]) -> str:
+def describe_layout(config: GPT2Flags, factors: dict[str, Factors]) -> str:
     """The layout in a line."""
     each = ", ".join(f"{name} {factors[name]}" for name in OPERATORS)
     ranks = prod(factors["wte"])

@@ -11,7 +11,7 @@ from apps.common.lm.data.text import Text
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
 from apps.common.run.choose import CLIP
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.job import batch_of, model_of, published, sequence_of
+from apps.gpt2.job import batch_of, describe_published, model_of, sequence_of
 from apps.gpt2.members import check_paths, check_saved_text, refuse_flags
 from apps.gpt2.text import text_of
 from apps.swarm.config import SwarmTask, TrainingConfig
@@ -109,7 +109,7 @@ class SwarmJob:
             f"{settings.batch // settings.microbatch} microbatches",
         ]
         if self.config.is_published:
-            lines.append(published(self.config, settings.seq))
+            lines.append(describe_published(self.config, settings.seq))
         if self.is_untied:
             lines.append(
                 f"untied: stages share nothing, so the head has a matrix of its own, which begins as the embedding's "

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from apps.common.lm.data.ngram import compared
+from apps.common.lm.data.ngram import compare_with_ngrams
 from apps.common.lm.export import FinalOutput, Say, say_digest
 from apps.common.lm.weights import Weights
 from apps.common.run.report import Report
@@ -117,7 +117,7 @@ class RankZero:
         """
         config, text, context = self.rank.job.config, self.rank.text, self.rank.job.settings.seq
         if loss is not None:
-            say(compared(loss, await asyncio.to_thread(text.score_ngrams, context)))
+            say(compare_with_ngrams(loss, await asyncio.to_thread(text.score_ngrams, context)))
         if not stages:
             return
         weights = Weights.of_stages(self.rank.session.model, [state for _, state in stages])

@@ -39,7 +39,7 @@ def score_ngrams(train: np.ndarray, validation: np.ndarray, sequence: int, vocab
     return dict(zip(ORDERS, losses, strict=True))
 
 
-def compared(loss: float, grams: dict[str, float]) -> str:
+def compare_with_ngrams(loss: float, grams: dict[str, float]) -> str:
     """The validation loss beside those of n-gram models on the same tokens, where these were counted."""
     if not grams:
         return f"validation loss {loss:.4f} nats a token"
