@@ -120,7 +120,7 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
     Raises:
         UsageError: the flags request something impossible.
     """
-    model = model or model_of(config)
+    model = model or model_config(config)
     sequence = sequence_of(config, model)
     if config.layout is not None:
         config = replace(config, layout=resolved(config.layout))
@@ -178,7 +178,7 @@ def batch_of(config: GPT2Flags, copies: int) -> tuple[int, int]:
     return batch, batch // total
 
 
-def model_of(config: GPT2Flags) -> ModelConfig:
+def model_config(config: GPT2Flags) -> ModelConfig:
     """The model's sizes, from the preset or the directory to start from, and the flags."""
     given = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
     if config.init is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from apps.common.lm.data.text import Text
-from apps.common.lm.export import FinalOutput, model_of, say_digest
+from apps.common.lm.export import FinalOutput, model_of_identity, say_digest
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.weights import Weights
 from apps.ravnest.config import RavnestTask
@@ -52,7 +52,7 @@ async def write_average(
 
         return await asyncio.to_thread(export_digits, tensors, flags.export, say)
     assert isinstance(model, ModelConfig)
-    weights = Weights(model_of(model.identity()), tensors)  # as `export` takes it from what is saved
+    weights = Weights(model_of_identity(model.identity()), tensors)  # as `export` takes it from what is saved
     await say_digest(weights, settings.steps, say)
     output = FinalOutput(flags.export, flags.sample, flags.prompt, model.positions, settings.seed)
     await output.write(weights, data.tokenizer, say)

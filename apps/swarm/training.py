@@ -33,11 +33,11 @@ class ModelSession(session.Session):
 
 def session_of(task: SwarmTask) -> ModelSession:
     """Build the model and the rules; blocks. Raises UsageError: see `training_of`."""
-    training, (model, _) = training_of(task), model_of(task)
+    training, (model, _) = training_of(task), model_and_cut(task)
     return ModelSession(training, rules_of(task, training), model.identity(), task.text, model)
 
 
-def model_of(task: SwarmTask) -> tuple[GPT2, tuple[range, ...]]:
+def model_and_cut(task: SwarmTask) -> tuple[GPT2, tuple[range, ...]]:
     """The model, and each stage's layers: the slowest stage is as fast as can be.
 
     Raises:
@@ -54,10 +54,10 @@ def training_of(task: SwarmTask) -> Training:
     """The training that all peers share.
 
     Raises:
-        UsageError: it cannot be; see `model_of`.
+        UsageError: it cannot be; see `model_and_cut`.
     """
     settings = task.settings
-    model, cut = model_of(task)
+    model, cut = model_and_cut(task)
     optimizer_config = OptimizerConfig(
         settings.lr, settings.steps, settings.warmup, clip=settings.clip, weight_decay=settings.weight_decay
     )

@@ -73,7 +73,7 @@ async def _weights_of(whole: WholeModel, to: Path | None, symbols: int, say: Say
     Raises:
         UsageError: another tokenizer or an unknown model, or `to` holds something else.
     """
-    weights = Weights(model_of(whole.identity), whole.values)
+    weights = Weights(model_of_identity(whole.identity), whole.values)
     weights.model.config.check_vocabulary(symbols)
     if to is not None:
         check_destination("--to", to, weights.model)
@@ -87,7 +87,7 @@ async def say_digest(weights: Weights, step: int, say: Say) -> None:
     say(f"digest of all parameters after step {step}: {await asyncio.to_thread(weights.digest)}")
 
 
-def model_of(identity: Mapping[str, Any]) -> GPT2:
+def model_of_identity(identity: Mapping[str, Any]) -> GPT2:
     """The model of a checkpoint.
 
     Raises:

@@ -74,13 +74,13 @@ def _show(job: RowJob, launch: Launch) -> int:
 
 def _table(job: RowJob) -> str:
     from apps.common.rows.planned import PlannedRow, planned_row
-    from apps.common.rows.rank import describe_split, model_of
+    from apps.common.rows.rank import describe_split, user_model
     from apps.common.run.plan_table import plan_table
     from pipelined.api.sizes.team import PlannedTeam
     from pipelined.api.split.model import SplitRow
     from pipelined.programs.partition import partition
 
-    model, plan, recompute = model_of(job), job.plan, job.config.recompute
+    model, plan, recompute = user_model(job), job.plan, job.config.recompute
     planned = planned_row(PlannedRow, job.config, plan.batch)
     cut = partition(planned.layer_costs, plan.depth)
     if not isinstance(model, SplitRow):
@@ -98,11 +98,11 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
         return _show(job, launch)
     job.task.check()
     from apps.common.rows.planned import plan_now
-    from apps.common.rows.rank import describe_split, model_of, train
+    from apps.common.rows.rank import describe_split, train, user_model
 
     if config.is_open:
         job = resolve(job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, program))
-    model, stop = model_of(job), StopRequest.of_rank()
+    model, stop = user_model(job), StopRequest.of_rank()
     if launch.rank == 0:
         split = describe_split(model)
         lines = [job.describe(), *([split] if split else []), f"launch: {launch.by}, transport {launch.url}"]

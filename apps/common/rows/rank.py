@@ -31,7 +31,7 @@ from pipelined.training.optimizer import OptimizerConfig
 from transports import Transport
 
 
-def model_of(job: RowJob) -> UserModel:
+def user_model(job: RowJob) -> UserModel:
     """The model with its loss.
 
     Raises:

@@ -13,7 +13,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
 from apps.common.lm.sharded.layouts import STATES, divides, factors_of, resolved, states_of
 from apps.common.run.checks import check_delayed
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.job import BATCH, model_of, sequence_of
+from apps.gpt2.job import BATCH, model_config, sequence_of
 from apps.gpt2.planning.open_layout import is_searched
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.plan_file import given, identity
@@ -194,7 +194,7 @@ def planned_model_of(config: GPT2Flags, batch: int | None = None) -> PlannedGPT2
     """
     check_codec(config.compress, "--compress")
     check_delayed(config)
-    model = model_of(config)
+    model = model_config(config)
     if config.layout is not None:  # the planner searches what auto leaves open
         config = replace(config, layout=None if config.layout == AUTO else resolved(config.layout))
         if is_searched(config.layout):

@@ -10,7 +10,7 @@ from apps.common.lm.data.batches import Batches
 from apps.common.lm.data.text import Text
 from apps.common.lm.models.gpt2_presets import ModelConfig, parameters
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.job import batch_of, model_of, sequence_of
+from apps.gpt2.job import batch_of, model_config, sequence_of
 from apps.gpt2.members import check_paths, check_saved_text, refuse_flags
 from apps.gpt2.text import text_of
 from apps.ravnest.config import RavnestConfig
@@ -125,7 +125,7 @@ def resolve_ravnest(config: GPT2Flags, world_size: int | None) -> RavnestJob:
     forming = FormingFlags(clusters=config.clusters, ahead=_ahead(config))
     refuse_meaningless(config, NOT_IN_RAVNEST, "Ravnest's clusters")
     refuse_flags(config, "a job of clusters")
-    model = replace(model_of(config), tied=False)
+    model = replace(model_config(config), tied=False)
     batch, rows = batch_of(config, 1)
     settings = RavnestConfig(
         microbatch=rows,

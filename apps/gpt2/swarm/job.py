@@ -11,7 +11,7 @@ from apps.common.lm.data.text import Text
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
 from apps.common.run.choose import CLIP
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.job import batch_of, describe_published, model_of, sequence_of
+from apps.gpt2.job import batch_of, describe_published, model_config, sequence_of
 from apps.gpt2.members import check_paths, check_saved_text, refuse_flags
 from apps.gpt2.text import text_of
 from apps.swarm.config import SwarmTask, TrainingConfig
@@ -155,7 +155,7 @@ def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
         raise UsageError(f"{flag(name)} {value} means nothing to a swarm: a peer holds one stage; leave it out")
     refuse_meaningless(config, NOT_IN_SWARM, "a swarm")
     refuse_flags(config, "a swarm")
-    whole = model_of(config)
+    whole = model_config(config)
     sequence = sequence_of(config, whole)
     stages, ranks = _arrangement(config, world_size)
     partition(layer_costs(whole, sequence), stages)

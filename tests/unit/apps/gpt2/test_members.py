@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apps.gpt2.config import parse
-from apps.gpt2.job import model_of
+from apps.gpt2.job import model_config
 from apps.gpt2.members import check_saved_stages
 from apps.gpt2.swarm.job import resolve_swarm
 from pipelined.errors import UsageError
@@ -31,7 +31,7 @@ def test_a_directory_in_which_a_stage_lacks_every_step_is_refused_with_the_steps
 @pytest.mark.parametrize("schedule, other", [("swarm", "ravnest"), ("ravnest", "swarm")])
 def test_stages_of_a_swarm_and_of_clusters_are_refused_to_one_another(tmp_path, schedule, other, resume):
     config = parse(f"--schedule {schedule} --checkpoint {tmp_path}{resume}".split())
-    model = replace(model_of(config), tied=False)
+    model = replace(model_config(config), tied=False)
     state = {"weight/value": np.zeros(3, np.float32)}
     if other == "ravnest":
         state["weight/updates"] = np.array(5)
@@ -43,7 +43,7 @@ def test_stages_of_a_swarm_and_of_clusters_are_refused_to_one_another(tmp_path, 
 
 def test_clusters_that_lamb_trained_are_no_start_of_a_job_that_trains_by_adamw(tmp_path):
     config = parse(f"--schedule ravnest --checkpoint {tmp_path} --resume auto".split())
-    model = replace(model_of(config), tied=False)
+    model = replace(model_config(config), tied=False)
     state = {"weight/value": np.zeros(3, np.float32), "weight/updates": np.array(5)}
     DiskStore(tmp_path, model.identity()).save(SavedStage(5, 0, 1, "run-1"), state)
     check_saved_stages(config, model)

@@ -10,7 +10,7 @@ from torch import nn
 from apps.common.images.training import order
 from apps.common.rows.job import resolve
 from apps.common.rows.program import main
-from apps.common.rows.rank import model_of
+from apps.common.rows.rank import user_model
 from apps.vgg.config import VGGFlags
 from apps.vgg.model import builders
 from apps.vgg.planned_model import chain
@@ -63,7 +63,7 @@ def test_convolutions_are_split_by_images_unless_a_layout_is_given():
     for given, ranks, other in (({"tensor": 2, "layout": "data"}, 2, "data"), ({}, 2, None)):
         job_of = resolve(VGGFlags(**given), ranks)
         assert job_of.task.layout(job_of.plan) == other
-    assert model_of(job).described().endswith("2.1.1, fc6 (Linear) 1.2.1, fc7 (Linear) 1.1.2, fc8 (Linear) 1.2.1")
+    assert user_model(job).described().endswith("2.1.1, fc6 (Linear) 1.2.1, fc7 (Linear) 1.1.2, fc8 (Linear) 1.2.1")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from apps.common.lm.export import FinalOutput, model_of
+from apps.common.lm.export import FinalOutput, model_of_identity
 from apps.common.lm.huggingface.rotary import read_rotary
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
@@ -56,10 +56,10 @@ def test_a_seed_says_what_is_sampled(weights: Weights):
 @pytest.mark.parametrize("config", [CONFIG, UNTIED], ids=["rotary", "gpt2"])
 def test_the_model_of_a_checkpoint_is_found_by_what_it_says(config: ModelConfig):
     model = (RotaryLM if isinstance(config, RotaryConfig) else GPT2)(config)
-    found = model_of(dict(model.identity()))
+    found = model_of_identity(dict(model.identity()))
     assert type(found) is type(model) and found.identity() == model.identity()
     with pytest.raises(UsageError, match="known are gpt2, rotary"):
-        model_of({**model.identity(), "model": "abacus"})
+        model_of_identity({**model.identity(), "model": "abacus"})
 
 
 def test_a_wish_is_checked_before_it_costs_anything(tmp_path: Path):
