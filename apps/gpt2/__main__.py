@@ -15,7 +15,7 @@ from apps.common.run.program import run_program
 from apps.common.run.resume import agree_on_flags, parse_resumed
 from apps.gpt2.config import PROGRAM, GPT2Flags, parse
 from apps.gpt2.job import GPT2Job, resolve
-from apps.gpt2.planning.decide import Seats, decide_job, decide_sums
+from apps.gpt2.planning.decide import DecidedPlan, decide_job, decide_sums
 from apps.gpt2.planning.plan_file import is_open
 from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.ravnest import job as ravnest
@@ -56,9 +56,9 @@ def _run(config: GPT2Flags, launch: Launch) -> int:
         return _show(job, launch)
     if not is_open(config):
         _announce(job, launch)
-    seats = Seats(job)
-    program = partial(_rank, job=job, launch=launch, stop=StopRequest.of_rank(), seats=seats)
-    return run(launch, job.plan.world_size, program, seats.stages_of, PROGRAM)
+    decided = DecidedPlan(job)
+    program = partial(_rank, job=job, launch=launch, stop=StopRequest.of_rank(), decided=decided)
+    return run(launch, job.plan.world_size, program, decided.stages_of, PROGRAM)
 
 
 def _flags(arguments: list[str]) -> GPT2Flags:
@@ -131,7 +131,7 @@ def _announce(job: GPT2Job, launch: Launch) -> None:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
 
 
-async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRequest, seats: Seats) -> int:
+async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRequest, decided: DecidedPlan) -> int:
     """One rank of a job. Job and text are checked first, as that needs no torch."""
     stop.listen()
     from apps.gpt2.checks import check_job
@@ -143,7 +143,7 @@ async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRe
     async with claimed(transport, job.config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")) as held:
         if is_open(job.config):
             job = await decide_job(transport, job, launch)
-            seats.take(job.plan)
+            decided.decide(job.plan)
             _announce(job, replace(launch, rank=transport.rank))
         job = await decide_sums(transport, job)
         from apps.gpt2.train import train

@@ -87,7 +87,7 @@ class GPT2Flags(ModelFlags, FinalFlags, TextDataFlags, RunFlags):
         return self.init is not None or self.preset.startswith(PUBLISHED)
 
     @property
-    def held(self) -> dict[str, Any]:
+    def workload_options(self) -> dict[str, Any]:
         """What decides the bytes of a number and of a microbatch, as `planning.workload.workload` takes it."""
         how = {"exact": self.exact_sums, "divided": self.divides, "recompute_attention": self.recompute_attention}
         return {"itemsize": self.itemsize, "masters": self.master_itemsize, "product": self.product_itemsize, **how}

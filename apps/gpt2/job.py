@@ -16,7 +16,7 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.open_layout import is_searched, search_layout
 from apps.gpt2.planning.plan_file import follow_plan, identity
 from apps.gpt2.planning.team import check_team, describe_layout, split_of, split_text
-from apps.gpt2.planning.team_costs import sizes
+from apps.gpt2.planning.team_costs import rank_workload
 from pipelined.errors import UsageError
 from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.partition import partition
@@ -97,15 +97,15 @@ class GPT2Job:
     def table(self, moves: Sequence[PlannedMoves] = ()) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take; and the moves of teams."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
-        held = sizes(self.model, self.plan, self.sequence, **self.config.held)
+        workload = rank_workload(self.model, self.plan, self.sequence, **self.config.workload_options)
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
-        table = plan_table(self.plan, cut, held, self.config.recompute, moves)
+        table = plan_table(self.plan, cut, workload, self.config.recompute, moves)
         return f"{table}\n  activations between stages: {shape}"
 
     def planned_bytes(self, worker: int) -> float:
         """The bytes that a rank of a worker holds at its fullest."""
-        held = sizes(self.model, self.plan, self.sequence, **self.config.held)
-        return planned_memory(self.plan, held, self.config.recompute)[worker].total
+        workload = rank_workload(self.model, self.plan, self.sequence, **self.config.workload_options)
+        return planned_memory(self.plan, workload, self.config.recompute)[worker].total
 
     def json(self) -> str:
         return config_json(self.config, self.plain())

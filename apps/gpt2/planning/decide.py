@@ -31,13 +31,13 @@ from transports import Transport
 from transports.shm.cores import own_cores
 
 
-class Seats:
+class DecidedPlan:
     """The stages of each rank, once the plan is decided."""
 
     def __init__(self, job: GPT2Job):
         self._plan = None if is_open(job.config) else job.plan
 
-    def take(self, plan: Plan) -> None:
+    def decide(self, plan: Plan) -> None:
         """Record the plan that was decided."""
         self._plan = plan
 
@@ -90,7 +90,7 @@ def _unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
     require_known(saved.get("schedule", job.plan.schedule), named)
     before = recorded(saved, named)
     same = before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch)
-    if before and same and _heeds(before, job.config):
+    if before and same and _fits_flags(before, job.config):
         return Decision(before, f"as in {path}").plain()
     if job.config.plan == AUTO_PLAN:
         return None
@@ -100,7 +100,7 @@ def _unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
     return None if reason is None else Decision(Candidate(job.plan), f"{job.reason}; {reason}").plain()
 
 
-def _heeds(before: Candidate, config: GPT2Flags) -> bool:
+def _fits_flags(before: Candidate, config: GPT2Flags) -> bool:
     """Whether an arrangement is one that the flags allow: each that is given binds the plan."""
     plan = before.plan
     if config.layout is not None and split_text(config.layout, plan.tensor) != split_text(plan.layout, plan.tensor):

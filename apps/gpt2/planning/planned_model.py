@@ -91,7 +91,7 @@ class PlannedGPT2:
         return layer_costs(self.model, self.sequence)
 
     def workload(self, plan: Plan) -> Workload:
-        return workload(self.model, plan, self.sequence, **self.config.held)
+        return workload(self.model, plan, self.sequence, **self.config.workload_options)
 
     def splits(self, plan: Plan) -> bool:
         if self.runs and alone(self.config):
@@ -106,7 +106,9 @@ class PlannedGPT2:
         return self._texts[key], moves_of_front(self.model, plan, self.sequence, team)
 
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
-        return sizes_of_front(self.model, plan, self.sequence, self._team(plan, machine), groups, **self.config.held)
+        return sizes_of_front(
+            self.model, plan, self.sequence, self._team(plan, machine), groups, **self.config.workload_options
+        )
 
     def lighter(self, plan: Plan) -> Plan | None:
         state, *_ = states_of(plan.layout).values()
@@ -121,7 +123,7 @@ class PlannedGPT2:
 
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         costs = EVEN if is_open(plan) else costs_of(self._team(plan, machine), plan)
-        sizes = team_workload(self.model, plan, self.sequence, costs, **self.config.held)
+        sizes = team_workload(self.model, plan, self.sequence, costs, **self.config.workload_options)
         return sizes, stage_moves(self.model, plan, self.sequence, costs)
 
     def _team(self, plan: Plan, machine: Machine) -> TeamChain:

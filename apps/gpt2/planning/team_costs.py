@@ -73,17 +73,17 @@ def costs_of(team: TeamChain, plan: Plan) -> Costs:
     return team.costs(layout_of(factors_of(plan.layout, plan.tensor)))
 
 
-def sizes(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, **held: Any) -> Workload:
+def rank_workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, **options: Any) -> Workload:
     """The workload of a rank, as `workload`; of a team that of its fullest member."""
     if plan.tensor == 1:
-        return workload(config, plan, sequence, itemsize, **held)
+        return workload(config, plan, sequence, itemsize, **options)
     states = tuple(states_of(plan.layout).values())
-    product = held.get("product", 0)
+    product = options.get("product", 0)
     team = team_chain(
         config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize, states=states, product=product
     )
     costs = costs_of(team, plan)
-    return team_workload(config, plan, sequence, costs, itemsize=itemsize, **held)
+    return team_workload(config, plan, sequence, costs, itemsize=itemsize, **options)
 
 
 def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) -> list[StageMoves]:

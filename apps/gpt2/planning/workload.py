@@ -40,7 +40,7 @@ def workload(
         recompute_attention: whether the cores of attentions are computed again in the backward.
         product: bytes of a number of the dtype of autocast; 0: there is none.
     """
-    held: dict[str, Any] = {"recompute_attention": recompute_attention, "product": product or FLOAT}
+    options: dict[str, Any] = {"recompute_attention": recompute_attention, "product": product or FLOAT}
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
     for layers in cut:
@@ -51,8 +51,8 @@ def workload(
                 forward=forward,
                 backward=2 * forward,
                 message_bytes=plan.microbatch_size * sequence * config.d_model * itemsize,
-                activation_bytes=activation_bytes(*share, **held) * itemsize // FLOAT,
-                pending_bytes=pending_bytes(*share, **held) * itemsize // FLOAT,
+                activation_bytes=activation_bytes(*share, **options) * itemsize // FLOAT,
+                pending_bytes=pending_bytes(*share, **options) * itemsize // FLOAT,
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )

@@ -15,7 +15,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import factors_of, states_of
 from apps.gpt2.planning.memory import activation_bytes, boundary_bytes, pending_bytes
-from apps.gpt2.planning.team_costs import sizes
+from apps.gpt2.planning.team_costs import rank_workload
 from benchmarks._bound import state_bytes
 from benchmarks._footprint import CountedStage, CountedTeamStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
@@ -232,7 +232,7 @@ def test_of_a_member_autocast_keeps_the_copies_that_were_planned(layout, again):
     kept, planned = [], []
     for autocast in (None, torch.bfloat16):
         kept.append(max(on_ranks(model, 4, (ids, ids), autocast=autocast)))
-        (stage,) = sizes(
+        (stage,) = rank_workload(
             config, plan, 16, product=autocast.itemsize if autocast else 0, recompute_attention=again
         ).stages
         planned.append(stage.activation_bytes)

@@ -11,7 +11,7 @@ from apps.common.flags.run_flags import AUTO_PLAN
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from apps.gpt2.planning import decide as decisions
-from apps.gpt2.planning.decide import Seats, decide_job, recorded
+from apps.gpt2.planning.decide import DecidedPlan, decide_job, recorded
 from apps.gpt2.planning.plan_file import is_open
 from pipelined.planner import search, trial
 from pipelined.planner.candidates import Candidate
@@ -189,7 +189,7 @@ def test_a_schedule_that_the_command_line_names_is_planned_for_and_resumed(tmp_p
 
 def test_no_stage_of_a_rank_is_printed_before_it_is_decided():
     job = resolve(GPT2Flags(), 4)
-    seats = Seats(job)
-    assert seats.stages_of(3) == []
-    seats.take(job.plan)
-    assert seats.stages_of(3) == [0, 3] == Seats(resolve(GPT2Flags(depth=4), 4)).stages_of(3)
+    decided = DecidedPlan(job)
+    assert decided.stages_of(3) == []
+    decided.decide(job.plan)
+    assert decided.stages_of(3) == [0, 3] == DecidedPlan(resolve(GPT2Flags(depth=4), 4)).stages_of(3)

@@ -12,7 +12,7 @@ from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import factors_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.planned_model import PlannedGPT2
-from apps.gpt2.planning.team_costs import BLOCK, HEAD, layout_of, sizes, team_chain
+from apps.gpt2.planning.team_costs import BLOCK, HEAD, layout_of, rank_workload, team_chain
 from collectives import Links
 from collectives.cost_model import MemoryCosts
 from pipelined.planner.costs import Stated, priced
@@ -108,7 +108,7 @@ def test_a_member_keeps_what_its_tape_keeps(text):
     ranks = LAYOUTS.get(text, 4)
     state = "none" if text in LAYOUTS else "zero3"
     plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, layout=text)
-    (stage,) = sizes(CONFIG, plan, T).stages
+    (stage,) = rank_workload(CONFIG, plan, T).stages
     weights = 4 * B * T // ranks * CONFIG.heads * (T - 1) * CONFIG.layers
     assert 0.98 <= stage.activation_bytes / (recorded(text, ranks, state)[0].kept - weights) <= 1.05
 
