@@ -25,7 +25,7 @@ from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
 from transports import Block
 
 Layers = Sequence[Mapping[str, torch.Tensor]]
-AGAIN_S = 0.2
+RETRY_S = 0.2
 """Seconds between two requests for what a node does not give yet: it joins again after its last step."""
 
 
@@ -74,4 +74,4 @@ async def _fetch_until_whole(
             if local.clock.now() - since > 2 * lease_s:
                 fact = f"the nodes do not give the whole average ({error})"
                 raise UsageError(f"{fact}; start training with --checkpoint, and export that") from error
-        await local.clock.sleep(AGAIN_S)
+        await local.clock.sleep(RETRY_S)

@@ -22,7 +22,7 @@ from transports.rpc.registry import endpoint_schemes
 
 NOT_MEASURED = Line(1e9 / 8, 0.0)
 """The line where neither a node nor a coordinator replies: 1 gbit."""
-MOST = 2
+MAX_MEASURED = 2
 """Nodes to which a line is measured: the last ones to join."""
 
 
@@ -89,4 +89,4 @@ async def _read_others(local: LocalMember) -> list[str]:
         with suppress(ValueError):
             found.append(NodeRecord.unpack(entry.value))
     found.sort(key=lambda each: each.incarnation)
-    return [each.address for each in found if each.name != local.name][-MOST:]
+    return [each.address for each in found if each.name != local.name][-MAX_MEASURED:]

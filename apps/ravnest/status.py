@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Group
 
-from apps.common.status_page.show import EVERY_S, Members, show, text
+from apps.common.status_page.show import POLL_S, Members, show, text
 from apps.common.status_page.web import Rendering
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Status
@@ -21,7 +21,7 @@ COLUMNS = (*OF_CLUSTER, "stage", "node", "backup", "layers", "trained", "alive",
 async def status(flags: Status) -> None:
     """Print the state of the clusters; with --watch or --web until it is interrupted."""
     async with connected(flags.address.url, flags.address.listen) as (_, directory):
-        await show(flags.shown, statuses(directory, EVERY_S, sizes_of), RAVNEST)
+        await show(flags.shown, statuses(directory, POLL_S, sizes_of), RAVNEST)
 
 
 def sizes_of(task: bytes) -> TrainedSizes:

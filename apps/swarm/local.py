@@ -22,7 +22,7 @@ from apps.common.commands.local_processes import (
 )
 from apps.common.flags.address import link_options, listen_url
 from apps.common.flags.command_flags import arguments_of
-from apps.common.status_page.show import EVERY_S
+from apps.common.status_page.show import POLL_S
 from apps.swarm.config import read_goal
 from apps.swarm.flags import Local
 from apps.swarm.metrics import STEP_LINES
@@ -133,7 +133,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
         if live is not None:
             with live:
                 async with connected(address) as (endpoint, directory):
-                    async for seen in StatusReader(endpoint, directory, read_goal).repeat(EVERY_S):
+                    async for seen in StatusReader(endpoint, directory, read_goal).repeat(POLL_S):
                         live.update(table(seen))
 
 

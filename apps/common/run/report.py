@@ -15,7 +15,7 @@ from apps.common.run.trackers import Tracker, append
 from pipelined.process.reporting.progress import Progress
 from pipelined.training.segments.step_report import StepReport
 
-EVERY = 10
+STEPS_A_LINE = 10
 """Steps between two lines."""
 UNITS = {"tokens": "tok", "images": "images"}
 """What a step is trained on, as a line shows it."""
@@ -85,7 +85,7 @@ class Report:
         done = report.step + 1
         if report.skipped:
             self.say(f"step {done} skipped: its gradients overflowed at a loss scale of {report.loss_scale:g}")
-        if done % EVERY == 0 or done == self._steps or report.step == self._first or evaluated is not None:
+        if done % STEPS_A_LINE == 0 or done == self._steps or report.step == self._first or evaluated is not None:
             self._line(report, rate, evaluated)
         if digest:
             self.say(f"digest of all parameters after step {done}: {digest}")

@@ -16,14 +16,14 @@ STYLE = (
 """How a page shows the drawings."""
 MAX_STEPS = 1000
 """Steps of a curve; of more every second one is dropped, so that a curve always spans the run."""
-LOOKS, ROWS = 60, 24
+MAX_SNAPSHOTS, ROWS = 60, 24
 """The last statuses of a timeline, and the most processes of it."""
 WIDTH, HEIGHT, ROW, LABEL = 900, 140, 16, 40
 """Pixels of a curve, of a row of the timeline, and at least from one number of a step to the next."""
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """The present, as a status describes it.
 
     Args:
@@ -43,7 +43,7 @@ class Course:
 
     def __init__(self) -> None:
         self._steps: dict[int, tuple[float | None, float | None]] = {}
-        self._looks: tuple[Look, ...] = ()
+        self._snapshots: tuple[Snapshot, ...] = ()
 
     def add(self, at: float, status: Mapping[str, Any]) -> None:
         """Add a status as JSON shows it; a run that goes back to an earlier step continues the curve there.
@@ -62,12 +62,15 @@ class Course:
         passes = {peer["name"]: peer["forwards"] + peer["backwards"] for peer in peers}
         self._steps = steps
         if "step_phase" in status:  # else its steps have none, as Ravnest's
-            self._looks = (*self._looks[1 - LOOKS :], Look(at, step, status["step_phase"] or "", passes))
+            self._snapshots = (
+                *self._snapshots[1 - MAX_SNAPSHOTS :],
+                Snapshot(at, step, status["step_phase"] or "", passes),
+            )
 
     def draw(self) -> str:
         """All so far as HTML; "" until two statuses tell of steps."""
         curves = [_curve(name, self._values(number)) for number, name in enumerate(("loss", "tokens/s"))]
-        return "".join([*curves, _timeline(self._looks)])
+        return "".join([*curves, _timeline(self._snapshots)])
 
     def _values(self, number: int) -> list[tuple[int, float]]:
         """A curve: the step and the value, where there is one."""
@@ -90,15 +93,15 @@ def _curve(name: str, values: Sequence[tuple[int, float]]) -> str:
     return _svg(name, HEIGHT, [f'<polyline points="{places}"/>', *texts])
 
 
-def _timeline(looks: Sequence[Look]) -> str:
+def _timeline(snapshots: Sequence[Snapshot]) -> str:
     """A row of the steps with the phase of each, and one for each process: the darker, the more passes it did."""
-    if len(looks) < 2:
+    if len(snapshots) < 2:
         return ""
-    names = list(dict.fromkeys(name for look in looks for name in look.passes))
+    names = list(dict.fromkeys(name for snapshot in snapshots for name in snapshot.passes))
     drawn = [_text(-4, ROW * (row + 1) - 3, "end", name) for row, name in enumerate(["step", *names])]
-    start, seconds, labelled = looks[0].at, (looks[-1].at - looks[0].at) or 1.0, float(-LABEL)
-    for before, after in pairwise(looks):
-        x, right = (WIDTH * (look.at - start) / seconds for look in (before, after))
+    start, seconds, labelled = snapshots[0].at, (snapshots[-1].at - snapshots[0].at) or 1.0, float(-LABEL)
+    for before, after in pairwise(snapshots):
+        x, right = (WIDTH * (snapshot.at - start) / seconds for snapshot in (before, after))
         drawn += _cells(before, after, names, x, right - x)
         if before.step != after.step and right - labelled >= LABEL:
             drawn.append(_text(right, -2, "end", str(after.step)))
@@ -106,7 +109,7 @@ def _timeline(looks: Sequence[Look]) -> str:
     return _svg("the last steps", ROW * (len(names) + 1), drawn)
 
 
-def _cells(before: Look, after: Look, names: Sequence[str], x: float, width: float) -> Iterator[str]:
+def _cells(before: Snapshot, after: Snapshot, names: Sequence[str], x: float, width: float) -> Iterator[str]:
     """What was done between two statuses."""
     done = {name: after.passes[name] - before.passes.get(name, 0) for name in after.passes}
     most = max([1, *done.values()])

@@ -13,7 +13,7 @@ from apps.common.flags.command_flags import ShowFlags
 from apps.common.status_page.web import Rendering, S, Web, as_json
 from pipelined.process.reporting.events import printable
 
-EVERY_S = 1.0
+POLL_S = 1.0
 """Seconds between two requests for the status of a system."""
 GAP = 2
 """Characters between two columns."""

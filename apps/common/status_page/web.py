@@ -1,6 +1,6 @@
 """The status of a system over HTTP, read only: a page, a JSON object, and perhaps metrics as Prometheus reads them.
 
-Every request is answered from the last look. The server listens on 127.0.0.1 alone, reads no bodies, serves few
+Every request is answered from the last status. The server listens on 127.0.0.1 alone, reads no bodies, serves few
 requests at once, and counts those that it rejects.
 """
 
@@ -75,7 +75,7 @@ class Web(Generic[S]):
 
     Attributes:
         address: of the page.
-        last: the look that is shown; each one that is set is also drawn into the course of the run.
+        last: the status that is shown; each one that is set is also drawn into the course of the run.
         rejected: the number of rejected requests, by reason.
     Raises:
         UsageError: the port cannot be listened on, such as one in use.

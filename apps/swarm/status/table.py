@@ -7,7 +7,7 @@ from dataclasses import astuple
 
 from rich.console import Group
 
-from apps.common.status_page.show import EVERY_S, Members, show, text
+from apps.common.status_page.show import POLL_S, Members, show, text
 from apps.common.status_page.web import Rendering
 from apps.swarm.config import read_goal
 from apps.swarm.flags import Status
@@ -146,4 +146,4 @@ async def status(flags: Status) -> None:
     selection = Selection(flags.members, flags.stage)
     async with connected(flags.address.url, flags.address.listen) as (endpoint, directory):
         reader = StatusReader(endpoint, directory, read_goal, selection)
-        await show(flags.shown, reader.repeat(EVERY_S), SWARM)
+        await show(flags.shown, reader.repeat(POLL_S), SWARM)

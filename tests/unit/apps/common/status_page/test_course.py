@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from apps.common.status_page.course import HEIGHT, LOOKS, MAX_STEPS, WIDTH, Course
+from apps.common.status_page.course import HEIGHT, MAX_SNAPSHOTS, MAX_STEPS, WIDTH, Course
 
 
 def status(step, loss=1.0, rate=100.0, phase="counting", **passes):
@@ -87,7 +87,7 @@ def test_a_long_run_keeps_a_curve_over_all_of_it_of_bounded_length():
     places = re.search(r'points="([^"]*)"', drawing)[1].split()
     assert MAX_STEPS / 2 <= len(places) <= MAX_STEPS
     assert places[0] == "0.0,0.0" and places[-1] == f"{WIDTH:.1f},{HEIGHT:.1f}"
-    assert drawing.count("<rect") == LOOKS - 1
+    assert drawing.count("<rect") == MAX_SNAPSHOTS - 1
 
 
 def test_names_of_the_network_are_text_and_nothing_else():
