@@ -11,17 +11,17 @@ from pipelined import __version__
 from pipelined.errors import UsageError, as_flags, guess, usage_error_of
 
 COMMANDS = {
-    "bench": "pipelined.commands.bench",
-    "directory": "pipelined.commands.directory",
     "doctor": "pipelined.commands.doctor",
-    "plan": "pipelined.commands.plan",
     "schedule": "pipelined.commands.schedule",
-    "shard": "pipelined.commands.shard",
     "simulate": "pipelined.commands.simulate",
-    "tokens": "pipelined.commands.tokens",
+    "plan": "pipelined.commands.plan",
     "trace": "pipelined.commands.trace",
+    "tokens": "pipelined.commands.tokens",
+    "shard": "pipelined.commands.shard",
+    "directory": "pipelined.commands.directory",
+    "bench": "pipelined.commands.bench",
 }
-"""The module of each command, by its name on the command line. A new command gets a line here."""
+"""The module of each command by its name, in the order of --help. A new command gets a line here."""
 
 
 class _Parser(argparse.ArgumentParser):

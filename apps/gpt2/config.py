@@ -26,7 +26,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class GPT2Flags(ModelFlags, FinalFlags, TextDataFlags, RunFlags):
-    """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
+    """Train a GPT-2 across ranks, in pipelines; `generate --from DIR` continues prompts with what was trained."""
 
     schedule: str | None = None
     """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table; or swarm or

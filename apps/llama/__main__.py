@@ -32,7 +32,7 @@ PRESETS: Mapping[str, Sizes] = {**LLAMA_PRESETS, **{f"swarm-{name}": each for na
 
 @dataclass(frozen=True)
 class LlamaFlags(TextRowFlags):
-    """Train a Llama-like model on text, across ranks, or fine-tune one of Hugging Face's."""
+    """Train a Llama-like model on text, or fine-tune one; `generate --from DIR` continues prompts with it."""
 
     preset: str = "tiny"
     """Model: tiny, smollm2-135m, smollm2-360m, tinyllama-1.1b, llama2-7b, llama3-8b, qwen2.5-0.5b or qwen3-0.6b; or

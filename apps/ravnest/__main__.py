@@ -1,10 +1,10 @@
 """Train a model larger than any of the PCs that train it: `python -m apps.ravnest local --nodes 3 --clusters 1`.
 
+    local         all of it on this machine
     plan          form clusters of a pool of PCs, and cut the model in each
     coordinator   run the directory: nodes, clusters, and how far they are
     serve         join as a node
     train         say what is trained, form clusters, and show their steps
-    local         all of it on this machine
     status        show the clusters
     export        write the model that the nodes saved
     replay        train again in one process, each node in its recorded order
@@ -30,14 +30,15 @@ PROGRAM = Program[RavnestFlags](
 
 All of it on this machine: {NAME} local --nodes 3 --clusters 1
 
-On several machines: one coordinator, one train, and a serve on each. plan shows clusters and cuts of a pool without
-any network. --version shows the version.""",
+On several machines: one coordinator, one train, and a serve on each.
+
+plan shows clusters and cuts of a pool without any network. --version shows the version.""",
     {
+        "local": Local,
         "plan": Plan,
         "coordinator": Coordinator,
         "serve": Serve,
         "train": Train,
-        "local": Local,
         "status": Status,
         "export": Export,
         "replay": Replay,

@@ -1,9 +1,9 @@
 """Train with a swarm of unreliable machines: `python -m apps.swarm local --peers 6 --stages 3`.
 
+    local         a whole swarm on this machine, with a live view
     coordinator   run the directory: the members, and the committed step
     serve         join as a peer
     train         run a trainer
-    local         a whole swarm on this machine, with a live view
     status        show a swarm
     export        write the model in Hugging Face's format, and sample from it
 
@@ -29,7 +29,7 @@ A whole swarm on this machine: {NAME} local --peers 6 --stages 3
 
 On several machines: one coordinator, then serve and train on any number of them, in any order; status shows them.
 --version shows the version.""",
-    {"coordinator": Coordinator, "serve": Serve, "train": Train, "local": Local, "status": Status, "export": Export},
+    {"local": Local, "coordinator": Coordinator, "serve": Serve, "train": Train, "status": Status, "export": Export},
     (DeviceStalled,),
 )
 parse = PROGRAM.parse

@@ -159,13 +159,17 @@ def form_of(kind: type, default: Any = None, knobs: Sequence[Knob[Any]] = ()) ->
     groups: dict[str, list[tuple[str, Any, Any]]] = {group: [] for group in GROUPS}
     for name in sorted(found, key=list(GROUP_OF).index):
         groups[GROUP_OF[name]].append((name, *found[name]))
-    groups[SCHEDULE] += [(each.name, *_flag(type(each.default), each.default, each.help)) for each in knobs]
+    groups[SCHEDULE] += [(each.name, *_flag(type(each.default), each.default, _sentence(each.help))) for each in knobs]
     made = [
         (group.replace(" ", "_"), Annotated[_group(group, flags), tyro.conf.arg(name=group)])
         for group, flags in groups.items()
         if flags
     ]
     return make_dataclass(kind.__name__, made, namespace={"__doc__": kind.__doc__}, frozen=True)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _group(name: str, flags: Sequence[tuple[str, Any, Any]]) -> type:

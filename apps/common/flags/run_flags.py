@@ -289,7 +289,9 @@ def parse_flags(arguments: list[str], default: F, program: str) -> F:
     """
     names = [*(f.name for f in fields(default)), *ALIASES]
     arguments = expand_config(arguments, lambda words: [*names, *(knob.name for knob in _knobs(words))])
-    about, knobs = f"{default.__doc__} --version shows the version.", _knobs(arguments)
+    start = f"Start: mpirun -n 4 {program} --steps 100; without a launcher all ranks run in one process."
+    about = f"{default.__doc__}\n\n{start}\n\nWhat is left out is chosen, and printed. --version shows the version."
+    knobs = _knobs(arguments)
     found, values = parse_words(type(default), arguments, program, about=about, default=default, knobs=knobs)
     require_declared(found.schedule, values)
     return replace(found, knobs=set_knobs(knobs, values))
