@@ -3,9 +3,11 @@
 Swarms and Ravnest's clusters share them. No torch.
 """
 
+from collections.abc import Mapping
+
 from apps.common.flags.command_flags import check_directories, check_files
 from apps.common.flags.paths import check_export
-from apps.common.flags.run_flags import refuse_other_start
+from apps.common.flags.run_flags import flag
 from apps.common.lm.data.text import Text
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.run.trackers import check_trackers
@@ -27,12 +29,30 @@ def refuse_flags(config: GPT2Flags, system: str) -> None:
     Args:
         system: what trains, for the message.
     """
-    refuse_other_start(config, system)
+    if config.resume not in (None, "auto"):
+        fact = f"{system} resumes from what all stages saved under --checkpoint, not from {config.resume}"
+        raise UsageError(f"{fact}; give --checkpoint that directory, and --resume auto")
     if config.steps == 0:
         fact = f"{system} that takes no step has nothing to do (--steps 0)"
         raise UsageError(f"{fact}; leave --schedule {config.schedule} out to evaluate or export")
     if (needed := MISSING.get(config.dtype)) is not None:
         raise UsageError(f"--dtype {config.dtype} needs {needed}, and {system} has none; give --dtype bfloat16")
+
+
+def refuse_meaningless(config: GPT2Flags, meaningless: Mapping[str, str], system: str) -> None:
+    """Refuse flags that mean nothing to what trains here.
+
+    Args:
+        meaningless: the reason, by field.
+        system: what trains, for the message.
+    Raises:
+        UsageError: one of them has another value than its default.
+    """
+    default = type(config)()
+    for name, why in meaningless.items():
+        if (value := getattr(config, name)) != getattr(default, name):
+            given = flag(name) if value is True else f"{flag(name)} {value}"
+            raise UsageError(f"{given} means nothing to {system}: {why}; leave it out")
 
 
 def check_paths(config: GPT2Flags, model: ModelConfig) -> None:

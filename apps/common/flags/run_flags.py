@@ -245,33 +245,6 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def refuse_other_start(config: RunFlags, system: str) -> None:
-    """Refuse a checkpoint in --resume where the members of a system save stages under --checkpoint.
-
-    Raises:
-        UsageError: --resume is not auto.
-    """
-    if config.resume not in (None, "auto"):
-        fact = f"{system} resumes from what all stages saved under --checkpoint, not from {config.resume}"
-        raise UsageError(f"{fact}; give --checkpoint that directory, and --resume auto")
-
-
-def refuse_meaningless(config: RunFlags, meaningless: Mapping[str, str], system: str) -> None:
-    """Refuse flags that mean nothing to what trains here.
-
-    Args:
-        meaningless: the reason, by field.
-        system: what trains, for the message.
-    Raises:
-        UsageError: one of them has another value than its default.
-    """
-    default = type(config)()
-    for name, why in meaningless.items():
-        if (value := getattr(config, name)) != getattr(default, name):
-            given = flag(name) if value is True else f"{flag(name)} {value}"
-            raise UsageError(f"{given} means nothing to {system}: {why}; leave it out")
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)

@@ -5,13 +5,13 @@ A flag that means nothing to clusters is refused. Every other flag means what it
 
 from dataclasses import dataclass, replace
 
-from apps.common.flags.run_flags import config_json, flag, refuse_meaningless
+from apps.common.flags.run_flags import config_json, flag
 from apps.common.lm.data.batches import Batches
 from apps.common.lm.data.text import Text
 from apps.common.lm.models.gpt2_presets import ModelConfig, parameters
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, model_config, sequence_of
-from apps.gpt2.members import check_paths, check_saved_text, refuse_flags
+from apps.gpt2.members import check_paths, check_saved_text, refuse_flags, refuse_meaningless
 from apps.gpt2.text import text_of
 from apps.ravnest.config import RavnestConfig
 from apps.ravnest.flag_groups import FormingFlags, check_clusters

@@ -6,13 +6,13 @@ another schedule train the same model on the same sequences.
 
 from dataclasses import dataclass, replace
 
-from apps.common.flags.run_flags import config_json, flag, refuse_meaningless
+from apps.common.flags.run_flags import config_json, flag
 from apps.common.lm.data.text import Text
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
 from apps.common.run.choose import CLIP
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, describe_published, model_config, sequence_of
-from apps.gpt2.members import check_paths, check_saved_text, refuse_flags
+from apps.gpt2.members import check_paths, check_saved_text, refuse_flags, refuse_meaningless
 from apps.gpt2.text import text_of
 from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.data import MicrobatchFeed, task_and_feed
