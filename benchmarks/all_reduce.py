@@ -19,9 +19,9 @@ from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks._flags import flags, lacks_ranks
-from benchmarks._results import Reported, tell
-from benchmarks._sum_row import HEAD, KIB, MIB, Row, Taken, pairs
+from benchmarks.collectives.sum_row import HEAD, KIB, MIB, Row, Taken, pairs
+from benchmarks.harness.flags import flags, lacks_ranks
+from benchmarks.harness.results import Reported, tell
 from pipelined.errors import UsageError
 from pipelined.process.memory import frozen_objects
 from transports import Transport, new_event_loop, open_transport
@@ -29,7 +29,7 @@ from transports import Transport, new_event_loop, open_transport
 if TYPE_CHECKING:  # MPI is loaded with the transport
     from mpi4py import MPI
 
-    from benchmarks._sums import Contents, Sum
+    from benchmarks.collectives.sums import Contents, Sum
 
 SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 HALVES = (MIB, 16 * MIB, 64 * MIB)
@@ -88,7 +88,7 @@ class Bench:
         """Rounds of some contenders at one size, the first forgotten; each in an order of its own, because a long
         computation leaves the ranks unevenly spread over the cores that they share.
         """
-        from benchmarks._sums import Contents
+        from benchmarks.collectives.sums import Contents
 
         contents = Contents(dtype, nbytes, self._comm.rank)
         memory = await self.sums["ours"].memory(nbytes)
@@ -113,8 +113,8 @@ class Bench:
         Raises:
             RuntimeError: ranks ended with different bits, or with another sum.
         """
-        from benchmarks._sums import Ticker
-        from benchmarks._turns import meet
+        from benchmarks.collectives.sums import Ticker
+        from benchmarks.harness.turns import meet
 
         contents.refill()
         meet(self._comm)
@@ -186,7 +186,7 @@ async def bench(options: Options) -> None:
 async def _bench(transport: Transport, options: Options) -> None:
     from mpi4py import MPI
 
-    from benchmarks._sums import Alone, ByGloo, ByMpi, OnePass, Ours
+    from benchmarks.collectives.sums import Alone, ByGloo, ByMpi, OnePass, Ours
 
     comm = MPI.COMM_WORLD.Dup()
     library = " ".join(MPI.Get_library_version().splitlines()[0].partition(",")[0].strip("\0").split())
@@ -209,8 +209,8 @@ async def _bench(transport: Transport, options: Options) -> None:
 
 async def _bench_shards(transport: Transport, comm: "MPI.Comm", options: Options, library: str) -> None:
     """Every size of one of the other collectives, beside MPI's."""
-    from benchmarks._shard_row import HEAD
-    from benchmarks._shards import shard_row
+    from benchmarks.collectives.shard_row import HEAD
+    from benchmarks.collectives.shards import shard_row
     from collectives import Group
 
     group, rounds = Group(transport, range(comm.size), 1), options.rounds

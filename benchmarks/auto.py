@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._flags import flags, lacks_ranks
-from benchmarks._results import Reported, tell
+from benchmarks.harness.flags import flags, lacks_ranks
+from benchmarks.harness.results import Reported, tell
 from collectives import Group, all_reduce, barrier, measure
 from collectives.tuning import rounds_at, runnable
 from pipelined.errors import UsageError

@@ -16,7 +16,7 @@ from typing import Any
 
 import tyro
 
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 
 PIZ_DAINT = "--links alpha=2e-5,beta=1.1765e-10"
 """8.5 GB/s, the lower end of what section 5.2 states; the latency is ours."""

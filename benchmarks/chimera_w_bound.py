@@ -12,7 +12,7 @@ from math import gcd
 
 import tyro
 
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 from pipelined.programs.pricing.price import Costs, price_schedule
 from pipelined.programs.proof.check import check
 from pipelined.schedules import Shape, find

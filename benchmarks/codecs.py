@@ -20,14 +20,14 @@ from typing import IO, Any
 import numpy as np
 import tyro
 
-from benchmarks._codec_overlap import Overlap, measure_overlap
-from benchmarks._ranks import check, program
-from benchmarks._results import Reported, tell
+from benchmarks.harness.ranks import check, program
+from benchmarks.harness.results import Reported, tell
+from benchmarks.links.codec_overlap import Overlap, measure_overlap
 from pipelined.errors import UsageError
 from pipelined.process.memory import KEPT, MAX_THRESHOLD, keep_freed
 from transports import codec_names, pack, unpack
 
-PEER = Path(__file__).with_name("_codec_peer.py")
+PEER = Path(__file__).parent / "links" / "codec_peer.py"
 BLOCK = 4096
 SAME_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(MAX_THRESHOLD), "MALLOC_TRIM_THRESHOLD_": str(KEPT)}
 """What lets the peer's C library keep freed memory, as `keep_freed` does here: else only the peer pays page faults."""
@@ -112,7 +112,7 @@ class Peer:
     """bitsandbytes, one answer a question.
 
     Args:
-        process: runs `_codec_peer.py`.
+        process: runs `links/codec_peer.py`.
     """
 
     def __init__(self, process: "subprocess.Popen[str]"):

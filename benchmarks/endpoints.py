@@ -10,8 +10,8 @@ from typing import Any
 
 import tyro
 
-from benchmarks._ranks import Loop, check, launch, program, spread
-from benchmarks._results import Reported, tell
+from benchmarks.harness.ranks import Loop, check, launch, program, spread
+from benchmarks.harness.results import Reported, tell
 
 Row = dict[str, Any]
 
@@ -82,7 +82,7 @@ def sentences(options: Options, found: Row) -> str:
 def main() -> None:
     """Read the flags, measure, tell."""
     options = tyro.cli(Options, prog="python -m benchmarks.endpoints")
-    found = launch("benchmarks._endpoint_pair", 2, vars(options))
+    found = launch("benchmarks.links.endpoint_pair", 2, vars(options))
     found["rows"] = rows(found.pop("times"))
     tell(options, found, lambda: "\n".join([table(found["rows"]), sentences(options, found)]))
 

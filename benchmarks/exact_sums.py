@@ -18,10 +18,10 @@ import torch
 
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig
-from benchmarks._flags import flags
-from benchmarks._launch import run_ranks
-from benchmarks._ranks import spread
-from benchmarks._results import ROOT, Reported, tell
+from benchmarks.harness.flags import flags
+from benchmarks.harness.launch import run_ranks
+from benchmarks.harness.ranks import spread
+from benchmarks.harness.results import ROOT, Reported, tell
 from collectives import all_reduce
 from collectives.objects import gather
 from pipelined.actors.actor import Actor

@@ -21,8 +21,8 @@ import tyro
 
 from apps.common.commands.local_processes import Child, next_line, started, started_coordinator
 from apps.swarm.config import read_goal
-from benchmarks._ranks import check, program
-from benchmarks._results import ROOT, Reported, tell
+from benchmarks.harness.ranks import check, program
+from benchmarks.harness.results import ROOT, Reported, tell
 from pipelined.membership.connection import connected
 from pipelined.swarm.records.members import Phase
 from pipelined.swarm.status.reader import StatusReader

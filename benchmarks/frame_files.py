@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._flags import flags
-from benchmarks._launch import run_ranks
-from benchmarks._results import ROOT
+from benchmarks.harness.flags import flags
+from benchmarks.harness.launch import run_ranks
+from benchmarks.harness.results import ROOT
 from collectives.objects import gather
 from pipelined.actors.messages import Activation
 from pipelined.aio.clock import run_virtual
@@ -117,9 +117,9 @@ def together(ends: list[dict[str, list[str]]]) -> dict[str, list[str]]:
 
 def files_of_a_step() -> dict[str, list[str]]:
     """One step of a swarm of two stages with two peers each, and a trainer, on the virtual clock."""
-    from benchmarks._swarm_devices import Work
-    from benchmarks._swarm_parties import training
-    from benchmarks._swarm_setting import Actors
+    from benchmarks.swarm.devices import Work
+    from benchmarks.swarm.parties import training
+    from benchmarks.swarm.setting import Actors
 
     actors = Actors([[1.0, 1.0], [1.0, 1.0]], Work(0.01, 0.02), slots=2, batch=8, rtt=0.01, tensor=1024.0, sums=4096.0)
     watch = Watch()

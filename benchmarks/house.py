@@ -11,10 +11,10 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks._flags import flags
-from benchmarks._house_counts import Count, counts
-from benchmarks._house_tree import Tree
-from benchmarks._results import ROOT
+from benchmarks.harness.flags import flags
+from benchmarks.harness.results import ROOT
+from benchmarks.house_rules.counts import Count, counts
+from benchmarks.house_rules.tree import Tree
 from pipelined.errors import UsageError
 
 

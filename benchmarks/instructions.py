@@ -16,9 +16,9 @@ import torch
 
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from benchmarks._flags import flags
-from benchmarks._ranks import spread
-from benchmarks._results import Reported, tell
+from benchmarks.harness.flags import flags
+from benchmarks.harness.ranks import spread
+from benchmarks.harness.results import Reported, tell
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock

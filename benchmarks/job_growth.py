@@ -19,7 +19,7 @@ from typing import Any
 
 import tyro
 
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 from collectives import Group, all_reduce
 from pipelined.actors.agree import agree
 from pipelined.programs.updates.step_totals import StepTotals

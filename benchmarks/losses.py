@@ -17,9 +17,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks._flags import flags
-from benchmarks._loss_runs import FILES, LEFT_OUT, METRICS, RUNS, Run, chosen
-from benchmarks._results import FOLDER, ROOT, circumstances
+from benchmarks.harness.flags import flags
+from benchmarks.harness.results import FOLDER, ROOT, circumstances
+from benchmarks.pipelines.loss_runs import FILES, LEFT_OUT, METRICS, RUNS, Run, chosen
 from pipelined.errors import UsageError
 
 FILE = FOLDER / "losses.json"

@@ -17,7 +17,7 @@ from typing import Any
 
 import tyro
 
-from benchmarks._results import ROOT, Reported, tell
+from benchmarks.harness.results import ROOT, Reported, tell
 
 FILES = "small", "large", "prepared"
 SMALL = 10**6
@@ -60,7 +60,7 @@ class Options(Reported):
     def plain(self) -> list[str]:
         """The command of the plain loop, but for its data."""
         numbers = self.layers, self.width, self.heads, self.vocab, self.seq, self.batch, self.steps
-        return [sys.executable, "-m", "benchmarks._mapped_plain", *map(str, numbers)]
+        return [sys.executable, "-m", "benchmarks.pipelines.mapped_plain", *map(str, numbers)]
 
 
 def measure(command: list[str]) -> dict[str, float]:

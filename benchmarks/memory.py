@@ -20,11 +20,11 @@ from apps.common.lm.data.batches import Batches
 from apps.common.lm.data.tokens import TokenFeed
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from benchmarks._bound import bound_bytes, planned_bytes
-from benchmarks._flags import flags
-from benchmarks._footprint import count_activations, state_bytes
-from benchmarks._resident import resident
-from benchmarks._results import Reported, tell
+from benchmarks.harness.bound import bound_bytes, planned_bytes
+from benchmarks.harness.flags import flags
+from benchmarks.harness.resident import resident
+from benchmarks.harness.results import Reported, tell
+from benchmarks.pipelines.footprint import count_activations, state_bytes
 from collectives.objects import gather
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor

@@ -15,7 +15,7 @@ import tyro
 from apps.common.flags.presets import find_preset
 from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs
 from apps.gpt2.planning.memory import activation_bytes, boundary_bytes
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 from collectives import Links
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine

@@ -18,7 +18,7 @@ import tyro
 
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 from collectives import Links
 from pipelined.planner import SearchRequest, Stated, search
 from pipelined.planner.candidates import AUTO

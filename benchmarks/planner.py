@@ -17,12 +17,12 @@ import torch
 
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
-from benchmarks._flags import flags
-from benchmarks._planned import Emulated, emulate, train
-from benchmarks._predictions import as_table, plain, row_of, spread_out
-from benchmarks._punctual import PunctualClock
-from benchmarks._results import Reported, tell
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.flags import flags
+from benchmarks.harness.punctual import PunctualClock
+from benchmarks.harness.results import Reported, tell
+from benchmarks.harness.timed_executor import TimedExecutor
+from benchmarks.pipelines.planned import Emulated, emulate, train
+from benchmarks.pipelines.predictions import as_table, plain, row_of, spread_out
 from collectives import Group, Links, barrier
 from collectives.objects import broadcast, gather
 from pipelined.actors.actor import Actor

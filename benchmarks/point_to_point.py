@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from benchmarks._flags import flags, lacks_ranks
-from benchmarks._results import Reported, tell
+from benchmarks.harness.flags import flags, lacks_ranks
+from benchmarks.harness.results import Reported, tell
 from collectives.objects import broadcast, gather
 from pipelined.errors import UsageError
 from pipelined.process.launch import detect
@@ -181,7 +181,7 @@ async def bench(transport: Transport, options: Options) -> int:
     """One rank: of the pair that talks, or waiting."""
     from mpi4py import MPI
 
-    from benchmarks._mpi_pair import Pair
+    from benchmarks.links.mpi_pair import Pair
 
     comm = MPI.COMM_WORLD.Dup()
     taken, beside = {}, ([], [], [])

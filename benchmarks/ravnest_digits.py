@@ -23,8 +23,8 @@ from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits
 from apps.ravnest.digits_training import SHAPE, count_correct
 from apps.ravnest.training import training_of
-from benchmarks._ranks import ROOT, check
-from benchmarks._results import Reported, tell
+from benchmarks.harness.ranks import ROOT, check
+from benchmarks.harness.results import Reported, tell
 from pipelined.state.whole_model import find_whole
 from pipelined.training.optimizer import update
 

@@ -17,7 +17,7 @@ import tyro
 
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.plan import layer_sizes
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.cuts import Cuts
 from pipelined.ravnest.planning.formation import Formation

@@ -27,9 +27,9 @@ from apps.common.lm.data.batches import validation_windows
 from apps.common.lm.data.text import Text, read_text
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.training import training_of
-from benchmarks._ranks import check, program
-from benchmarks._ravnest_party import Party
-from benchmarks._results import Reported, tell
+from benchmarks.harness.ranks import check, program
+from benchmarks.harness.results import Reported, tell
+from benchmarks.ravnest.party import Party
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings

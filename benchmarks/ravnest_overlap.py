@@ -18,8 +18,8 @@ import tyro
 
 from apps.common.lm.models.gpt2 import UntiedGPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from benchmarks._ravnest_party import Party
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
+from benchmarks.ravnest.party import Party
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.pool import Newcomer

@@ -17,8 +17,8 @@ from typing import Any
 import tyro
 
 from apps.common.commands.local_processes import Child, next_line
-from benchmarks._ranks import ROOT
-from benchmarks._results import Reported, tell
+from benchmarks.harness.ranks import ROOT
+from benchmarks.harness.results import Reported, tell
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.stage_sizes import littles_law
 
@@ -100,7 +100,7 @@ async def _started(stack: AsyncExitStack, options: Options) -> dict[str, Child]:
 
 
 async def _process(stack: AsyncExitStack, url: str) -> Child:
-    words = [sys.executable, "-m", "benchmarks._ravnest_stage", url]
+    words = [sys.executable, "-m", "benchmarks.ravnest.stage", url]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, cwd=ROOT, limit=1 << 24)
 

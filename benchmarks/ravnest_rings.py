@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 from collectives import ProblemSize
 from collectives.algorithms.all_reduce.ring import RingAllReduce
 from pipelined.aio.clock import run_virtual

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from benchmarks._comparison import ALPHA_LIMIT_S, HEAD, Entry, Row, inversions, makespan, rank_correlation
-from benchmarks._emulated import EmulatedJob, Load, slowest_of
-from benchmarks._flags import flags
-from benchmarks._hops import fitted, hop
-from benchmarks._launch import run_ranks
-from benchmarks._results import Reported, tell
+from benchmarks.harness.flags import flags
+from benchmarks.harness.launch import run_ranks
+from benchmarks.harness.results import Reported, tell
+from benchmarks.pipelines.comparison import ALPHA_LIMIT_S, HEAD, Entry, Row, inversions, makespan, rank_correlation
+from benchmarks.pipelines.emulated import EmulatedJob, Load, slowest_of
+from benchmarks.pipelines.hops import fitted, hop
 from collectives import Links
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock

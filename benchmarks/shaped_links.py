@@ -13,9 +13,9 @@ from typing import Any
 
 import tyro
 
-from benchmarks._ranks import check, launch, program
-from benchmarks._results import Reported, tell
-from benchmarks._shaped_pair import WARM_UP
+from benchmarks.harness.ranks import check, launch, program
+from benchmarks.harness.results import Reported, tell
+from benchmarks.links.shaped_pair import WARM_UP
 from pipelined.errors import UsageError
 from transports.emulation.link import SlowLink, timeout
 from transports.emulation.options import EXAMPLE, OPTIONS, LinkProfile
@@ -68,7 +68,7 @@ def measured(query: str, options: Options) -> Row:
     limited = not math.isinf(shape.rate)
     sizes = {name: getattr(options, name) for name in ("turns", "bytes", "messages")}
     task = {"url": f"tcp://?{query}", "loop": "select", "streams": options.streams if limited else 0, **sizes}
-    found = launch("benchmarks._shaped_pair", 2, task)
+    found = launch("benchmarks.links.shaped_pair", 2, task)
     latencies, asked = found["latencies"], drawn(shape, options.turns)
     row: Row = {"shape": query, "law_s": expected(shape), "asked_s": statistics.mean(asked)}
     row["latency_s"] = statistics.mean(latencies)

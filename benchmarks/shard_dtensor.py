@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from apps.common.lm.sharded.layouts import divides, factors_of
-from benchmarks._blocks import HEAD, Contender, SplitBlocks, Whole, Work, apart
-from benchmarks._flags import flags, lacks_ranks
-from benchmarks._results import Reported, tell
+from benchmarks.harness.flags import flags, lacks_ranks
+from benchmarks.harness.results import Reported, tell
+from benchmarks.pipelines.blocks import HEAD, Contender, SplitBlocks, Whole, Work, apart
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
@@ -145,7 +145,7 @@ async def bench(transport: Transport, options: Options) -> None:
     from mpi4py import MPI
     from torch.distributed.device_mesh import init_device_mesh
 
-    from benchmarks._sums import ByGloo
+    from benchmarks.collectives.sums import ByGloo
 
     comm, executor = MPI.COMM_WORLD.Dup(), TorchExecutor("cpu", RealClock(), transport.set_computing)
     gloo = ByGloo(comm)
@@ -171,8 +171,8 @@ async def _row(
     Raises:
         RuntimeError: a contender's results are not the plain blocks'.
     """
-    from benchmarks._dtensor_blocks import DTensorBlocks
-    from benchmarks._turns import take_turns
+    from benchmarks.harness.turns import take_turns
+    from benchmarks.pipelines.dtensor_blocks import DTensorBlocks
 
     each: dict[str, Contender] = {"ours": SplitBlocks(work, network, executor, factors_of(options.layout, comm.size))}
     each |= {name: DTensorBlocks(work, mesh, sequence=sequence) for name, sequence in TORCH.items()}

@@ -17,7 +17,7 @@ import tyro
 
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.gpt2.planning.operators import blocks
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 from collectives import Links
 from pipelined.sharding.search.build_problem import SearchProblem, build_problem
 from pipelined.sharding.search.chain import Chain, read_chain

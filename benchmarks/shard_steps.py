@@ -21,11 +21,11 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.planning.team import split_text
 from apps.gpt2.planning.team_costs import text_of
-from benchmarks._flags import flags
-from benchmarks._planned import count
-from benchmarks._predictions import Row, as_table, row_of, spread_out, summary
-from benchmarks._results import Reported, tell
-from benchmarks._team_replay import replayed
+from benchmarks.harness.flags import flags
+from benchmarks.harness.results import Reported, tell
+from benchmarks.pipelines.planned import count
+from benchmarks.pipelines.predictions import Row, as_table, row_of, spread_out, summary
+from benchmarks.pipelines.team_replay import replayed
 from benchmarks.planner import REAL, measured_request, measured_steps, shared, tried
 from collectives.objects import gather
 from pipelined.actors.actor import Actor

@@ -22,8 +22,8 @@ import tyro
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import OPERATORS, Factors, factors_of
-from benchmarks._results import Reported, tell
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.results import Reported, tell
+from benchmarks.harness.timed_executor import TimedExecutor
 from collectives import Links
 from collectives.group.signature import FINGERPRINT_BYTES
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual

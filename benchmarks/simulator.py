@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import tyro
 
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 from collectives import Links
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine

@@ -16,9 +16,9 @@ from typing import Any
 
 import tyro
 
-from benchmarks._levels import Levels
-from benchmarks._ranks import ROOT, check, free_port, outputs_of, program
-from benchmarks._results import Reported, tell
+from benchmarks.harness.levels import Levels
+from benchmarks.harness.ranks import ROOT, check, free_port, outputs_of, program
+from benchmarks.harness.results import Reported, tell
 from pipelined.errors import UsageError
 
 RANKS = 2
@@ -84,9 +84,9 @@ def _soaked(name: str, pair: list[dict[str, Any]], step_s: float, options: Optio
 
 def _start(over: str, task: str) -> list["subprocess.Popen[str]"]:
     """Start the processes; the first prints."""
-    ranks = [sys.executable, "-m", "benchmarks._soak_ranks", task]
+    ranks = [sys.executable, "-m", "benchmarks.pipelines.soak_ranks", task]
     if over == "swarm":
-        return [_process([sys.executable, "-m", "benchmarks._soak_swarm", task])]
+        return [_process([sys.executable, "-m", "benchmarks.swarm.soak_swarm", task])]
     if over == "mpi":
         return [_process([str(Path(sys.executable).with_name("mpirun")), "-n", str(RANKS), *ranks])]
     shared = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

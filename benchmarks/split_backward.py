@@ -15,7 +15,7 @@ from torch import nn
 
 from apps.common.lm.models.gpt2 import Block
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
 from pipelined.training.graph.split_backward import backward_input
 
 

@@ -22,10 +22,10 @@ import tyro
 from apps.common.lm.data.ngram import score_ngrams
 from apps.common.lm.data.text import Text, read_text
 from apps.swarm.config import TrainingConfig
-from benchmarks._convergence_table import HEAD, LAST, Arm, Row, rows_of
-from benchmarks._ranks import check, program
-from benchmarks._results import Reported, tell
-from benchmarks._swarm_lm import Lesson, Trained, alone, together
+from benchmarks.harness.ranks import check, program
+from benchmarks.harness.results import Reported, tell
+from benchmarks.swarm.convergence_table import HEAD, LAST, Arm, Row, rows_of
+from benchmarks.swarm.language_model import Lesson, Trained, alone, together
 from pipelined.errors import UsageError
 
 EIGHT = "blockwise8"

@@ -18,8 +18,8 @@ from typing import Any
 
 import tyro
 
-from benchmarks._ranks import check, program
-from benchmarks._results import Reported, tell
+from benchmarks.harness.ranks import check, program
+from benchmarks.harness.results import Reported, tell
 from pipelined.errors import UsageError
 from tests.swarm.exact import Reference
 from tests.swarm.exact_process import BATCH, CUT, LEASE_S, STAGES, STEPS

@@ -11,10 +11,10 @@ from itertools import chain
 
 import tyro
 
-from benchmarks._results import Reported, tell
-from benchmarks._swarm_actors import first, flow, step
-from benchmarks._swarm_devices import CodingTime, Work
-from benchmarks._swarm_setting import Actors, Step
+from benchmarks.harness.results import Reported, tell
+from benchmarks.swarm.actors import first, flow, step
+from benchmarks.swarm.devices import CodingTime, Work
+from benchmarks.swarm.setting import Actors, Step
 from benchmarks.swarm_latency import DELAY, JITTER, LINE, verdict
 
 STAGES = 3

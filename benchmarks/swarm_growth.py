@@ -19,9 +19,9 @@ from itertools import pairwise
 
 import tyro
 
-from benchmarks._growth_directory import DirectoryEnd, new_directory
-from benchmarks._growth_members import LightSwarm
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
+from benchmarks.swarm.growth_directory import DirectoryEnd, new_directory
+from benchmarks.swarm.growth_members import LightSwarm
 from pipelined.aio.clock import run_virtual
 from transports import Nursery
 

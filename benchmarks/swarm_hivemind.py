@@ -25,12 +25,12 @@ from typing import Any
 
 import tyro
 
-from benchmarks._ranks import ROOT, check, program
-from benchmarks._results import Reported, tell
-from benchmarks._swarm_children import Child, address_of, child
+from benchmarks.harness.ranks import ROOT, check, program
+from benchmarks.harness.results import Reported, tell
+from benchmarks.swarm.children import Child, address_of, child
 from pipelined.errors import UsageError
 
-WIDE, PEER = "benchmarks._swarm_wide", "benchmarks/_hivemind_peer.py"
+WIDE, PEER = "benchmarks.swarm.wide_stage", "benchmarks/swarm/hivemind_peer.py"
 PEERS, STRUCK_STEP = 4, 2
 LIMIT_S = 90.0
 """How long a run may take; what has not come by then has not."""

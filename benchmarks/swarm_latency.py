@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 
 import tyro
 
-from benchmarks._results import Reported, tell
-from benchmarks._swarm_actors import first, flow
-from benchmarks._swarm_devices import Work
-from benchmarks._swarm_gpipe import flush_seconds
-from benchmarks._swarm_setting import Actors, Step
+from benchmarks.harness.results import Reported, tell
+from benchmarks.swarm.actors import first, flow
+from benchmarks.swarm.devices import Work
+from benchmarks.swarm.gpipe import flush_seconds
+from benchmarks.swarm.setting import Actors, Step
 from transports.emulation.options import LinkProfile
 
 LINE = 500e6 / 8

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean, median, stdev
 from typing import TypeVar
 
-from benchmarks._flags import flags
-from benchmarks._results import Reported, tell
-from benchmarks._swarm_account import Account
-from benchmarks._swarm_fluid import Policy, play
-from benchmarks._swarm_trace import Trace
-from benchmarks._swarm_trends import CURVE_HEAD, Curve, as_json, curve, trends
+from benchmarks.harness.flags import flags
+from benchmarks.harness.results import Reported, tell
+from benchmarks.swarm.account import Account
+from benchmarks.swarm.availability import Trace
+from benchmarks.swarm.fluid import Policy, play
+from benchmarks.swarm.trends import CURVE_HEAD, Curve, as_json, curve, trends
 from pipelined.errors import UsageError
 
 Shown = TypeVar("Shown", "Row", Curve)

@@ -15,8 +15,8 @@ from typing import Any
 
 import tyro
 
-from benchmarks._memory_disk import MemoryDisk
-from benchmarks._swarm_devices import Relay
+from benchmarks.harness.memory_disk import MemoryDisk
+from benchmarks.swarm.devices import Relay
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules

@@ -16,18 +16,18 @@ from itertools import pairwise
 
 import tyro
 
-from benchmarks._ranks import launch, program
-from benchmarks._results import Reported, tell
-from benchmarks._swarm_actors import step
-from benchmarks._swarm_children import address_of, child, moments
-from benchmarks._swarm_devices import Work
-from benchmarks._swarm_setting import Actors
+from benchmarks.harness.ranks import launch, program
+from benchmarks.harness.results import Reported, tell
+from benchmarks.swarm.actors import step
+from benchmarks.swarm.children import address_of, child, moments
+from benchmarks.swarm.devices import Work
+from benchmarks.swarm.setting import Actors
 from pipelined.errors import UsageError
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
 
-RELAY, RANKS = "benchmarks._swarm_relay", "benchmarks._throughput_ranks"
+RELAY, RANKS = "benchmarks.swarm.relay", "benchmarks.swarm.throughput_ranks"
 PROMISED = 0.95
 """Of 1F1B's throughput."""
 HOPS_S = (0.0, 0.0), (5e-4, 0.0), (1e-3, 2.5e-4)

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 
 import tyro
 
-from benchmarks._results import Reported, tell
-from benchmarks._swarm_actors import flow
-from benchmarks._swarm_devices import CodingTime, Work
-from benchmarks._swarm_setting import Actors
+from benchmarks.harness.results import Reported, tell
+from benchmarks.swarm.actors import flow
+from benchmarks.swarm.devices import CodingTime, Work
+from benchmarks.swarm.setting import Actors
 from benchmarks.swarm_latency import LINE, verdict
 
 TOKENS, STAGES = 512, 4

@@ -17,13 +17,13 @@ from math import prod
 from typing import Any
 
 from apps.common.lm.models.gpt2_presets import layer_shapes
-from benchmarks._emulated import EmulatedJob, Load, slowest_of
-from benchmarks._flags import flags
-from benchmarks._gaps import Overlap, gaps_of
-from benchmarks._hops import fitted, hop
-from benchmarks._launch import run_ranks
-from benchmarks._results import Reported, tell
+from benchmarks.harness.flags import flags
+from benchmarks.harness.launch import run_ranks
+from benchmarks.harness.results import Reported, tell
 from benchmarks.paper_figures import BERT
+from benchmarks.pipelines.emulated import EmulatedJob, Load, slowest_of
+from benchmarks.pipelines.gaps import Overlap, gaps_of
+from benchmarks.pipelines.hops import fitted, hop
 from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor

@@ -10,8 +10,8 @@ from typing import Any
 
 import tyro
 
-from benchmarks._ranks import Loop, check, launch, program, spread
-from benchmarks._results import Reported, tell
+from benchmarks.harness.ranks import Loop, check, launch, program, spread
+from benchmarks.harness.results import Reported, tell
 
 OURS, PEERS = ("buffer", "message"), ("bare", "tuned", "gloo")
 """`tuned` is a bare socket pair with the kernel buffers that ours asks for between ranks of one machine."""
@@ -81,7 +81,7 @@ def line(row: Row) -> str:
 def crowd(options: Options) -> Row:
     """How evenly a rank answers many peers that all have many messages in flight."""
     task = {"peers": options.peers, "in_flight": options.in_flight, "seconds": options.seconds, "bytes": 1 << 10}
-    counts = launch("benchmarks._tcp_crowd", 2, {**task, "loop": options.loop})
+    counts = launch("benchmarks.links.tcp_crowd", 2, {**task, "loop": options.loop})
     return {**task, "answered": sum(counts), "fewest": min(counts), "most": max(counts)}
 
 
@@ -98,7 +98,7 @@ def main() -> None:
     """Read the flags, measure, tell."""
     options = tyro.cli(Options, prog="python -m benchmarks.tcp")
     task = {name: getattr(options, name) for name in ("sizes", "rounds", "bytes_a_turn", "most_ways", "loop")}
-    found = rows(launch("benchmarks._tcp_pair", 2, task)) if options.sizes else []
+    found = rows(launch("benchmarks.links.tcp_pair", 2, task)) if options.sizes else []
     fair = crowd(options) if options.peers else None
     lines = [*([table(found)] if found else []), *([sentences(fair)] if fair else [])]
     tell(options, {"loop": options.loop, "rows": found, "crowd": fair}, lambda: "\n".join(lines))

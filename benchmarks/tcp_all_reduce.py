@@ -10,8 +10,8 @@ from typing import Any
 
 import tyro
 
-from benchmarks._ranks import Loop, check, launch, program, spread
-from benchmarks._results import Reported, tell
+from benchmarks.harness.ranks import Loop, check, launch, program, spread
+from benchmarks.harness.results import Reported, tell
 from collectives.algorithms import ALL_REDUCE, AUTO
 from pipelined.errors import UsageError
 
@@ -88,7 +88,9 @@ def main() -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.tcp_all_reduce")
     names = ("sizes", "algorithms", "rounds", "bytes_a_turn", "most_repeats", "loop", "unix")
     task = {name: getattr(options, name) for name in names}
-    found = [row for ranks in options.ranks for row in rows(ranks, launch("benchmarks._tcp_reducers", ranks, task))]
+    found = [
+        row for ranks in options.ranks for row in rows(ranks, launch("benchmarks.links.tcp_reducers", ranks, task))
+    ]
     tell(options, {"loop": options.loop, "unix": options.unix, "rows": found}, lambda: table(found))
 
 

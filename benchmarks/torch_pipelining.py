@@ -18,13 +18,13 @@ from typing import Any
 
 import tyro
 
-from benchmarks._contender import Result, Trial, launch
-from benchmarks._contest import STAGES_A_RANK, Contest
-from benchmarks._contest_table import ENTRY_HEAD, Duel, Entry, duels, limit
-from benchmarks._results import Reported, tell
+from benchmarks.harness.results import Reported, tell
+from benchmarks.pipelines.contender import Result, Trial, launch
+from benchmarks.pipelines.contest import STAGES_A_RANK, Contest
+from benchmarks.pipelines.contest_table import ENTRY_HEAD, Duel, Entry, duels, limit
 from pipelined.errors import UsageError
 
-OURS, TORCH = "benchmarks._contender_ours", "benchmarks._contender_torch"
+OURS, TORCH = "benchmarks.pipelines.contender_ours", "benchmarks.pipelines.contender_torch"
 NAMES = {OURS: "ours", TORCH: "torch"}
 ALONE = "alone"
 AGREE = 1e-5

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from torch import nn
 
 import pipelined as pp
-from benchmarks._resident import begin_peak, resident
+from benchmarks.harness.resident import begin_peak, resident
 
 WORLD = MPI.COMM_WORLD
 LOSS = nn.functional.mse_loss

@@ -10,7 +10,7 @@ from torch import nn
 import pipelined as pp
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.errors import OutOfMemory
 from pipelined.process.launch import ALONE

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from apps.common.lm.models.gpt2 import UntiedGPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.plan import layer_sizes
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.generation import GENERATION, Generation

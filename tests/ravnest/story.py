@@ -18,8 +18,8 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks._memory_disk import MemoryDisk
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.memory_disk import MemoryDisk
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, EmbeddedDirectory, serve_directory

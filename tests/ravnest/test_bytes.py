@@ -13,7 +13,7 @@ from apps.ravnest.digits import DIGITS_MODEL
 from apps.ravnest.digits_training import digits_model
 from apps.ravnest.plan import BYTES, layer_sizes
 from apps.ravnest.training import DTYPES
-from benchmarks._footprint import count_activations, state_bytes
+from benchmarks.pipelines.footprint import count_activations, state_bytes
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price_schedule

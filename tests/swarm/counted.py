@@ -11,8 +11,9 @@ from collections import deque
 
 import numpy as np
 import torch
-
 from benchmarks._timed_executor import TimedExecutor
+
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.membership.connection import LocalMember
 from pipelined.swarm.process.session import torch_peer
 from pipelined.swarm.rules import PeerConfig

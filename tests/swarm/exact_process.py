@@ -16,7 +16,7 @@ import sys
 from contextlib import asynccontextmanager
 from functools import partial
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import open_directory, serve_directory

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.errors import UsageError
 from pipelined.membership.connection import LocalMember
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, suppress
 import numpy as np
 import pytest
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, suppress
 import msgpack
 import numpy as np
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory

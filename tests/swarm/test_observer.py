@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.connection import LocalMember
 from pipelined.swarm.process.observer import SwarmObserver

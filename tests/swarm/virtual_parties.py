@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from benchmarks._memory_disk import MemoryDisk
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.memory_disk import MemoryDisk
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory

@@ -8,8 +8,9 @@ import asyncio
 from collections import defaultdict
 
 import numpy as np
-
 from benchmarks._memory_disk import MemoryDisk
+
+from benchmarks.harness.memory_disk import MemoryDisk
 from pipelined.state.chunks import specs_of
 from pipelined.state.store import DamagedSave, StoreError
 from pipelined.swarm.peer.device_watchdog import DeviceStalled

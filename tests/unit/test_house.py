@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._house_counts import counts
-from benchmarks._house_tree import Tree
-from benchmarks._house_types import FUNCTIONS
+from benchmarks.house_rules.counts import counts
+from benchmarks.house_rules.tree import Tree
+from benchmarks.house_rules.types import FUNCTIONS
 from collectives.algorithms import ALL_REDUCE, TABLES
 from pipelined.__main__ import COMMANDS
 from pipelined.schedules.registry import SCHEDULES

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks._sum_row import MIB, Row, pairs
 from benchmarks.all_reduce import Options
+from benchmarks.collectives.sum_row import MIB, Row, pairs
 
 
 def row(nbytes, ours, mpi, gloo, ranks=2, late=0.0, **more):

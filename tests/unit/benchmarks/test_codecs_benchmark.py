@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks._codec_overlap import measure_overlap
 from benchmarks.codecs import arrays, measure, peer
+from benchmarks.links.codec_overlap import measure_overlap
 from pipelined.errors import UsageError
 
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from benchmarks import losses
-from benchmarks._loss_runs import FILES, LEFT_OUT, METRICS, RUNS, Run
 from benchmarks.losses import Options, RunError, check, difference, rows_of, save
+from benchmarks.pipelines.loss_runs import FILES, LEFT_OUT, METRICS, RUNS, Run
 from pipelined.errors import UsageError
 from pipelined.schedules import known
 

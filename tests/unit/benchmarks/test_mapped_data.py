@@ -4,7 +4,7 @@ import numpy as np
 
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from benchmarks._mapped_plain import train
+from benchmarks.pipelines.mapped_plain import train
 
 
 def test_the_plain_loop_prints_a_loss_that_falls_on_one_symbol(tmp_path, capsys):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._planned import Emulated
+from benchmarks.pipelines.planned import Emulated
 from benchmarks.planner import pick
 from collectives import Links
 from pipelined.planner import SearchRequest

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from benchmarks._ravnest_stage import trained
+from benchmarks.ravnest.stage import trained
 from benchmarks.ravnest_pipeline import Options, plain, run_of, table
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError

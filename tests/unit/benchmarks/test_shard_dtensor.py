@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from apps.common.lm.sharded.layouts import factors_of
-from benchmarks._blocks import SplitBlocks, Whole, Work, apart
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
+from benchmarks.pipelines.blocks import SplitBlocks, Whole, Work, apart
 from benchmarks.shard_dtensor import Options
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from benchmarks._team_replay import Member
+from benchmarks.pipelines.team_replay import Member
 from benchmarks.shard_steps import Options, counted, pick
 from collectives import Links
 from pipelined.aio.clock import VirtualClock, run_virtual

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks._levels import Levels, look
+from benchmarks.harness.levels import Levels, look
 from tests.launching import ROOT
 from transports.mailbox import Mailbox
 

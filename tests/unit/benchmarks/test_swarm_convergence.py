@@ -6,8 +6,8 @@ import pytest
 
 from apps.common.lm.data.text import read_text
 from apps.swarm.config import TrainingConfig
-from benchmarks._convergence_table import LAST
-from benchmarks._swarm_lm import Lesson, Trained, alone, together
+from benchmarks.swarm.convergence_table import LAST
+from benchmarks.swarm.language_model import Lesson, Trained, alone, together
 from benchmarks.swarm_convergence import ARMS, Options, found
 from pipelined.errors import UsageError
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks._swarm_actors import flow, step
+from benchmarks.swarm.actors import flow, step
 from benchmarks.swarm_fleets import (
     A100,
     BATCH,

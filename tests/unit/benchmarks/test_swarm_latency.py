@@ -2,10 +2,10 @@
 
 import pytest
 
-from benchmarks._swarm_actors import flow, step
-from benchmarks._swarm_devices import CodingTime, Work
-from benchmarks._swarm_gpipe import flush_seconds
-from benchmarks._swarm_setting import Actors
+from benchmarks.swarm.actors import flow, step
+from benchmarks.swarm.devices import CodingTime, Work
+from benchmarks.swarm.gpipe import flush_seconds
+from benchmarks.swarm.setting import Actors
 from benchmarks.swarm_latency import RTTS_MS, TABLE_1, TABLE_2, cost, latency, table_1_costs
 from transports.emulation.options import LinkProfile
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks._swarm_account import BINS, Account
-from benchmarks._swarm_fluid import Policy, play
-from benchmarks._swarm_trace import Trace
+from benchmarks.swarm.account import BINS, Account
+from benchmarks.swarm.availability import Trace
+from benchmarks.swarm.fluid import Policy, play
 from benchmarks.swarm_rebalancing import ARMS, HOURS, main
 from pipelined.swarm.leader.reassignment import rebalance
 
@@ -101,7 +101,7 @@ def test_each_look_moves_one_at_most_and_never_the_last_that_serves(trace, stage
         return decided
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmarks._swarm_fluid.rebalance", watched)
+        patch.setattr("benchmarks.swarm.fluid.rebalance", watched)
         account = play(trace, stages, Policy(300.0, placed, fetch=120.0), seed)
     assert max(looks) <= 1 and account.moves <= sum(looks)
     assert 3 * 3600 / 300 - 1 <= len(looks) <= 3 * 3600 / 300

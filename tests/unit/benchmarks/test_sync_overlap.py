@@ -5,8 +5,8 @@ import math
 import pytest
 
 from apps.common.lm.models.gpt2_presets import parameters
-from benchmarks._gaps import Overlap, gaps_of
 from benchmarks.paper_figures import BERT
+from benchmarks.pipelines.gaps import Overlap, gaps_of
 from benchmarks.sync_overlap import SUMS, Options, compared, links_of
 from collectives import ProblemSize
 from collectives.algorithms import ALL_REDUCE

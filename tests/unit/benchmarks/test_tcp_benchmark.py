@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from benchmarks import shaped_links, tcp
-from benchmarks._ranks import launch
+from benchmarks.harness.ranks import launch
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
 from transports import open_local
@@ -39,14 +39,14 @@ def test_what_chance_asks_of_a_slow_link_is_drawn_as_the_link_draws_it():
 
 def test_a_small_crowd_is_answered_in_order():
     counts = launch(
-        "benchmarks._tcp_crowd", 2, {"peers": 3, "in_flight": 4, "seconds": 0.2, "bytes": 64, "loop": "select"}
+        "benchmarks.links.tcp_crowd", 2, {"peers": 3, "in_flight": 4, "seconds": 0.2, "bytes": 64, "loop": "select"}
     )
     assert len(counts) == 3 and min(counts) >= 4
 
 
 def test_a_slow_pair_is_measured():
     found = launch(
-        "benchmarks._shaped_pair",
+        "benchmarks.links.shaped_pair",
         2,
         {"url": "tcp://?delay=2ms", "loop": "select", "turns": 2, "streams": 1, "bytes": 64, "messages": 2},
     )
@@ -54,6 +54,6 @@ def test_a_slow_pair_is_measured():
 
 
 def test_a_loop_that_is_not_installed_is_refused(monkeypatch):
-    monkeypatch.setattr("benchmarks._ranks.find_spec", lambda name: None)
+    monkeypatch.setattr("benchmarks.harness.ranks.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install uvloop"):
         tcp.Options(loop="uvloop")

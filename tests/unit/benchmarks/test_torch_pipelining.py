@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from apps.common.lm.models.gpt2_presets import layer_costs
-from benchmarks._contender import Result, Task, Trial
-from benchmarks._contest import STAGES_A_RANK, Contest, CutGPT2, TokenRows, stages
-from benchmarks._contest_table import Entry, duels, limit
+from benchmarks.pipelines.contender import Result, Task, Trial
+from benchmarks.pipelines.contest import STAGES_A_RANK, Contest, CutGPT2, TokenRows, stages
+from benchmarks.pipelines.contest_table import Entry, duels, limit
 from benchmarks.torch_pipelining import agreed, chosen
 from pipelined.programs.partition import partition
 
@@ -38,7 +38,7 @@ def test_a_step_has_the_same_rows_whole_and_by_microbatch():
 
 
 def test_a_whole_model_learns_by_its_own_first_batch():
-    from benchmarks._contender_torch import Alone  # not at collection: it imports torch's compiler
+    from benchmarks.pipelines.contender_torch import Alone  # not at collection: it imports torch's compiler
 
     alone = Alone(SMALL)
     first = alone.step(0)

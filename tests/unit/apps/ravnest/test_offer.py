@@ -8,7 +8,7 @@ import pytest
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.flags import Serve
 from apps.ravnest.offer import NOT_MEASURED, offer
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.measurement.line import serve_line
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory

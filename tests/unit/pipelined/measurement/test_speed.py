@@ -8,7 +8,7 @@ import torch
 from apps.common.lm.models.gpt2 import UntiedGPT2
 from apps.common.lm.models.gpt2_presets import PRESETS
 from apps.ravnest.config import RavnestConfig
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock
 from pipelined.measurement.costs import kinds_of

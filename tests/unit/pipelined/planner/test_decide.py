@@ -9,7 +9,7 @@ import torch
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.planned_model import planned_model_of
 from apps.gpt2.planning.team import split_text
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from collectives import Links
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import BRIEF, Effort

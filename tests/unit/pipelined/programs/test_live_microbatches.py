@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._footprint import count_activations
+from benchmarks.pipelines.footprint import count_activations
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find

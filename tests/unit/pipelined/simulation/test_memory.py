@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.gpt2.planning.workload import workload
-from benchmarks._footprint import count_activations, state_bytes
+from benchmarks.pipelines.footprint import count_activations, state_bytes
 from pipelined.programs.instructions import Instruction, gradient_sum
 from pipelined.programs.record import in_time
 from pipelined.schedules import Shape, Worker, chimera_w

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.messaging.fields import Malformed
 from pipelined.state.chunks import TransferError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.actors.actor import Actor
 from pipelined.actors.messages import Gradient
 from pipelined.aio.clock import VirtualClock, run_virtual

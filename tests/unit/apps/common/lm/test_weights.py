@@ -12,7 +12,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.models.rotary import RotaryLM
 from apps.common.lm.models.rotary_presets import RotaryConfig, cut_for
 from apps.common.lm.weights import Weights
-from benchmarks._resident import begin_peak, resident
+from benchmarks.harness.resident import begin_peak, resident
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
 from pipelined.state.store import DiskStore

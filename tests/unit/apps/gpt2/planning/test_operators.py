@@ -8,7 +8,7 @@ import pytest
 from apps.common.lm.models.gpt2_presets import PRESETS, shapes
 from apps.gpt2.planning.memory import activation_bytes
 from apps.gpt2.planning.operators import chain
-from benchmarks._bound import state_bytes
+from benchmarks.harness.bound import state_bytes
 from collectives import Links
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.build_problem import build_problem

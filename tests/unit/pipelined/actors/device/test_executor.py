@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.actors.device.work import DeviceWork
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual

@@ -7,7 +7,7 @@ from math import prod
 import pytest
 import torch
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.sharding import Shards
 from pipelined.sharding.groups import MeshGroups

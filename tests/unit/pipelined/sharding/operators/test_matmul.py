@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.moves import AllGather

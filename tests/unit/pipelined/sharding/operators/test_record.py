@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import torch
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from collectives import Links
 from pipelined.aio.clock import RealClock
 from pipelined.sharding.groups import MeshGroups

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.peer.device_watchdog import (
     CHECKS_PER_LEASE,

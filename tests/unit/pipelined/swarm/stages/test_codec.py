@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from benchmarks._timed_executor import TimedExecutor
+from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.state.versions import Version
 from pipelined.swarm.peer.replica import Replica

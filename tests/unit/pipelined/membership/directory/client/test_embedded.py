@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks._memory_disk import MemoryDisk
+from benchmarks.harness.memory_disk import MemoryDisk
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.tasks import with_timeout
 from pipelined.membership.directory import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks._memory_disk import MemoryDisk
+from benchmarks.harness.memory_disk import MemoryDisk
 from pipelined.errors import UsageError
 from pipelined.membership.directory import JournalError
 from pipelined.membership.directory.messages import RequestId

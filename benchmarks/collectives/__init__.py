@@ -1,0 +1,1 @@
+"""Sums and shards that benchmarks move, and the rows of their tables."""

@@ -1,0 +1,1 @@
+"""The counts of `benchmarks.house`: the source tree, its rules, and types."""

@@ -1,0 +1,1 @@
+"""Messages that benchmarks send: over MPI, TCP and endpoints, with codecs, beside other software."""

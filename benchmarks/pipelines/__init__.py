@@ -1,0 +1,1 @@
+"""Pipelines that benchmarks train, simulate or plan, and those of other software."""

@@ -1,0 +1,1 @@
+"""The nodes and clusters of Ravnest that benchmarks measure."""

@@ -1,0 +1,1 @@
+"""The swarms that benchmarks measure: real processes, virtual ones, and their devices."""
