@@ -14,15 +14,16 @@ from functools import partial
 from typing import Any
 
 from transports.errors import TransportError, WireError
-from transports.rpc.base import Handler, Party, Rejected, Request, Response, count_reason
+from transports.rpc.base import Handler, Party, Rejected, Request, Response
 from transports.rpc.frames import FrameSink, RpcKind
-from transports.stream.incoming import kept_bytes
+from transports.rpc.reasons import count_reason
+from transports.stream.kept_bytes import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
 
 MAX_BYTES_IN_FLIGHT = 1 << 30  # of one connection's messages in the memory of this endpoint
 NAMED_TOPICS = 16
-NAME_CHARACTERS = 64
+NAME_CHARACTERS, ERROR_CHARACTERS = 64, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,6 @@ class Handlers:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
-
-
-ERROR_CHARACTERS = 1024
 
 
 @dataclass(slots=True)

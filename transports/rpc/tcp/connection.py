@@ -15,9 +15,10 @@ from transports.emulation.delay_line import DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import WireError
-from transports.rpc.base import Party, Unreachable, count_reason, reason_of
+from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import BaseEndpoint
 from transports.rpc.frames import KINDS, RpcKind
+from transports.rpc.reasons import count_reason, reason_of
 from transports.rpc.session import RpcSession
 from transports.rpc.tcp.reassembly import Reassembly
 from transports.rpc.tcp.scheduler import SendScheduler

@@ -13,8 +13,9 @@ import socket
 
 from transports.emulation.options import LinkProfile
 from transports.errors import AuthenticationError, RendezvousError
-from transports.rpc.base import Party, Unreachable, count_reason
+from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import BaseEndpoint
+from transports.rpc.reasons import count_reason
 from transports.rpc.server import MAX_BYTES_IN_FLIGHT
 from transports.rpc.tcp.connection import TcpConnection
 from transports.rpc.tcp.identity import (

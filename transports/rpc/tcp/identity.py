@@ -12,7 +12,8 @@ from struct import Struct
 from urllib.parse import urlsplit
 
 from transports.errors import AuthenticationError, RendezvousError, TransportError, WireError
-from transports.rpc.base import Party, Unreachable, reason_of
+from transports.rpc.base import Party, Unreachable
+from transports.rpc.reasons import reason_of
 from transports.stream.acceptor import run_handshake_in_time
 from transports.stream.handshake import NONCE_BYTES, VERSION, Hello, Identity, Role, Verdict, check_prefix, connecting
 from transports.stream.shared_key import SAME_KEY

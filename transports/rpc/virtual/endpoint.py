@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 from transports.emulation.delay_line import DelayLine
 from transports.errors import WireError
-from transports.rpc.base import Party, Unreachable, count_reason, reason_of
+from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import BaseEndpoint
 from transports.rpc.frames import KINDS, RpcKind
+from transports.rpc.reasons import count_reason, reason_of
 from transports.rpc.session import RpcSession
 from transports.rpc.virtual.process import Process
 from transports.wire.arrays import Block

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from transports.rpc.base import REASONS, count_reason
+from transports.rpc.reasons import REASONS, count_reason
 
 
 def test_reasons_beyond_the_limit_are_counted_as_others():
