@@ -92,6 +92,9 @@ class Transport(ABC):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._serials = Counter[Hashable]()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} rank {self.rank} of {self.world_size}>"
+
     @property
     def nodes(self) -> tuple[int, ...]:
         """For each rank, the number of its node: ranks with the same number run on one machine. Equal on all ranks.

@@ -70,9 +70,6 @@ class LocalTransport(Transport):
         self._state, self._messages, self._buffers = self._inboxes.state, self._inboxes.messages, self._inboxes.buffers
         self._outgoing: set[_PendingSend] = set()
 
-    def __repr__(self) -> str:
-        return f"<LocalTransport rank {self.rank} of {self.world_size}>"
-
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)

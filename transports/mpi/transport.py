@@ -112,9 +112,6 @@ class MpiTransport(Transport):
         node.Free()
         return cls(comms, node_peers, progress, settings)
 
-    def __repr__(self) -> str:
-        return f"<MpiTransport rank {self.rank} of {self.world_size}>"
-
     @property
     def nodes(self) -> tuple[int, ...]:
         return self._node_peers.nodes

@@ -98,9 +98,6 @@ class TcpTransport(Transport):
         inboxes = self._peers.inboxes
         self._state, self._messages, self._buffers = inboxes.state, inboxes.messages, inboxes.buffers
 
-    def __repr__(self) -> str:
-        return f"<TcpTransport rank {self.rank} of {self.world_size}>"
-
     @property
     def nodes(self) -> tuple[int, ...]:
         return self._nodes
