@@ -24,7 +24,7 @@ from transports.stream.sockets import CLOSE_S
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
-from transports.tcp.join.rendezvous import gather
+from transports.tcp.join.rendezvous import join_world
 from transports.tcp.join.same_host import upgrade_local_peers
 from transports.tcp.peer import TcpKind, TcpPeers
 from transports.urls import ParsedUrl
@@ -59,7 +59,7 @@ async def connect_ranks(config: TcpConfig, point: MeetingPoint, limit: int) -> "
     Raises:
         RendezvousError: the ranks could not connect; no socket is left open.
     """
-    peers = await gather(config, point)
+    peers = await join_world(config, point)
     try:
         cores = await upgrade_local_peers(config, peers)
     except BaseException:

@@ -14,8 +14,8 @@ from transports.errors import AuthenticationError, RendezvousError, TransportErr
 from transports.stream.sockets import read_exactly
 
 LENGTH = Struct("!I")
-SHORT = 1 << 12  # bytes of a control message, unless its reader allows more
-REFUSAL_CHARACTERS = 900  # of the reason in a refusal, which must fit into `SHORT`
+CONTROL_BYTES = 1 << 12  # bytes of a control message, unless its reader allows more
+REFUSAL_CHARACTERS = 900  # of the reason in a refusal, which must fit into `CONTROL_BYTES`
 REFUSED = "refused"
 ERRORS: dict[str, type[TransportError]] = {kind.__name__: kind for kind in (AuthenticationError, RendezvousError)}
 
@@ -25,7 +25,7 @@ async def send_control(sock: socket.socket, word: str, content: Any = None) -> N
     await asyncio.get_running_loop().sock_sendall(sock, LENGTH.pack(len(body)) + body)
 
 
-async def read_control(sock: socket.socket, word: str, limit: int = SHORT) -> Any:
+async def read_control(sock: socket.socket, word: str, limit: int = CONTROL_BYTES) -> Any:
     """The content of the next control message, which must begin with `word` and have at most `limit` bytes.
 
     Raises:
@@ -39,7 +39,7 @@ async def read_control(sock: socket.socket, word: str, limit: int = SHORT) -> An
         )
     found, content = parse_control(await read_exactly(sock, length))
     if found == REFUSED:
-        raise reason(content)
+        raise refusal_error(content)
     if found != word:
         raise WireError(
             f"an unexpected control message (expected: {word!r}, got: {found!r}); install one release on every rank"
@@ -68,7 +68,7 @@ async def refuse(sock: socket.socket, error: TransportError) -> None:
         pass  # the peer is gone already
 
 
-def reason(content: Any) -> TransportError:
+def refusal_error(content: Any) -> TransportError:
     """The error that a refusal carries."""
     match content:
         case [str(kind), str(text)]:

@@ -37,7 +37,7 @@ class JoinedRank:
 
 
 class Coordinator(AcceptorOwner[RankHello]):
-    """Gathers the other ranks once.
+    """Admits the other ranks, once.
 
     Args:
         wait: seconds to wait for all ranks to come, and again for all ranks to connect to one another.
@@ -49,7 +49,7 @@ class Coordinator(AcceptorOwner[RankHello]):
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unproven = set[str]()
 
-    async def gather(self, listener: socket.socket) -> dict[int, tuple[socket.socket, bytes]]:
+    async def admit_all(self, listener: socket.socket) -> dict[int, tuple[socket.socket, bytes]]:
         """The socket and machine of each other rank; closes the listener.
 
         Raises:
@@ -73,7 +73,7 @@ class Coordinator(AcceptorOwner[RankHello]):
                 await self._complete
         except TimeoutError as error:
             missing = [rank for rank in range(1, self._me.world_size) if not self.has_joined(rank)]
-            fact = f"missing ranks: {listed(missing)} ({len(missing)} of {self._me.world_size}, waited: "
+            fact = f"missing ranks: {format_ranks(missing)} ({len(missing)} of {self._me.world_size}, waited: "
             remedy = "start them, or wait longer with tcp://HOST:PORT?wait=SECONDS"
             if self._unproven:
                 remedy = f"callers that held another key or none: {self._callers()}; {SAME_KEY}, {remedy}"
@@ -129,9 +129,10 @@ class Coordinator(AcceptorOwner[RankHello]):
                 await self._with_all(lambda rank: send_control(rank.sock, "go"))
         except TimeoutError as error:
             missing = [number for number, rank in sorted(self._joined.items()) if not rank.meshed]
-            fact = f"ranks {listed(missing)} are not connected with all others ({len(missing)} of {self._me.world_size}"
+            counts = f"{len(missing)} of {self._me.world_size}, waited: {self._wait:g} s"
+            fact = f"ranks {format_ranks(missing)} are not connected with all others ({counts})"
             remedy = "if they were only busy, wait longer with tcp://HOST:PORT?wait=SECONDS"
-            raise RendezvousError(f"{fact}, waited: {self._wait:g} s); {remedy}") from error
+            raise RendezvousError(f"{fact}; {remedy}") from error
 
     async def _send_table(self, rank: JoinedRank, table: list[Any]) -> None:
         await send_control(rank.sock, "table", table)
@@ -189,6 +190,6 @@ def check_reach(addresses: Iterable[SocketAddress]) -> None:
         )
 
 
-def listed(ranks: list[int]) -> str:
+def format_ranks(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:MAX_LISTED]))
     return shown if len(ranks) <= MAX_LISTED else f"{shown}, …"

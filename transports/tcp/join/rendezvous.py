@@ -64,7 +64,7 @@ class PeerSockets(dict[int, socket.socket]):
         return tuple(first.setdefault(machine, rank) for rank, machine in sorted(self.machines.items()))
 
 
-async def gather(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
+async def join_world(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
     """One connected, authenticated socket for each other rank; the caller owns them.
 
     Raises:
@@ -89,13 +89,13 @@ async def gather(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
         listener = await point.listen()
         try:
             me = with_shared_key(me, point)
-            return PeerSockets(me, await Coordinator(me, config.wait).gather(listener))
+            return PeerSockets(me, await Coordinator(me, config.wait).admit_all(listener))
         finally:
             point.close()
     with ExitStack() as opened:
         sock, hello = await connect_to_rank_0(config, point, me)
         opened.callback(sock.close)
-        peers = await join(config, with_shared_key(me, point), sock, hello, opened)
+        peers = await join_rank_0(config, with_shared_key(me, point), sock, hello, opened)
         opened.pop_all()
         return peers
 
@@ -117,7 +117,7 @@ async def connect_to_rank_0(
         try:
             sock, pause = await connect_to(address), next(pauses)
             seen = f"what listens at {at} does not reply: rank 0 is busy, or the port belongs to another program"
-            return sock, await greet(sock, address, with_shared_key(me, point), 0, silence_allowed(config.wait))
+            return sock, await handshake_with(sock, address, with_shared_key(me, point), 0, max_silence_s(config.wait))
         except OSError as error:
             seen = f"{at}: {system_text(error)}"
             await asyncio.sleep(pause)
@@ -148,7 +148,7 @@ def pauses_after_drops() -> Iterator[float]:
         longest = min(2 * longest, MAX_RETRY_S)
 
 
-def silence_allowed(wait: float) -> float:
+def max_silence_s(wait: float) -> float:
     """Seconds for which what listens at rank 0's port may be silent: rank 0 is busy, or it is another program.
 
     All ranks are to end within 10 s where another program has the port, and `?wait=` is as it is by default.
@@ -156,7 +156,7 @@ def silence_allowed(wait: float) -> float:
     return max(HANDSHAKE_TIMEOUT_S, wait / 10)
 
 
-async def greet(
+async def handshake_with(
     sock: socket.socket, address: SocketAddress, me: RankIdentity, peer: int, silence: float | None = None
 ) -> RankHello:
     """Complete the handshake with a rank on a connection to it; the socket is closed if that fails.
@@ -183,7 +183,7 @@ async def greet(
         ) from error
 
 
-async def join(
+async def join_rank_0(
     config: TcpConfig, me: RankIdentity, rank_0: socket.socket, hello: RankHello, opened: ExitStack
 ) -> PeerSockets:
     """Send rank 0 this rank's address, connect to the other ranks, wait for "go"; sockets are pushed onto `opened`."""
@@ -267,7 +267,7 @@ class PeerConnector(AcceptorOwner[RankHello]):
                     "let the ranks' machines connect to one another on every port"
                 ) from error
             try:
-                hello = await greet(sock, entry.address, self._me, rank)
+                hello = await handshake_with(sock, entry.address, self._me, rank)
             except OSError:  # it was too busy for this handshake
                 await asyncio.sleep(next(pauses))
         self._keep(hello, sock)

@@ -21,7 +21,7 @@ from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.coordinator import Coordinator
 from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK
-from transports.tcp.join.rendezvous import gather
+from transports.tcp.join.rendezvous import join_world
 from transports.tcp.peer import KINDS
 from transports.tcp.peer import TcpKind as Kind
 from transports.tcp.transport import TcpTransport
@@ -257,7 +257,7 @@ def identity(rank):
 async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_acceptor():
     point = InProcess()
     listener = await point.listen()
-    gathering = asyncio.create_task(Coordinator(identity(0), 20.0).gather(listener))
+    gathering = asyncio.create_task(Coordinator(identity(0), 20.0).admit_all(listener))
     words = identity(1).hello(Role.CONNECTOR, 0).pack() + bytes(PROOF_BYTES)
     for end in range(HELLO.size + 1):
         with await connect_to(listener.getsockname()) as sock:
@@ -266,7 +266,7 @@ async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_th
             with suppress(ConnectionError):
                 await read_exactly(sock, HELLO.size + 1)  # until it hangs up
     config = TcpConfig(1, 2, LOOPBACK, 0, shared_key=b"key")
-    seated, peers = await asyncio.gather(gathering, gather(config, point))
+    seated, peers = await asyncio.gather(gathering, join_world(config, point))
     for sock in [*peers.values(), *(sock for sock, _ in seated.values())]:
         sock.close()
 

@@ -27,7 +27,7 @@ class BusyRank0(rendezvous.MeetingPoint):
     async def connect_to(self, address):
         return object()
 
-    async def greet(self, sock, address, me, peer, silence=None):
+    async def handshake_with(self, sock, address, me, peer, silence=None):
         dropped = asyncio.get_running_loop().create_future()
         self._shaking.append(dropped)
         if len(self._shaking) > LIMIT:
@@ -47,7 +47,7 @@ async def test_all_ranks_of_a_crowd_connect_with_rank_0(monkeypatch):
     random.seed(1)
     rank_0 = BusyRank0()
     monkeypatch.setattr(rendezvous, "connect_to", rank_0.connect_to)
-    monkeypatch.setattr(rendezvous, "greet", rank_0.greet)
+    monkeypatch.setattr(rendezvous, "handshake_with", rank_0.handshake_with)
     ranks = range(1, 1 + RANKS)
     wait = {"shared_key": b"secret", "wait": WAIT_S}
     found = await asyncio.gather(

@@ -10,7 +10,7 @@ from transports import AuthenticationError, RendezvousError
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, NodeFile, private_folder
-from transports.tcp.join.rendezvous import gather
+from transports.tcp.join.rendezvous import join_world
 
 
 @pytest.fixture(autouse=True)
@@ -75,14 +75,14 @@ async def test_a_file_that_may_be_another_users_is_refused(harm, tmp_path):
 async def test_a_process_without_access_to_the_file_is_refused_and_the_ranks_connect():
     configs = [config(rank, wait=20.0) for rank in range(2)]
     points = [NodeFile(each) for each in configs]
-    rank_0 = asyncio.create_task(gather(configs[0], points[0]))
+    rank_0 = asyncio.create_task(join_world(configs[0], points[0]))
     while not (found := await points[1].find()):  # noqa: ASYNC110 (there is nothing to wait on)
         await asyncio.sleep(0)
     assert points[1]._file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(AuthenticationError):
         await connect(found[0], RankIdentity(1, 2, digest(configs[1].run), 5, b""), 0)
     assert not rank_0.done()
-    rank_1 = await gather(configs[1], points[1])
+    rank_1 = await join_world(configs[1], points[1])
     ends = [await rank_0, rank_1]
     for end in ends:
         for sock in end.values():

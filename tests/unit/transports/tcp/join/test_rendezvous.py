@@ -22,11 +22,11 @@ from transports.stream.sockets import (
     wait_readable,
 )
 from transports.tcp.join.config import TcpConfig
-from transports.tcp.join.control import LENGTH, SHORT, read_control, send_control
+from transports.tcp.join.control import CONTROL_BYTES, LENGTH, read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, check_reach
 from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, MasterPort, check_key_required
-from transports.tcp.join.rendezvous import gather, read_table
+from transports.tcp.join.rendezvous import join_world, read_table
 
 KEY = b"secret"
 
@@ -38,7 +38,7 @@ def config(rank, world_size, **changes):
 async def gathered(*configs, point=None):
     """Gather these ranks; returns what each got: a dict of sockets, all closed again, or an error."""
     point = point or InProcess()
-    ends = await asyncio.gather(*(gather(config, point) for config in configs), return_exceptions=True)
+    ends = await asyncio.gather(*(join_world(config, point) for config in configs), return_exceptions=True)
     for end in ends:
         if isinstance(end, dict):
             for sock in end.values():
@@ -65,7 +65,7 @@ class Joining:
         listener = await self.point.listen()
         self.address = listener.getsockname()
         self.coordinator = Coordinator(identity(0, self.world_size, self.key), 20.0)
-        self._gathering = asyncio.create_task(self.coordinator.gather(listener))
+        self._gathering = asyncio.create_task(self.coordinator.admit_all(listener))
         return self
 
     async def __aexit__(self, *exc):
@@ -102,7 +102,7 @@ def test_every_pair_ends_up_with_one_connection(world_size):
     async def open_all():
         point = InProcess()
         configs = [config(rank, world_size, shared_key=KEY) for rank in range(world_size)]
-        ends = await asyncio.gather(*(gather(config, point) for config in configs))
+        ends = await asyncio.gather(*(join_world(config, point) for config in configs))
         lines = pairs(ends)
         for end in ends:
             for sock in end.values():
@@ -119,7 +119,7 @@ def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
 
     async def open_all():
         point = InProcess()
-        ends = await asyncio.gather(*(gather(config(rank, 3, shared_key=KEY), point) for rank in range(3)))
+        ends = await asyncio.gather(*(join_world(config(rank, 3, shared_key=KEY), point) for rank in range(3)))
         with ExitStack() as opened:
             return [limits_when_idle(opened.enter_context(sock)) for end in ends for sock in end.values()]
 
@@ -129,7 +129,7 @@ def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
 async def test_all_ranks_know_which_ranks_share_a_machine():
     point, machines = InProcess(), ["here", "there", "here", "elsewhere", "there"]
     configs = [config(rank, 5, shared_key=KEY, machine=name) for rank, name in enumerate(machines)]
-    ends = await asyncio.gather(*(gather(each, point) for each in configs))
+    ends = await asyncio.gather(*(join_world(each, point) for each in configs))
     for end in ends:
         for sock in end.values():
             sock.close()
@@ -237,7 +237,7 @@ def test_a_rank_0_that_is_busy_for_longer_than_a_handshake_takes_is_waited_for(m
             pass_time(10 * HANDSHAKE_TIMEOUT_S)
             await turns()
             assert not joining.done()
-            zero = await Coordinator(identity(0, 2), 20.0).gather(listener)
+            zero = await Coordinator(identity(0, 2), 20.0).admit_all(listener)
         (one,) = await joining
         for sock, _ in zero.values():
             sock.close()
@@ -253,7 +253,7 @@ async def test_a_rank_0_that_drops_a_handshake_is_called_again():
     listener = await point.listen()
     joining = asyncio.create_task(gathered(config(1, 2), point=point))
     (await accept(listener)).close()
-    zero = await Coordinator(identity(0, 2), 20.0).gather(listener)
+    zero = await Coordinator(identity(0, 2), 20.0).admit_all(listener)
     (one,) = await joining
     for sock, _ in zero.values():
         sock.close()
@@ -369,7 +369,7 @@ def test_callers_with_another_key_are_named_as_unauthenticated():
     async def open_all():
         coordinator = Coordinator(identity(0, 3, KEY), 0.3)
         listener = await InProcess().listen()
-        gathering = asyncio.create_task(coordinator.gather(listener))
+        gathering = asyncio.create_task(coordinator.admit_all(listener))
         for rank, run in ((2, "none/0"), (1, "none/0"), (1, "another/0")):
             stranger = RankIdentity(rank, 3, digest(run), 1, b"guess")
             with pytest.raises(AuthenticationError):
@@ -463,7 +463,7 @@ async def test_an_invalid_listening_address_is_refused(content):
     assert set(joining.end) == {1}
 
 
-@pytest.mark.parametrize("length", [0, SHORT + 1, 2**32 - 1])
+@pytest.mark.parametrize("length", [0, CONTROL_BYTES + 1, 2**32 - 1])
 async def test_an_oversized_control_message_is_refused_before_it_is_read(length):
     here, there = socket.socketpair()
     with here, there:
