@@ -54,14 +54,14 @@ class Call:
         self.signature = refined(self.signature, **changes)
         self.fingerprint = self.signature.fingerprint
 
-    def first_to(self, peer: int) -> bool:
-        """Whether this is the first message of the call to this peer, a rank of the transport; later ones are not."""
+    def mark_sent(self, peer: int) -> bool:
+        """Record a message to this peer, a rank of the transport. Returns whether it is the first of the call."""
         first = peer not in self._sent_to
         self._sent_to.add(peer)
         return first
 
-    def first_from(self, peer: int) -> bool:
-        """Whether this is the first message of the call from this peer; it then carries the peer's fingerprint."""
+    def mark_received(self, peer: int) -> bool:
+        """Record a message from this peer. Returns whether it is the first: it then carries the peer's fingerprint."""
         first = peer not in self._received_from
         self._received_from.add(peer)
         return first

@@ -56,7 +56,7 @@ class Communicator:
         peer, call, uncounted = self.ranks[to], self.running, 0
         if not view.nbytes:
             return
-        if call.first_to(peer):
+        if call.mark_sent(peer):
             if view.nbytes <= INLINE_BYTES:
                 fingerprint = signature.fingerprint if signature else call.fingerprint
                 view, uncounted = memoryview(b"".join((fingerprint, view))), FINGERPRINT_BYTES
@@ -74,7 +74,7 @@ class Communicator:
         peer, call = self.ranks[source], self.running
         if not view.nbytes:
             return
-        if call.first_from(peer):
+        if call.mark_received(peer):
             if view.nbytes <= INLINE_BYTES:
                 view[:] = await self._receive_first(peer, call, view.nbytes, expected)
                 return
@@ -96,7 +96,7 @@ class Communicator:
         that was called differently may expect, or send, more.
         """
         peer, call = self.ranks[to], self.running
-        if call.first_to(peer):
+        if call.mark_sent(peer):
             await self._send_fingerprint(peer, sent or call.signature)
 
     async def check_fingerprint(self, source: int, expected: Signature | None = None) -> None:
@@ -105,7 +105,7 @@ class Communicator:
         Raises: as `receive`.
         """
         peer, call = self.ranks[source], self.running
-        if call.first_from(peer):
+        if call.mark_received(peer):
             await self._receive_first(peer, call, 0, expected)
 
     async def _send_fingerprint(self, peer: int, signature: Signature) -> None:

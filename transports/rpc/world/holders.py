@@ -78,8 +78,8 @@ class Holders:
         """Whether a holder of this rank has ended its program, so that both need nothing more."""
         return any(self.ranks[holder] == rank for holder in self.closed)
 
-    def is_first(self, holder: int, kind: str, key: Key) -> bool:
-        """Whether a message is the first copy; called once for each that arrives, in the order of its sender.
+    def record_copy(self, holder: int, kind: str, key: Key) -> bool:
+        """Record a copy of a message, in the order of its sender. Returns whether it is the first one.
 
         Cost: an entry for each key of which one holder has sent more than the other.
         """

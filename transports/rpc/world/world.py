@@ -131,14 +131,14 @@ class World:
         rank = self.holders.ranks[holder]
         if rank == self.rank:
             self.from_twin.put(rank, header.key, (header, blocks))
-        elif self.holders.is_first(holder, "message", header.key):
+        elif self.holders.record_copy(holder, "message", header.key):
             self.inboxes.messages.put(rank, header.key, (header, blocks))
 
     def on_buffer(self, party: Party, note: BufferNote, blocks: Blocks) -> None:
         """A buffer has arrived. Raises Rejected: as `on_message`."""
         holder = self.holders.holder_of(party)
         self._check_taken(holder)
-        if self.holders.is_first(holder, "buffer", (note.channel,)):
+        if self.holders.record_copy(holder, "buffer", (note.channel,)):
             self.inboxes.buffers.put(self.holders.ranks[holder], (note.channel,), blocks[0])
 
     def on_end(self, party: Party, note: EndNote) -> None:

@@ -205,6 +205,6 @@ async def test_a_receive_from_the_other_holder_ends_with_it_or_with_this_end_and
 async def test_the_first_copies_are_counted_by_key_and_leave_no_entries():
     holders = Holders(["a", "b"], ["", "c"], "a")
     copies = [(1, "k"), (1, "k"), (2, "k"), (2, "l"), (1, "l"), (2, "k"), (2, "k"), (1, "k")]
-    firsts = [holders.is_first(member, "message", (key,)) for member, key in copies]
+    firsts = [holders.record_copy(member, "message", (key,)) for member, key in copies]
     assert firsts == [True, True, False, True, False, False, True, False]
     assert not holders._ahead
