@@ -48,11 +48,11 @@ class SlowLink:
         profile, timeouts = self._profile, 0
         while timeouts < MAX_LOSSES and self._random.random() < profile.loss:
             timeouts += 1
-        waited = (2**timeouts - 1) * timeout(profile)  # each time-out is twice the one before
+        waited = (2**timeouts - 1) * retransmission_timeout(profile)  # each time-out is twice the one before
         return waited + profile.delay + profile.jitter * self._random.uniform(-1, 1)
 
 
-def timeout(profile: LinkProfile) -> float:
+def retransmission_timeout(profile: LinkProfile) -> float:
     """Seconds after which a sender retransmits: a round trip and four times its variation (at least 0.2 s).
 
     Source: RFC 6298, section 2, with Linux's least variation; doubling is its section 5.5.

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
-from transports.mpi.requests import start
+from transports.mpi.requests import start_request
 from transports.wire.arrays import ArrayType, Block, receive_blocks
 from transports.wire.number_pool import NumberPool
 
@@ -62,4 +62,4 @@ class Bodies:
     def _start(
         self, operation: Callable[..., MPI.Request], peer: int, tag: int, blocks: Sequence[Block]
     ) -> list[MPI.Request]:
-        return [start(operation, block.data, peer, tag, self._max_count) for block in blocks if block.nbytes]
+        return [start_request(operation, block.data, peer, tag, self._max_count) for block in blocks if block.nbytes]

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from transports.errors import PeerLost, SizeMismatch, TransportError
 from transports.mpi.progress import ProgressEngine
-from transports.mpi.requests import SEND_TEST_S, Truncated, outcome_now, start
+from transports.mpi.requests import SEND_TEST_S, Truncated, outcome_now, start_request
 
 MIN_BANDWIDTH = 5e9
 """Bytes a second between ranks, even on a slow machine; a sender polls without naps for nbytes by this."""
@@ -41,7 +41,7 @@ class MpiChannels:
 
     async def send(self, peer: int, channel: int, data: memoryview) -> None:
         """Send a buffer. Cancelled: MPI still reads the memory until the peer has received it."""
-        request = start(self._comm.Isend, data, peer, channel, self._max_count)
+        request = start_request(self._comm.Isend, data, peer, channel, self._max_count)
         self.sent[peer] += 1
         test = partial(outcome_now, request)
         outcome = self._progress.poll_until(test, SEND_TEST_S)
@@ -64,7 +64,7 @@ class MpiChannels:
             return self._check_size(peer, channel, data, nbytes)
         if self._all_received(peer):
             raise PeerLost(peer, "it closed")
-        request = start(self._comm.Irecv, data, peer, channel, self._max_count)
+        request = start_request(self._comm.Irecv, data, peer, channel, self._max_count)
         outcome = self._progress.poll_until(partial(outcome_now, request)) or await self._outcome(
             request, peer, channel, data
         )
@@ -100,7 +100,7 @@ class MpiChannels:
         message = self._comm.Improbe(peer, MPI.ANY_TAG, status)
         if message is None:
             return False
-        request = start(
+        request = start_request(
             _matched(message), memoryview(bytearray(status.Get_elements(MPI.BYTE))), peer, 0, self._max_count
         )
         self._progress.watch(request, lambda outcome: None)

@@ -20,7 +20,7 @@ from transports.errors import PeerAborted, TransportError, WireError
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.received import ReceivedMessages
-from transports.mpi.requests import SEND_TEST_S, outcome_now, translated
+from transports.mpi.requests import SEND_TEST_S, outcome_now, transport_error
 from transports.mpi.shutdown import Shutdown
 from transports.wire.frames import LIMITS, PREAMBLE_BYTES, FrameKinds, parse_header, parse_preamble
 
@@ -119,7 +119,7 @@ class MpiFrameReceiver:
         try:
             message = self._probe(probes)
         except MPI.Exception as error:
-            self._shutdown.fail(translated(error))
+            self._shutdown.fail(transport_error(error))
             return False
         if message is None:
             return False

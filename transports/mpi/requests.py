@@ -14,7 +14,9 @@ SEND_TEST_S = 10e-6
 """Seconds to test whether a send completes at once: Open MPI needs a reply of the receiver before it accepts 4 KiB."""
 
 
-def start(operation: Callable[..., MPI.Request], data: memoryview, peer: int, tag: int, max_count: int) -> MPI.Request:
+def start_request(
+    operation: Callable[..., MPI.Request], data: memoryview, peer: int, tag: int, max_count: int
+) -> MPI.Request:
     """Start `Isend`, `Issend` or `Irecv` on any number of flat bytes.
 
     MPI's counts end at 2 GiB, so data of more than `max_count` bytes is described as one item made of several pieces.
@@ -41,7 +43,7 @@ def outcome_now(request: MPI.Request) -> Any:
     try:
         return status if request.Test(status) else None
     except MPI.Exception as error:
-        return translated(error)
+        return transport_error(error)
 
 
 def outcomes_now(requests: list[MPI.Request]) -> list[tuple[int, Any]]:
@@ -54,7 +56,7 @@ def outcomes_now(requests: list[MPI.Request]) -> list[tuple[int, Any]]:
     return list(zip(indices or (), statuses, strict=False))
 
 
-def translated(error: MPI.Exception) -> TransportError:
+def transport_error(error: MPI.Exception) -> TransportError:
     kind = Truncated if error.Get_error_class() == MPI.ERR_TRUNCATE else TransportError
     mine = kind(f"MPI failed: {error.Get_error_string()}")
     mine.__cause__ = error
@@ -65,10 +67,10 @@ def _failed(requests: list[MPI.Request], statuses: list[MPI.Status], error: MPI.
     """The outcomes of the done requests when some failed: done requests are null, and their statuses are in order."""
     done = [index for index, request in enumerate(requests) if request == MPI.REQUEST_NULL]
     if not done:
-        raise translated(error)
+        raise transport_error(error)
     codes = [status.Get_error() for status in statuses]
     return [
-        (index, status if code == MPI.SUCCESS else translated(MPI.Exception(code)))
+        (index, status if code == MPI.SUCCESS else transport_error(MPI.Exception(code)))
         for index, status, code in zip(done, statuses, codes, strict=False)
     ]
 

@@ -28,7 +28,7 @@ class Shutdown:
     Args:
         comm: keeps the memory of unfinished requests after an error.
         state: whether this rank is open, and which peers are lost; shared with the transport.
-        messages, channels: what `refuse` and `fail` end.
+        messages, channels: what `end` and `fail` end.
     """
 
     comm: MPI.Intracomm
@@ -50,7 +50,7 @@ class Shutdown:
         everyone = len(self.state.lost) == self.comm.size  # this rank, too, sends itself a GOODBYE
         return everyone and self.channels.drain() and not self.progress.requests
 
-    def refuse(self, error: TransportError) -> TransportError:
+    def end(self, error: TransportError) -> TransportError:
         """Fail every waiting and later operation here. Returns the reason that is kept: the first."""
         error = self.state.end_with(error)
         self.messages.end(error)
@@ -60,7 +60,7 @@ class Shutdown:
     def fail(self, error: TransportError) -> None:
         """End with an error. The memory of MPI's unfinished requests is kept, because MPI may still use it."""
         if self.progress.failure is None:
-            keep_alive(self.comm, self.progress.fail(self.refuse(error)))
+            keep_alive(self.comm, self.progress.fail(self.end(error)))
 
     def on_peer_closed(self, source: int, buffers: int) -> None:
         """Fetch all messages that the peer still holds, so that it can close; then fail receives without a message."""

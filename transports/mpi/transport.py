@@ -184,7 +184,7 @@ class MpiTransport(Transport):
     async def abort(self, reason: str) -> None:
         if self._progress.failure is not None:
             return
-        ended = self._shutdown.refuse(Closed(f"rank {self.rank} aborted: {reason}"))
+        ended = self._shutdown.end(Closed(f"rank {self.rank} aborted: {reason}"))
         frame = encode_head(MpiKind.ABORT, note=reason[: LIMITS.header // 8])
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_S):
@@ -198,7 +198,7 @@ class MpiTransport(Transport):
             if self._closed:
                 return
             if self._state.end is None:
-                self._shutdown.refuse(Closed(f"rank {self.rank} is closed"))
+                self._shutdown.end(Closed(f"rank {self.rank} is closed"))
                 self._shutdown.discard_messages()
                 self._send_goodbyes()
             while not self._shutdown.drain():

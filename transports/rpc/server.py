@@ -161,7 +161,7 @@ class RpcServer:
         """An admitted request is complete: start its handler, unless its sender has cancelled it."""
         if (slot := self._slots.get(number)) is not None:
             request = Request(sender, slot.topic.name, header.note, blocks)
-            slot.task = self._handlers.start(self._work(number, slot, request))
+            slot.task = self._handlers.start(self._run_handler(number, slot, request))
 
     def cancel(self, number: int) -> None:
         """The sender no longer waits: cancel the handler, and withdraw the response."""
@@ -199,7 +199,7 @@ class RpcServer:
         if not budget.fits(kept):
             raise Rejected("busy", topic=topic.name, bytes=budget.taken + kept, limit=budget.limit)
 
-    async def _work(self, number: int, slot: _Slot, request: Request) -> None:
+    async def _run_handler(self, number: int, slot: _Slot, request: Request) -> None:
         """Run the handler and send exactly one reply: its response, or a rejection if it fails or is cancelled."""
         rejection = Rejected("failed", error="the handler was cancelled")
         try:

@@ -22,7 +22,7 @@ from typing import Any
 from transports.errors import WireError
 from transports.stream.reader import FrameReader
 from transports.stream.sockets import ACK_TIMEOUT_S, seconds_unacknowledged, system_text, unacknowledged
-from transports.stream.writer import LONG_BYTES, FrameQueue, Outgoing
+from transports.stream.writer import LONG_BYTES, FrameQueue, OutgoingFrame
 
 DISCARD_BYTES = 64 << 10
 UNQUEUED_BYTES = 64 << 10  # the longest frame that is written at once, without the queue
@@ -81,7 +81,7 @@ class FrameConnection:
         self._timeout, self._waited = timeout, False
         self._next_check = self._loop.call_later(timeout / CHECKS, self._check_alive)
 
-    def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
+    def write(self, views: Sequence[bytes | memoryview]) -> OutgoingFrame | None:
         """Write what the kernel accepts at once, and queue the rest.
 
         Returns: None if nothing is left; else the frame. The caller awaits its `written` before it reuses the memory.
@@ -119,7 +119,7 @@ class FrameConnection:
         """Bytes that came, and those of the sent ones that the peer's kernel has acknowledged."""
         return self._progress - (0 if self._closed.done() else unacknowledged(self._sock))
 
-    def withdraw(self, frame: Outgoing) -> bool:
+    def withdraw(self, frame: OutgoingFrame) -> bool:
         """The frame's sender was cancelled. Returns True if no byte of the frame will be sent."""
         return self._queue.withdraw(frame)
 

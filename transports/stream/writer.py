@@ -14,7 +14,7 @@ CACHED_CHUNK = 256 << 10  # for frames that fit a core's cache: the peer reads o
 LONG_BYTES = 1 << 20  # a longer frame fits no cache, and is written in steps as large as the kernel accepts
 
 
-class Outgoing:
+class OutgoingFrame:
     """A frame to be written: views of its sender's memory, and a future that is done when the memory is free.
 
     Args:
@@ -66,7 +66,7 @@ class FrameQueue:
 
     def __init__(self, write: Callable[[list[memoryview]], int], chunk: int = LONG_BYTES):
         self._write, self._chunk = write, chunk
-        self._queue: deque[Outgoing] = deque()
+        self._queue: deque[OutgoingFrame] = deque()
 
     def __bool__(self) -> bool:
         """Whether any frame is left to write."""
@@ -77,8 +77,8 @@ class FrameQueue:
         """Bytes still to be written."""
         return sum(view.nbytes for frame in self._queue for view in frame.views)
 
-    def push(self, views: Sequence[bytes | memoryview]) -> Outgoing:
-        frame = Outgoing(views, self._chunk)
+    def push(self, views: Sequence[bytes | memoryview]) -> OutgoingFrame:
+        frame = OutgoingFrame(views, self._chunk)
         self._queue.append(frame)
         return frame
 
@@ -97,7 +97,7 @@ class FrameQueue:
                 self._queue.popleft().resolve()
         return total
 
-    def withdraw(self, frame: Outgoing) -> bool:
+    def withdraw(self, frame: OutgoingFrame) -> bool:
         """The frame's sender was cancelled: remove it if it has not begun, else finish it from a copy.
 
         Returns: whether it was removed.

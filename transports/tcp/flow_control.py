@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from transports.aio.futures import resolve
 from transports.errors import TransportError, WireError
-from transports.stream.writer import Outgoing
+from transports.stream.writer import OutgoingFrame
 from transports.wire.frames import NUMBERS
 from transports.wire.number_pool import NumberPool
 
@@ -110,10 +110,10 @@ class Offer:
         self.header_bytes = header_bytes
         self.views = list(views)
         self.nbytes = sum(view.nbytes for view in views)
-        self.frame: Outgoing | None = None
+        self.frame: OutgoingFrame | None = None
         self.reusable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def start_writing(self, frame: Outgoing | None) -> None:
+    def start_writing(self, frame: OutgoingFrame | None) -> None:
         """The body is being written: its memory is free when `frame` is written (None: it is written already)."""
         if frame is None:
             return self.resolve()

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from transports.errors import TransportError
 from transports.rpc.frames import RpcKind
-from transports.stream.writer import CACHED_CHUNK, Outgoing
+from transports.stream.writer import CACHED_CHUNK, OutgoingFrame
 from transports.wire.arrays import Block
 from transports.wire.frames import NUMBERS, Key, encode_bare, encode_head
 from transports.wire.number_pool import NumberPool
@@ -31,10 +31,10 @@ STREAMS = NUMBERS - 1  # 0: a body inside its frame
 class Writer(Protocol):
     """Writes frames to the peer; `transports.stream.connection.FrameConnection` is one."""
 
-    def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
+    def write(self, views: Sequence[bytes | memoryview]) -> OutgoingFrame | None:
         """Write, and queue the rest. Returns None if nothing is left, else the frame to wait for."""
 
-    def withdraw(self, frame: Outgoing) -> bool:
+    def withdraw(self, frame: OutgoingFrame) -> bool:
         """Release a frame's memory. Returns True if no byte of the frame will be written."""
 
 
@@ -68,7 +68,7 @@ class QueuedFrame:
     ):
         self.name, self.lane, self.stream, self.on_sent = name, lane, stream, on_sent
         self.begun = False
-        self.writing: dict[Outgoing, bool] = {}
+        self.writing: dict[OutgoingFrame, bool] = {}
         self._head, self._views = head, deque(views)
 
     @property

@@ -18,7 +18,7 @@ from transports.errors import WireError
 from transports.rpc.frames import RpcKind
 from transports.rpc.session import RpcSession
 from transports.rpc.tcp.scheduler import Writer
-from transports.stream.writer import LONG_BYTES, Outgoing
+from transports.stream.writer import LONG_BYTES, OutgoingFrame
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, Header
 
@@ -53,13 +53,13 @@ class SlowWriter:
         self._writer, self.delay_line = writer, delay_line
         self._loop = asyncio.get_running_loop()
 
-    def write(self, views: Sequence[bytes | memoryview]) -> Outgoing:
+    def write(self, views: Sequence[bytes | memoryview]) -> OutgoingFrame:
         copy = b"".join(views)
-        frame = Outgoing((), LONG_BYTES)
+        frame = OutgoingFrame((), LONG_BYTES)
         self._loop.call_at(self.delay_line.send(len(copy), partial(self._arrive, copy)).departure, frame.resolve)
         return frame
 
-    def withdraw(self, frame: Outgoing) -> bool:
+    def withdraw(self, frame: OutgoingFrame) -> bool:
         """A written frame still arrives, from its own copy."""
         return False
 

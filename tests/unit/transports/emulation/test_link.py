@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.emulation.link import Passage, SlowLink, timeout
+from transports.emulation.link import Passage, SlowLink, retransmission_timeout
 from transports.emulation.options import LinkProfile
 
 
@@ -47,7 +47,9 @@ def test_each_draw_costs_exactly_the_closed_form(losses, spread, monkeypatch):
     drawn = Drawn([0.4999] * losses + [0.5], spread)
     monkeypatch.setattr("transports.emulation.link.random.Random", lambda seed: drawn)
     passage = SlowLink(profile, (0, 1)).passage(8.0, 0)
-    assert passage.arrival - passage.departure == 0.25 + 0.125 * spread + (2**losses - 1) * timeout(profile)
+    assert passage.arrival - passage.departure == 0.25 + 0.125 * spread + (2**losses - 1) * retransmission_timeout(
+        profile
+    )
 
 
 def test_thousands_of_losses_in_a_row_still_end():
@@ -57,8 +59,8 @@ def test_thousands_of_losses_in_a_row_still_end():
 
 
 def test_a_time_out_is_a_round_trip_and_four_variations_or_a_fifth_of_a_second():
-    assert timeout(LinkProfile(delay=0.05)) == pytest.approx(0.3)
-    assert timeout(LinkProfile(delay=0.1, jitter=0.1)) == pytest.approx(0.6)
+    assert retransmission_timeout(LinkProfile(delay=0.05)) == pytest.approx(0.3)
+    assert retransmission_timeout(LinkProfile(delay=0.1, jitter=0.1)) == pytest.approx(0.6)
 
 
 @given(

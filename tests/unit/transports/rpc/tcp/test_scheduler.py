@@ -11,7 +11,7 @@ from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.tcp.reassembly import Reassembly
 from transports.rpc.tcp.scheduler import MAX_PART, MIN_PART, WHOLE_BODY_BYTES, SendScheduler
 from transports.stream.reader import FrameReader
-from transports.stream.writer import LONG_BYTES, Outgoing
+from transports.stream.writer import LONG_BYTES, OutgoingFrame
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, parse_header, parse_preamble
 
@@ -32,7 +32,7 @@ class Pen:
             self._put(b"".join(views))
             return None
         loop = asyncio.get_running_loop()
-        frame, self._free = Outgoing(views, LONG_BYTES), max(self._free, loop.time()) + self.seconds
+        frame, self._free = OutgoingFrame(views, LONG_BYTES), max(self._free, loop.time()) + self.seconds
         loop.call_at(self._free, self._finish, frame)
         return frame
 
