@@ -24,9 +24,9 @@ from collectives.operations.barrier import barrier
 LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Array sizes, in bytes, at which algorithms are timed."""
 ROUNDS, MAX_ROUNDS = 5, 40
-BYTES = 16 << 20
+BYTES_AT_A_LENGTH = 16 << 20
 """Bytes that an algorithm reduces in all rounds of one length, beyond which `ROUNDS` rounds are enough."""
-CLOSE = 1.3
+CLOSE_FACTOR = 1.3
 """Algorithms within this factor of the best at a length are timed there again, twice as often."""
 
 Times = Mapping[tuple[int, str], Sequence[float]]
@@ -53,7 +53,7 @@ async def measure(
 
 def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
     """How often an array of this size is timed: system noise matters more for shorter arrays."""
-    return max(rounds, min(rounds * MAX_ROUNDS // ROUNDS, BYTES // max(nbytes, 1)))
+    return max(rounds, min(rounds * MAX_ROUNDS // ROUNDS, BYTES_AT_A_LENGTH // max(nbytes, 1)))
 
 
 async def runnable(group: Group) -> list[str]:
@@ -65,25 +65,25 @@ async def runnable(group: Group) -> list[str]:
 
 
 def _close(times: Times) -> dict[int, list[str]]:
-    """By length, the algorithms within `CLOSE` of the best, where there is more than one."""
+    """By length, the algorithms within `CLOSE_FACTOR` of the best, where there is more than one."""
     medians: dict[int, dict[str, float]] = defaultdict(dict)
     for (nbytes, name), seconds in times.items():
         medians[nbytes][name] = median(seconds)
     close = {
-        nbytes: [name for name, seconds in found.items() if seconds <= CLOSE * min(found.values())]
+        nbytes: [name for name, seconds in found.items() if seconds <= CLOSE_FACTOR * min(found.values())]
         for nbytes, found in medians.items()
     }
     return {nbytes: names for nbytes, names in close.items() if len(names) > 1}
 
 
 async def _times(
-    group: Group, contests: Mapping[int, Sequence[str]], rounds: int, clock: Callable[[], float]
+    group: Group, names_at: Mapping[int, Sequence[str]], rounds: int, clock: Callable[[], float]
 ) -> dict[tuple[int, str], list[float]]:
     """Seconds of the slowest rank in each round, by length and algorithm; equal on all ranks."""
     timed = [
         (nbytes, name)
-        for number in range(rounds_at(min(contests, default=BYTES), rounds))
-        for nbytes, names in contests.items()
+        for number in range(rounds_at(min(names_at, default=BYTES_AT_A_LENGTH), rounds))
+        for nbytes, names in names_at.items()
         if number < rounds_at(nbytes, rounds)
         for name in names
     ]

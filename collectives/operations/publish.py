@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import BYTES, open_buffer, opened_buffer
+from collectives.algorithms.parts.windows import RAW_BYTES, open_buffer, opened_buffer
 from collectives.group import Group
 from collectives.group.call import Call
 from collectives.group.sequence import CallContext
@@ -40,7 +40,7 @@ async def publish(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> Seq
     Cost: one barrier, and one copy of the array; nothing is sent.
     """
     _check(group, array, shapes)
-    buffer = await open_buffer(group, BYTES)
+    buffer = await open_buffer(group, RAW_BYTES)
     places = _places(group, buffer, array, shapes)
     if not places.fit:
         return None
@@ -61,7 +61,7 @@ def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> 
     Raises: ValueError, BrokenGroup, Mismatch: as `publish`.
     """
     _check(group, array, shapes)
-    buffer = opened_buffer(group, BYTES)
+    buffer = opened_buffer(group, RAW_BYTES)
     if buffer is None or not buffer.memory.is_threadsafe:
         return None
     places = _places(group, buffer, array, shapes)

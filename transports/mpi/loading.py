@@ -39,11 +39,11 @@ _REMEDY = (
     "launcher and MPI library do not belong together; use the mpirun that pip installed beside the library, or under "
     "Slurm `srun --mpi=pmi2` with the mpich wheel, and start one program per launch"
 )
-WAIT = 300.0
-GRACE = 5.0
+WAIT_S = 300.0
+GRACE_S = 5.0
 """Seconds by which the other ranks wait longer than rank 0, so that rank 0 alone reports."""
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-USAGE = 2
+USAGE_EXIT_CODE = 2
 MAPS = Path("/proc/self/maps")
 _SEGMENT = re.compile(r"(?<=\s)/dev/shm/mpich_shm_\w+$", re.MULTILINE)
 
@@ -97,7 +97,7 @@ async def open_url(url: ParsedUrl) -> Transport:
     Raises:
         RendezvousError: there is no library, or the launcher started every rank as a world of its own.
     """
-    wait = url.seconds("wait", WAIT)
+    wait = url.seconds("wait", WAIT_S)
     url.check_all_taken()
     with init_timeout(wait, os.environ):
         world = load_library().COMM_WORLD
@@ -168,10 +168,10 @@ def init_timeout(seconds: float, environ: Mapping[str, str]) -> Iterator[None]:
     """End the process with exit code 2 and print the reason if the block takes longer.
 
     Args:
-        seconds: the limit of rank 0; other ranks wait `GRACE` seconds longer.
+        seconds: the limit of rank 0; other ranks wait `GRACE_S` seconds longer.
     """
     rank = next((environ[name] for name in RANKS if name in environ), "0")
-    timer = threading.Timer(seconds + GRACE * (rank != "0"), _exit, [_reason(seconds, rank, environ)])
+    timer = threading.Timer(seconds + GRACE_S * (rank != "0"), _exit, [_reason(seconds, rank, environ)])
     timer.daemon = True
     timer.start()
     try:
@@ -193,7 +193,7 @@ def _reason(seconds: float, rank: str, environ: Mapping[str, str]) -> str:
 def _exit(reason: str) -> None:
     sys.stderr.write(f"{reason}\n")
     sys.stderr.flush()
-    os._exit(USAGE)
+    os._exit(USAGE_EXIT_CODE)
 
 
 def own_maps() -> str:

@@ -22,8 +22,8 @@ import numpy as np
 from collectives.algorithms.base import AllToAllAlgorithm, size_signature
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.algorithms.parts.windows import (
-    BYTES,
     CHUNK_BYTES,
+    RAW_BYTES,
     LoopYielder,
     SharedMemoryAlgorithm,
     open_buffer,
@@ -61,7 +61,7 @@ class SharedAllToAll(SharedMemoryAlgorithm, AllToAllAlgorithm):
         Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
             section 3.
         """
-        buffer = await open_buffer(group, BYTES)
+        buffer = await open_buffer(group, RAW_BYTES)
         incoming[group.rank][:] = outgoing[group.rank]
         peers = list(others(group.rank, group.size))
         if not peers:

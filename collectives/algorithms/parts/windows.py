@@ -12,7 +12,7 @@ from collectives.errors import Unsupported
 from collectives.group import Group
 from transports.base import SharedWindows
 
-BYTES = Vector.of(np.empty(0, np.uint8))
+RAW_BYTES = Vector.of(np.empty(0, np.uint8))
 """The kind of a window's elements, where what is copied has no one dtype."""
 IN_PLACE_BYTES = 512 << 10
 """Bytes from which an array in shared memory is used where it lies, for two barriers."""

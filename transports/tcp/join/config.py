@@ -13,7 +13,7 @@ from transports.errors import RendezvousError
 from transports.stream.shared_key import read_shared_key
 from transports.urls import ParsedUrl
 
-WAIT = 60.0
+WAIT_S = 60.0
 LAUNCH = "start with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
 
 
@@ -45,7 +45,7 @@ class TcpConfig:
     port: int
     run: str = "none/0"
     shared_key: bytes = field(default=b"", repr=False)
-    wait: float = WAIT
+    wait: float = WAIT_S
     one_machine: bool = False
     store: bool = False
     machine: str = field(default_factory=this_machine)
@@ -59,7 +59,7 @@ class TcpConfig:
             ValueError: the URL is malformed. RendezvousError: a variable is missing or malformed.
             AuthenticationError: the key cannot be read.
         """
-        wait, unix = url.seconds("wait", WAIT), url.switch("unix")
+        wait, unix = url.seconds("wait", WAIT_S), url.switch("unix")
         url.check_all_taken(host=True)
         if url.port == 0:
             raise ValueError(f"the ranks cannot meet at port 0 in {url.text!r}; write a port from 1 to 65535")

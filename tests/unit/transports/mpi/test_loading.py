@@ -81,7 +81,7 @@ def test_slurm_gets_ofi_addresses_by_default(version, environ, module):
 
 def reason(environ, monkeypatch):
     """What a rank of this environment says when the others do not come."""
-    monkeypatch.setattr(loading, "GRACE", 0.001)
+    monkeypatch.setattr(loading, "GRACE_S", 0.001)
     said, heard = [], threading.Event()
 
     def end(text):

@@ -3,7 +3,7 @@
 import pytest
 
 from transports import AuthenticationError, RendezvousError
-from transports.tcp.join.config import WAIT, TcpConfig
+from transports.tcp.join.config import WAIT_S, TcpConfig
 from transports.urls import ParsedUrl
 
 BY_HAND = {"RANK": "1", "WORLD_SIZE": "4"}
@@ -28,7 +28,7 @@ def test_the_url_alone_says_where_the_ranks_meet():
 
 def test_torchruns_variables_say_the_rest():
     found = config("tcp://", TORCHRUN)
-    assert (found.host, found.port, found.run, found.wait) == ("node7", 29500, "job/2", WAIT)
+    assert (found.host, found.port, found.run, found.wait) == ("node7", 29500, "job/2", WAIT_S)
     assert found.one_machine and found.store
 
 
