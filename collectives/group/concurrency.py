@@ -45,20 +45,20 @@ async def _both(aside: Work, here: Work) -> None:
             raise
 
 
-async def _continue(begun: Work, awaited: Any) -> None:
+async def _continue(started: Work, awaited: Any) -> None:
     """The rest of a coroutine that has run up to its wait for `awaited`."""
-    await _steps(begun, awaited)
+    await _steps(started, awaited)
 
 
 @types.coroutine
-def _steps(begun: Work, awaited: Any) -> Generator[Any, None, None]:
+def _steps(started: Work, awaited: Any) -> Generator[Any, None, None]:
     try:
         while True:
             try:
                 yield awaited
             except BaseException as error:  # usually a cancellation: throw it into the coroutine, as a task does
-                awaited = begun.throw(error)
+                awaited = started.throw(error)
             else:
-                awaited = begun.send(None)
+                awaited = started.send(None)
     except StopIteration:
         return

@@ -130,13 +130,13 @@ class DelayedSender:
         If the send need not wait, its duration (0.15 ms on a core that slept) counts as lateness too, twice: the
         receiver, which slept as long, takes about as long to receive.
         """
-        began, waited = self._loop.time(), list[bool]()
+        start, waited = self._loop.time(), list[bool]()
         turn = self._loop.call_soon(waited.append, True)
         try:
             if not delayed.free.cancelled():
                 await delayed.forward(delayed.blocks)
-            taken = 0.0 if waited else self._loop.time() - began
-            self._adjust(began + 2 * taken - due)
+            taken = 0.0 if waited else self._loop.time() - start
+            self._adjust(start + 2 * taken - due)
             delayed.resolve()
         except TransportError as error:
             delayed.resolve(error)

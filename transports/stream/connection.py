@@ -3,7 +3,7 @@
 A connection ends exactly once. If neither side has sent a last frame, its owner gets the reason. Bytes are read
 whenever there are any, so two ranks that both write never wait for each other. The owner interprets the frames.
 
-    `Ending`         queued frames   begun frames   offers (`TcpPeer`)   what is received   socket
+    `Ending`         queued frames   started ones   offers (`TcpPeer`)   what is received   socket
     STOP_RECEIVING   are sent        are sent       fail                 fails              stays open
     CLOSE            are sent        are sent       are sent, or fail *  fails              closes after a last frame
     ABORT            fail            are sent       fail                 fails              closes after a last frame
@@ -92,7 +92,7 @@ class FrameConnection:
             return None
         frame = self._queue.push(views)
         if self._ended is not None:
-            self._queue.fail(self._ended, begun=True)
+            self._queue.fail(self._ended, started=True)
         elif not waiting:
             frame.advance(count)
             self._flush()
@@ -135,7 +135,7 @@ class FrameConnection:
         if self._reader is not None:
             self._reader.fail(error)
         if ending is Ending.ABORT:
-            self._queue.fail(error, begun=False)
+            self._queue.fail(error, started=False)
         if ending is not Ending.STOP_RECEIVING and self._closing is None and not self._closed.done():
             self._closing = error
             self._reader = None  # bytes that come from now on are dropped
@@ -174,7 +174,7 @@ class FrameConnection:
         self._loop.remove_writer(self._sock)
         self._next_check.cancel()
         self._sock.close()
-        self._queue.fail(error, begun=True)
+        self._queue.fail(error, started=True)
         if self._reader is not None:
             self._reader.fail(error)
 

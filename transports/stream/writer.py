@@ -1,6 +1,6 @@
 """The writer: the queue of frames still to be written to one peer. No sockets; it calls a function that writes views.
 
-A frame that has begun is always finished, even if its sender is cancelled, so the stream never ends inside a frame.
+A frame that has started is always finished, even if its sender is cancelled, so the stream never ends inside a frame.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ class OutgoingFrame:
         chunk: maximum bytes of one write, unless the frame is longer than `LONG_BYTES`.
     """
 
-    __slots__ = ("begun", "chunk", "views", "written")
+    __slots__ = ("chunk", "started", "views", "written")
 
     def __init__(self, views: Sequence[bytes | memoryview], chunk: int):
         self.views = deque(memoryview(view) for view in views)
         self.written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.begun = False
+        self.started = False
         nbytes = sum([view.nbytes for view in self.views])
         self.chunk = chunk if nbytes <= LONG_BYTES else nbytes
 
     def advance(self, count: int) -> None:
         """Account for the first `count` bytes, which are written."""
-        self.begun = self.begun or count > 0
+        self.started = self.started or count > 0
         while self.views and count >= self.views[0].nbytes:
             count -= self.views.popleft().nbytes
         if count:
@@ -98,20 +98,20 @@ class FrameQueue:
         return total
 
     def withdraw(self, frame: OutgoingFrame) -> bool:
-        """The frame's sender was cancelled: remove it if it has not begun, else finish it from a copy.
+        """The frame's sender was cancelled: remove it if it has not started, else finish it from a copy.
 
         Returns: whether it was removed.
         """
-        if frame.begun:
+        if frame.started:
             frame.copy_data()
             return False
         if frame in self._queue:
             self._queue.remove(frame)
         return True
 
-    def fail(self, error: Exception, *, begun: bool) -> None:
-        """Fail the queued frames; a frame that has begun only if `begun`."""
-        kept = [] if begun else [frame for frame in self._queue if frame.begun]
+    def fail(self, error: Exception, *, started: bool) -> None:
+        """Fail the queued frames; a frame that has started only if `started`."""
+        kept = [] if started else [frame for frame in self._queue if frame.started]
         for frame in self._queue:
             if frame not in kept:
                 frame.resolve(error)

@@ -50,11 +50,11 @@ class QueuedFrame:
         on_sent: called when it has been sent.
 
     Attributes:
-        begun: whether any of it has been passed to the writer.
+        started: whether any of it has been passed to the writer.
         writing: its frames that the writer has queued and not yet written, and whether each is its head.
     """
 
-    __slots__ = ("_head", "_views", "begun", "lane", "name", "on_sent", "stream", "writing")
+    __slots__ = ("_head", "_views", "lane", "name", "on_sent", "started", "stream", "writing")
 
     def __init__(
         self,
@@ -67,19 +67,19 @@ class QueuedFrame:
         on_sent: Callable[[], None],
     ):
         self.name, self.lane, self.stream, self.on_sent = name, lane, stream, on_sent
-        self.begun = False
+        self.started = False
         self.writing: dict[OutgoingFrame, bool] = {}
         self._head, self._views = head, deque(views)
 
     @property
     def passed_on(self) -> bool:
         """Whether all of it has been passed to the writer."""
-        return self.begun and not self._views
+        return self.started and not self._views
 
     def part(self, max_bytes: int) -> list[bytes | memoryview]:
         """Its next frame: the head, with all of a short body; then parts of a long body, of up to `max_bytes`."""
-        if not self.begun:
-            self.begun = True
+        if not self.started:
+            self.started = True
             return [self._head, *([] if self.stream else self._cut(WHOLE_BODY_BYTES))]
         views = self._cut(max_bytes)
         return [encode_bare(RpcKind.PART, self.stream, sum(map(len, views))), *views]
@@ -149,15 +149,15 @@ class SendScheduler:
         item, writer = self._items.pop((kind, number), None), self._writer
         if item is None:
             return
-        begun, cut_short = item.begun, not item.passed_on
+        started, cut_short = item.started, not item.passed_on
         item.drop()
         for frame, is_head in list(item.writing.items()):
             if writer is not None and writer.withdraw(frame):
                 frame.resolve()
-                begun, cut_short = begun and not is_head, True
+                started, cut_short = started and not is_head, True
         self._leave_lane(item)
         self._streams.release(item.stream)
-        if begun and cut_short and writer is not None:  # the receiver has its head, and knows its stream
+        if started and cut_short and writer is not None:  # the receiver has its head, and knows its stream
             self._write_short(writer, [encode_bare(RpcKind.PART, item.stream, 0)], lambda: None)
 
     def _enqueue(self, item: QueuedFrame) -> None:
@@ -195,19 +195,19 @@ class SendScheduler:
 
     def _write_part(self, writer: Writer, item: QueuedFrame) -> int:
         """Pass the next part of this frame to the writer. Returns its bytes."""
-        is_head, views = not item.begun, item.part(self._part)
-        nbytes, began = sum(map(len, views)), self._loop.time()
+        is_head, views = not item.started, item.part(self._part)
+        nbytes, start = sum(map(len, views)), self._loop.time()
         if item.passed_on:
             self._leave_lane(item)
         frame = writer.write(views)
         if frame is None:
-            self._on_part_written(item, nbytes, began)
+            self._on_part_written(item, nbytes, start)
             return nbytes
 
         def on_written(future: asyncio.Future[None]) -> None:
             self._writing -= 1
             del item.writing[frame]
-            self._on_part_written(item, nbytes, began)
+            self._on_part_written(item, nbytes, start)
             self._write_parts()
 
         self._writing += 1
@@ -215,10 +215,10 @@ class SendScheduler:
         frame.written.add_done_callback(on_written)
         return nbytes
 
-    def _on_part_written(self, item: QueuedFrame, nbytes: int, began: float) -> None:
+    def _on_part_written(self, item: QueuedFrame, nbytes: int, start: float) -> None:
         """A part is written: adapt the part size, and call `on_sent` after the last part."""
         if nbytes > self._part:
-            quick = self._loop.time() - began < PART_S
+            quick = self._loop.time() - start < PART_S
             self._part = min(2 * self._part, MAX_PART) if quick else max(self._part // 2, MIN_PART)
         if item.passed_on and not item.writing and self._items.get(item.name) is item:
             del self._items[item.name]

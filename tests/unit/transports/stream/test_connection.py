@@ -47,7 +47,7 @@ async def read_all(sock):
 
 
 @pytest.mark.parametrize(
-    ("ending", "begun_is_sent", "queued_is_sent", "stays_open"),
+    ("ending", "started_is_sent", "queued_is_sent", "stays_open"),
     [
         (Ending.STOP_RECEIVING, True, True, True),
         (Ending.CLOSE, True, True, False),
@@ -55,18 +55,18 @@ async def read_all(sock):
         (Ending.DROP, False, False, False),
     ],
 )
-async def test_an_ending_sends_and_fails_frames_as_the_table_says(ending, begun_is_sent, queued_is_sent, stays_open):
+async def test_an_ending_sends_and_fails_frames_as_the_table_says(ending, started_is_sent, queued_is_sent, stays_open):
     near, far = socket.socketpair()
     for sock in (near, far):
         sock.setblocking(False)
     reader, owner, error = Reader(), Owner(), OSError("the reason")
     connection = FrameConnection(near, reader, owner)
-    begun, queued = connection.write([bytes(LONG)]), connection.write([bytes(100)])
-    assert begun.begun and not queued.begun
+    started, queued = connection.write([bytes(LONG)]), connection.write([bytes(100)])
+    assert started.started and not queued.started
 
     connection.end(ending, error, [LAST] if ending in (Ending.CLOSE, Ending.ABORT) else ())
     assert reader.error is error
-    expected = LONG * begun_is_sent + 100 * queued_is_sent + len(LAST) * (not stays_open and begun_is_sent)
+    expected = LONG * started_is_sent + 100 * queued_is_sent + len(LAST) * (not stays_open and started_is_sent)
     if stays_open:
         connection.write([LAST])
         expected, received = expected + len(LAST), 0
@@ -74,11 +74,11 @@ async def test_an_ending_sends_and_fails_frames_as_the_table_says(ending, begun_
             received += len(await asyncio.get_running_loop().sock_recv(far, 1 << 20))
         assert connection.write([LAST]) is None and await asyncio.get_running_loop().sock_recv(far, 100) == LAST
         connection.end(Ending.DROP, error)
-    elif begun_is_sent:
+    elif started_is_sent:
         received = await read_all(far)
         assert received == expected
         far.close()
-    for frame, sent in ((begun, begun_is_sent), (queued, queued_is_sent)):
+    for frame, sent in ((started, started_is_sent), (queued, queued_is_sent)):
         assert (await asyncio.gather(frame.written, return_exceptions=True))[0] is (None if sent else error)
     await connection.wait_closed(1.0)
     far.close()

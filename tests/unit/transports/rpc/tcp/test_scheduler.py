@@ -182,7 +182,7 @@ async def test_a_head_withdrawn_in_the_writer_is_followed_by_no_part(kind, key, 
     scheduler, pen = speaking(seconds=0.01)
     ask(scheduler, 0, LONG, "slow")
     scheduler.send(kind, key, [Block.of(bytes(nbytes))], None, lambda: pytest.fail("it was withdrawn"))
-    while not scheduler._items[kind, 1].begun:
+    while not scheduler._items[kind, 1].started:
         await virtual_seconds(0.001)
     scheduler.withdraw(kind, 1)
     ask(scheduler, 2, LONG, "other")
