@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from transports import WireError, wire_name
+from transports.wire.arrays import array_bytes
 
-_BYTE = np.dtype(np.uint8)
 _NAMES = {np.dtype(name): name for name in ("float32", "float64", "float16", "int64", "int32")}  # `name` takes a µs
 
 Range = tuple[int, int]
@@ -65,7 +65,7 @@ class Vector:
         if not dtype.isnative:
             raise ValueError(f"the array has another machine's byte order (dtype: {dtype.str}); use .astype({name!r})")
         flat = array if array.ndim == 1 else array.ravel()  # the same memory, as it is contiguous
-        data = _bytes(flat)
+        data = array_bytes(flat)
         if torch is not None and name == "float16":
             flat = torch.from_numpy(flat)
         return cls(flat, data, name, dtype.itemsize)
@@ -142,11 +142,3 @@ def _name(dtype: Any) -> str:
         return wire_name(dtype)
     except WireError as error:
         raise ValueError(f"a collective cannot send this array: {error}") from error
-
-
-def _bytes(flat: np.ndarray) -> memoryview:
-    """The memory of a flat array. The fallback through numpy works for all dtypes, but is slower."""
-    try:
-        return flat.data.cast("B")
-    except (TypeError, ValueError):
-        return flat.view(_BYTE).data

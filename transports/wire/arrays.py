@@ -74,7 +74,7 @@ class Block:
         contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
         if not contiguous.dtype.isnative:
             contiguous = contiguous.astype(contiguous.dtype.newbyteorder("="))
-        return cls(name, contiguous.shape, _flat(contiguous))
+        return cls(name, contiguous.shape, array_bytes(contiguous))
 
     @classmethod
     def bare(cls, buffer: Any) -> "Block":
@@ -144,7 +144,7 @@ def writable_bytes(buffer: Any) -> memoryview:
     return view
 
 
-def _flat(contiguous: np.ndarray) -> memoryview:
+def array_bytes(contiguous: np.ndarray) -> memoryview:
     """View the bytes of a contiguous array; numpy's view is slower, but works for empty arrays and all dtypes."""
     try:
         return contiguous.data.cast("B")
