@@ -93,18 +93,13 @@ class IncomingBody(ABC, Generic[Memory]):
             self._error, self._views, self._attached, self.sender = error, (), None, None
             self._wake()
 
-    def notify(self, waiter: asyncio.Future[None]) -> None:
-        """Resolve this future when the last byte has come, or when the body fails."""
-        self._waiter = waiter
-        if not self.remaining or self._error is not None:
-            self._wake()
-
     async def wait_complete(self) -> None:
         """Wait for the last byte. Raises the error of `fail`."""
         if self.remaining:
-            waiter = asyncio.get_running_loop().create_future()
-            self.notify(waiter)
-            await waiter
+            self._waiter = asyncio.get_running_loop().create_future()
+            if self._error is not None:
+                self._wake()
+            await self._waiter
 
     def _attach(self, views: Views) -> Views:
         self._move(views)

@@ -110,10 +110,8 @@ async def test_a_stream_cut_at_any_byte_gives_no_frame_and_no_error():
         assert not reader.frames
         reader.stream.fail(PeerLost(1, "cut"))
         for incoming in reader.begun:
-            waiter = asyncio.get_running_loop().create_future()
-            incoming.notify(waiter)
             with pytest.raises(PeerLost):
-                await waiter
+                await incoming.wait_complete()
 
 
 @given(st.binary(max_size=2000))
