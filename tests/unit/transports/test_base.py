@@ -1,4 +1,4 @@
-"""The death of a rank is known to tests alone. What a death does is tested over every transport."""
+"""The contracts of a rank and an endpoint know no death; tests alone do. Its effect is tested over every transport."""
 
 import pytest
 
