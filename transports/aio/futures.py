@@ -1,4 +1,4 @@
-"""Futures whose outcome comes from elsewhere: a callback, a lost peer, the end of a transport."""
+"""Resolving futures: with a result, or with the error of a lost peer or an ended transport."""
 
 import asyncio
 from typing import Any

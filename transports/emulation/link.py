@@ -14,7 +14,7 @@ from transports.emulation.options import LinkProfile
 
 MIN_TIMEOUT_S = 0.2
 MAX_LOSSES = 64
-"""The losses of one message in a row, whose time-outs are longer than any run: a float cannot hold 2**1024."""
+"""The most losses of one message in a row; their time-outs are longer than any run. A float cannot hold 2**1024."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ async def connect_to_rank_0(
 
 
 def pauses_after_drops() -> Iterator[float]:
-    """Seconds before a rank whose handshake was dropped comes again: at random, so that of many, few come at once."""
+    """Seconds before a rank repeats a dropped handshake: at random, so that of many ranks few repeat it at once."""
     longest = 2 * RETRY_S
     while True:
         yield random.uniform(0.0, longest)
