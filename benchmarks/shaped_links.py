@@ -17,7 +17,7 @@ from benchmarks.harness.ranks import check, launch, program
 from benchmarks.harness.results import Reported, tell
 from benchmarks.links.shaped_pair import WARM_UP
 from pipelined.errors import UsageError
-from transports.emulation.link import SlowLink, timeout
+from transports.emulation.link import SlowLink, retransmission_timeout
 from transports.emulation.options import EXAMPLE, OPTIONS, LinkProfile
 from transports.urls import split_profile
 
@@ -85,7 +85,7 @@ def expected(shape: LinkProfile) -> float:
 
     The mean of 2**k - 1 with a chance p of a loss is p / (1 - 2p), which is finite up to p = 1/2.
     """
-    return shape.delay + timeout(shape) * shape.loss / (1 - 2 * shape.loss)
+    return shape.delay + retransmission_timeout(shape) * shape.loss / (1 - 2 * shape.loss)
 
 
 def drawn(shape: LinkProfile, turns: int) -> list[float]:
