@@ -2,7 +2,7 @@
 
 `Average` is the expectation by which a trainer chooses peers. `RoundTrip` tracks the mean and its variation, for a
 client and one server. `TimeoutEstimator` uses the median and the median deviation of the last replies, for requests
-that make a peer compute. A busy machine is not lost, so no reply counts as late before the time of a lease. `Backoff`
+that make a peer compute. A busy machine is not lost, so none times out before the time of a lease. `Backoff`
 gives the pauses between attempts.
 
 Source: RFC 6298, Computing TCP's Retransmission Timer, section 2.
@@ -11,17 +11,17 @@ Source: RFC 6298, Computing TCP's Retransmission Timer, section 2.
 from collections import deque
 from statistics import median
 
-FIRST_S = 1.0
+FIRST_TIMEOUT_S = 1.0
 """Seconds of the time-out before any reply was measured, as in RFC 6298."""
-MIN_S = 0.25
+MIN_TIMEOUT_S = 0.25
 """Seconds of the shortest time-out: a process that computes may delay its replies by this much."""
-KEPT = 64
-ENOUGH = 5
-DEVIATIONS = 10.0
-MULTIPLE = 4.0
+SAMPLES, MIN_SAMPLES = 64, 5
+"""Replies of which the times are kept, and before which no time-out is computed of them."""
+MEDIANS, DEVIATIONS = 4.0, 10.0
+"""A request that makes a peer compute times out after this many medians, or deviations beyond one, if more."""
 MAX_DOUBLINGS = 64
 """Times that a time-out doubles, far beyond every patience: a float cannot hold 2**1024."""
-UNKNOWN = 10.0
+UNMEASURED = 10.0
 """The time-out before a kind of request was measured, as a multiple of `least`: the first reply may take long."""
 
 
@@ -52,60 +52,60 @@ class RoundTrip:
     """The smoothed reply time and its variation, in seconds.
 
     Attributes:
-        seen: whether any reply was measured.
+        is_measured: whether any reply was measured.
     """
 
     def __init__(self) -> None:
         self._mean = self._variation = 0.0
-        self.seen = False
+        self.is_measured = False
 
     def add(self, seconds: float) -> None:
         """Add the time of a reply to a request that was sent only once."""
-        if self.seen:
+        if self.is_measured:
             self._variation += (abs(seconds - self._mean) - self._variation) / 4
             self._mean += (seconds - self._mean) / 8
         else:
-            self.seen, self._mean, self._variation = True, seconds, seconds / 2
+            self.is_measured, self._mean, self._variation = True, seconds, seconds / 2
 
     @property
     def timeout(self) -> float:
         """Seconds after which a request times out."""
-        return max(MIN_S, self._mean + 4 * self._variation) if self.seen else FIRST_S
+        return max(MIN_TIMEOUT_S, self._mean + 4 * self._variation) if self.is_measured else FIRST_TIMEOUT_S
 
 
 class TimeoutEstimator:
     """The reply times of one kind of request to one stage, from any of its peers.
 
     Args:
-        least: seconds up to which no reply is late.
-        enough: replies to measure before any reply can be late.
+        least: seconds up to which no request times out.
+        min_samples: replies to measure before any request can time out.
     """
 
-    def __init__(self, least: float, enough: int = ENOUGH) -> None:
-        self._least, self._enough = least, enough
-        self._seen: deque[float] = deque(maxlen=KEPT)
-        self._limit: float | None = None
+    def __init__(self, least: float, min_samples: int = MIN_SAMPLES) -> None:
+        self._least, self._min_samples = least, min_samples
+        self._samples: deque[float] = deque(maxlen=SAMPLES)
+        self._timeout: float | None = None
 
     def observe(self, seconds: float) -> None:
         """Add the time of a reply, in seconds."""
-        self._seen.append(seconds)
-        self._limit = None
+        self._samples.append(seconds)
+        self._timeout = None
 
-    def limit_after(self, late: int) -> float:
-        """Seconds after which a reply is late, if `late` replies were late before; never None."""
-        return UNKNOWN * self._least * 2 ** min(late, MAX_DOUBLINGS) if self.limit is None else self.limit
+    def timeout_after(self, timeouts: int) -> float:
+        """Seconds after which a request times out, if this many timed out before it; never None."""
+        return UNMEASURED * self._least * 2 ** min(timeouts, MAX_DOUBLINGS) if self.timeout is None else self.timeout
 
     @property
-    def limit(self) -> float | None:
-        """Seconds after which a reply is late: the median and ten median deviations, at least four medians.
+    def timeout(self) -> float | None:
+        """Seconds after which a request times out: the median and ten median deviations, at least four medians.
 
         Cost: two medians for each observed reply, however often this is read.
         """
-        if self._limit is None and len(self._seen) >= self._enough:
-            middle = median(self._seen)
-            deviation = median(abs(seconds - middle) for seconds in self._seen)
-            self._limit = max(self._least, MULTIPLE * middle, middle + DEVIATIONS * deviation)
-        return self._limit
+        if self._timeout is None and len(self._samples) >= self._min_samples:
+            middle = median(self._samples)
+            deviation = median(abs(seconds - middle) for seconds in self._samples)
+            self._timeout = max(self._least, MEDIANS * middle, middle + DEVIATIONS * deviation)
+        return self._timeout
 
 
 class Backoff:

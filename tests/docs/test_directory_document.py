@@ -4,7 +4,7 @@ import re
 import sys
 from dataclasses import fields
 
-from pipelined.aio.latency import MIN_S
+from pipelined.aio.latency import MIN_TIMEOUT_S
 from pipelined.membership.directory import DirectoryLimits
 from pipelined.membership.directory.client.retry import PATIENCE_S
 from pipelined.membership.directory.server.journal import MAGIC, MIN_COMPACTED
@@ -29,7 +29,7 @@ def test_every_transition_is_there():
 def test_the_figures_are_the_codes():
     figures = (
         f"({PATIENCE_S:g} s)",
-        f"at least {MIN_S} s",
+        f"at least {MIN_TIMEOUT_S} s",
         f"Beyond {MIN_COMPACTED >> 20} MiB",
         MAGIC.decode().strip(),
     )

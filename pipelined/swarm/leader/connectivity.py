@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.latency import UNKNOWN, Backoff, TimeoutEstimator
+from pipelined.aio.latency import UNMEASURED, Backoff, TimeoutEstimator
 from pipelined.aio.tasks import beside, with_timeout
 from pipelined.membership.directory import Conflict, CutOff
 from pipelined.membership.messaging.client import MemberClient, Probe
@@ -117,7 +117,7 @@ class ConnectivityCheck:
 
     def _limit(self, spread: float, name: str) -> float:
         """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""
-        least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
+        least = max(UNMEASURED * self._rules.lease_s, self._sums.timeout or 0.0) + spread
         return least * 2 ** min(self.evictor.history.evictions(name), MAX_DOUBLINGS)
 
     async def _request_reports(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:

@@ -48,7 +48,7 @@ class SlotLatency:
 
     def limit(self, is_evaluation: bool) -> float:
         """Seconds after which a report is late."""
-        return self._patience[is_evaluation].limit_after(0)
+        return self._patience[is_evaluation].timeout_after(0)
 
     def doubt(self, slot: str) -> None:
         """Record that a slot's report is late, and that its microbatch was assigned again."""

@@ -108,17 +108,17 @@ class PeerPool:
                 again.
         """
         passed: Pass = "backward" if isinstance(request, Backward) else "forward"
-        tried, late = set[Party](), 0
+        tried, failures = set[Party](), 0
         while True:
             peer = await self._pick(stage, passed)
             party, began = self._party(peer), self._clock.now()
-            timeout = self._timeouts[stage, request.topic]
+            estimator = self._timeouts[stage, request.topic]
             try:
                 with self._router.under_way(party):
-                    limit = timeout.limit_after(late)
+                    limit = estimator.timeout_after(failures)
                     reply = await self._client.request(peer, request, limit)
             except NoLongerValid as error:
-                late += 1
+                failures += 1
                 self._ban(peer, party, str(error) or f"gone, or no reply to {request.topic} in {limit:.3g} s")
                 continue
             except Rejected as rejection:
@@ -126,7 +126,7 @@ class PeerPool:
                 continue
             took = self._clock.now() - began
             self._router.observe(party, passed, took)
-            timeout.observe(took)
+            estimator.observe(took)
             if peer.name in self._view.peers:
                 self.replies[peer.name] += 1
             return peer, reply

@@ -153,7 +153,7 @@ class EmbeddedDirectory(Directory):
 
     async def grant(self, seconds: float, lasting: bool = False) -> Lease:
         self._limits.check_seconds(seconds)
-        observed, breaks = self._round_trip.seen, self.breaks
+        observed, breaks = self._round_trip.is_measured, self.breaks
         grace = seconds if lasting else self.grace
         reply = await self._request_numbered(partial(Grant, seconds=seconds, grace=grace))
         lease = EmbeddedLease(self, reply["lease"], seconds, breaks)

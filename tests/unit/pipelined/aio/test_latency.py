@@ -4,11 +4,11 @@ import pytest
 
 from pipelined.aio.latency import (
     DEVIATIONS,
-    ENOUGH,
-    FIRST_S,
-    KEPT,
-    MIN_S,
-    MULTIPLE,
+    FIRST_TIMEOUT_S,
+    MEDIANS,
+    MIN_SAMPLES,
+    MIN_TIMEOUT_S,
+    SAMPLES,
     Average,
     Backoff,
     RoundTrip,
@@ -24,34 +24,34 @@ def seen(least, *seconds):
 
 
 def test_no_reply_is_late_before_enough_were_measured():
-    assert seen(1.0, *[0.1] * (ENOUGH - 1)).limit is None
-    assert seen(1.0, *[0.1] * ENOUGH).limit is not None
+    assert seen(1.0, *[0.1] * (MIN_SAMPLES - 1)).timeout is None
+    assert seen(1.0, *[0.1] * MIN_SAMPLES).timeout is not None
 
 
 def test_no_reply_is_late_before_a_lease_would_end():
-    assert seen(3.0, *[0.1] * ENOUGH).limit == 3.0
+    assert seen(3.0, *[0.1] * MIN_SAMPLES).timeout == 3.0
 
 
 def test_steady_answers_are_waited_for_several_times_as_long():
-    assert seen(0.0, *[2.0] * ENOUGH).limit == MULTIPLE * 2.0
+    assert seen(0.0, *[2.0] * MIN_SAMPLES).timeout == MEDIANS * 2.0
 
 
 def test_scattered_answers_are_waited_for_by_their_scatter():
-    assert seen(0.0, 1.0, 1.0, 5.0, 9.0, 9.0).limit == pytest.approx(5.0 + DEVIATIONS * 4.0)
+    assert seen(0.0, 1.0, 1.0, 5.0, 9.0, 9.0).timeout == pytest.approx(5.0 + DEVIATIONS * 4.0)
 
 
 def test_one_late_answer_changes_nothing():
-    assert seen(0.0, *[2.0] * 10, 1000.0).limit == MULTIPLE * 2.0
+    assert seen(0.0, *[2.0] * 10, 1000.0).timeout == MEDIANS * 2.0
 
 
 def test_the_old_is_forgotten():
-    assert seen(0.0, *[100.0] * KEPT, *[1.0] * KEPT).limit == MULTIPLE
+    assert seen(0.0, *[100.0] * SAMPLES, *[1.0] * SAMPLES).timeout == MEDIANS
 
 
 def test_a_limit_stays_a_number_however_many_replies_were_late():
     unmeasured = TimeoutEstimator(1.0)
-    assert unmeasured.limit_after(3) == 8 * unmeasured.limit_after(0)
-    assert unmeasured.limit_after(1023) <= unmeasured.limit_after(5000) < float("inf")
+    assert unmeasured.timeout_after(3) == 8 * unmeasured.timeout_after(0)
+    assert unmeasured.timeout_after(1023) <= unmeasured.timeout_after(5000) < float("inf")
 
 
 def timeout_after(*seconds):
@@ -62,10 +62,12 @@ def timeout_after(*seconds):
 
 
 def test_the_first_time_out_before_any_reply():
-    assert timeout_after() == FIRST_S
+    assert timeout_after() == FIRST_TIMEOUT_S
 
 
-@pytest.mark.parametrize("seen, timeout", [((1.0,), 1 + 4 * 0.5), ((1.0, 2.0), 1.125 + 4 * 0.625), ((0.001,), MIN_S)])
+@pytest.mark.parametrize(
+    "seen, timeout", [((1.0,), 1 + 4 * 0.5), ((1.0, 2.0), 1.125 + 4 * 0.625), ((0.001,), MIN_TIMEOUT_S)]
+)
 def test_the_time_out_is_the_mean_and_four_variations_and_never_below_the_least(seen, timeout):
     assert timeout_after(*seen) == pytest.approx(timeout)
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.aio.latency import MULTIPLE, UNKNOWN
+from pipelined.aio.latency import MEDIANS, UNMEASURED
 from pipelined.swarm.leader.work_queue import Assignment, FirstLate, SlotLatency, WorkQueue
 from pipelined.swarm.protocol.work import Score
 
@@ -128,8 +128,8 @@ def test_what_is_late_by_what_others_take_is_given_to_another_and_the_first_answ
 def test_while_nothing_was_seen_all_is_waited_for_long_but_not_for_ever():
     timed = Timed(1)
     timed.queue.take("stuck")
-    assert timed.queue.take("good") is None and timed.queue.late_in() == 2.0 * UNKNOWN
-    timed.now = 2.0 * UNKNOWN
+    assert timed.queue.take("good") is None and timed.queue.late_in() == 2.0 * UNMEASURED
+    timed.now = 2.0 * UNMEASURED
     assert timed.queue.take("good") == Assignment(0, (0,))
 
 
@@ -285,9 +285,9 @@ def latency():
 def test_one_answer_is_enough_and_validation_data_is_of_another_kind():
     seen = latency()
     seen.observe("slot", is_evaluation=False, seconds=2.0)
-    assert (seen.limit(is_evaluation=False), seen.limit(is_evaluation=True)) == (2.0 * MULTIPLE, 3.0 * UNKNOWN)
+    assert (seen.limit(is_evaluation=False), seen.limit(is_evaluation=True)) == (2.0 * MEDIANS, 3.0 * UNMEASURED)
     seen.observe("slot", is_evaluation=True, seconds=0.1)
-    assert (seen.limit(is_evaluation=False), seen.limit(is_evaluation=True)) == (2.0 * MULTIPLE, 3.0)
+    assert (seen.limit(is_evaluation=False), seen.limit(is_evaluation=True)) == (2.0 * MEDIANS, 3.0)
 
 
 def test_an_answer_ends_the_doubt():
