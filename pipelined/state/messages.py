@@ -5,7 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
-from pipelined.membership.messaging.fields import Arrays, Many, OneArray, number, raw, text, whole
+from pipelined.membership.messaging.fields import Arrays, ListOf, OneArray, number, raw, text, whole
 from pipelined.membership.messaging.messages import MemberReply, MemberRequest, MemberRole
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.chunks import DIGEST, MAX_PARTS
@@ -83,8 +83,8 @@ class MissedTotals(MemberReply):
         totals: of each step, the sum of the stage's gradients; of one too large for a reply, the part requested.
     """
 
-    scales: Annotated[tuple[Annotated[float, number()], ...], Many(MAX_PARTS, 1)]
-    lineages: Annotated[tuple[Lineage, ...], Many(MAX_PARTS, 1)]
+    scales: Annotated[tuple[Annotated[float, number()], ...], ListOf(MAX_PARTS, 1)]
+    lineages: Annotated[tuple[Lineage, ...], ListOf(MAX_PARTS, 1)]
     totals: Annotated[tuple[Block, ...], Arrays()]
 
 

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from pipelined.membership.messaging.fields import MAX_ITEMS, MAX_NAME, form_of
+from pipelined.membership.messaging.fields import MAX_ITEMS, MAX_NAME, schema_of
 from pipelined.membership.messaging.messages import VERSION, MemberRequest
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.peer.lifecycle import NEXT, PeerEvent, PeerState
@@ -73,8 +73,8 @@ def documented(cls: type) -> tuple[str, dict[str, str]]:
 def fields_of(cls: type) -> Iterator[str]:
     """A line for each field of a message."""
     _, meanings = documented(cls)
-    for name, form in form_of(cls).fields:
-        limits = f"{form}" if f"{form}".startswith("(") else f"({form})"
+    for name, schema in schema_of(cls).fields:
+        limits = f"{schema}" if f"{schema}".startswith("(") else f"({schema})"
         yield f"- `{name}` {limits}" + (f": {meanings[name]}" if name in meanings else "")
 
 

@@ -1,11 +1,11 @@
 """The fields of a message: how each is written as plain values and arrays, and checked when it is read.
 
-A message class annotates its fields, and `form_of` finds the form of an annotation:
+A message class annotates its fields, and `schema_of` finds the schema of an annotation:
 
     step: Annotated[int, whole()]                a whole number in a range
-    peers: Annotated[tuple[Name, ...], Many()]   a list of limited length; of each item the form of `Name`
+    peers: Annotated[tuple[Name, ...], ListOf()] a list of limited length; of each item the schema of `Name`
     round: RoundName                             a NamedTuple or dataclass: the list of its fields
-    score: Score | None                          None, or the form of `Score`
+    score: Score | None                          None, or the schema of `Score`
     sums: Annotated[np.ndarray, OneArray(...)]     one array, beside the plain values
 
 No size that was received is used before it is checked, and reading raises `Malformed` alone.
@@ -42,8 +42,8 @@ class Malformed(Rejected):
         super().__init__(Reason.MALFORMED, why=why)
 
 
-class Form(Protocol):
-    """How one field is written and read; `str` of a form states its limits for readers."""
+class Schema(Protocol):
+    """How one field is written and read; `str` of a schema states its limits for readers."""
 
     def write(self, value: Any, blocks: list[Any]) -> Any:
         """The plain value of a field; its arrays are appended to `blocks`."""
@@ -53,7 +53,7 @@ class Form(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainValue:
     """A value that msgpack carries as it is.
 
     Args:
@@ -76,44 +76,44 @@ class Plain:
         return self.text
 
 
-def whole(most: int = MAX_INTEGER) -> Plain:
+def whole(most: int = MAX_INTEGER) -> PlainValue:
     """A whole number from 0 to `most`."""
     limit = f" to {most:,}" if most < MAX_INTEGER else ""
-    return Plain(f"whole number from 0{limit}", lambda value: type(value) is int and 0 <= value <= most)
+    return PlainValue(f"whole number from 0{limit}", lambda value: type(value) is int and 0 <= value <= most)
 
 
-def number(least: float = -MAX_NUMBER) -> Plain:
+def number(least: float = -MAX_NUMBER) -> PlainValue:
     """A number from `least` to `MAX_NUMBER`."""
     text = f"number from {least:g} to {MAX_NUMBER:g}"
-    return Plain(text, lambda value: type(value) in (int, float) and least <= value <= MAX_NUMBER)
+    return PlainValue(text, lambda value: type(value) in (int, float) and least <= value <= MAX_NUMBER)
 
 
-def text(most: int = MAX_NAME) -> Plain:
+def text(most: int = MAX_NAME) -> PlainValue:
     """Text of at most `most` characters."""
-    return Plain(f"text of at most {most} characters", lambda value: type(value) is str and len(value) <= most)
+    return PlainValue(f"text of at most {most} characters", lambda value: type(value) is str and len(value) <= most)
 
 
-def raw(size: int) -> Plain:
+def raw(size: int) -> PlainValue:
     """Exactly `size` bytes."""
-    return Plain(f"{size} bytes", lambda value: type(value) is bytes and len(value) == size)
+    return PlainValue(f"{size} bytes", lambda value: type(value) is bytes and len(value) == size)
 
 
-FLAG = Plain("true or false", lambda value: type(value) is bool)
-ANY = Plain("any value", lambda value: True)
+FLAG = PlainValue("true or false", lambda value: type(value) is bool)
+ANY = PlainValue("any value", lambda value: True)
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class ListOf:
     """A tuple, or a mapping, of `least` to `most` items; on the wire a list, of pairs for a mapping.
 
     Args:
-        item: the form of an item; `form_of` fills it in.
+        item: the schema of an item; `schema_of` fills it in.
         pairs: whether the value is a mapping.
     """
 
     most: int = MAX_ITEMS
     least: int = 0
-    item: Form = ANY
+    item: Schema = ANY
     pairs: bool = False
 
     def write(self, value: Any, blocks: list[Any]) -> list[Any]:
@@ -132,19 +132,19 @@ class Many:
 
 
 @dataclass(frozen=True, slots=True)
-class Maybe:
-    """None, or a value of another form."""
+class Nullable:
+    """None, or a value of another schema."""
 
-    form: Form
+    schema: Schema
 
     def write(self, value: Any, blocks: list[Any]) -> Any:
-        return None if value is None else self.form.write(value, blocks)
+        return None if value is None else self.schema.write(value, blocks)
 
     def read(self, value: Any, blocks: deque[Block]) -> Any:
-        return None if value is None else self.form.read(value, blocks)
+        return None if value is None else self.schema.read(value, blocks)
 
     def __str__(self) -> str:
-        return f"none, or {self.form}"
+        return f"none, or {self.schema}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,25 +152,25 @@ class FieldList:
     """A dataclass, a NamedTuple or a pair: the list of its fields, in their order."""
 
     build: Any
-    fields: tuple[tuple[str, Form], ...]
+    fields: tuple[tuple[str, Schema], ...]
 
     def write(self, value: Any, blocks: list[Any]) -> list[Any]:
         parts = value if isinstance(value, tuple) else [getattr(value, name) for name, _ in self.fields]
-        return [form.write(part, blocks) for part, (_, form) in zip(parts, self.fields, strict=True)]
+        return [schema.write(part, blocks) for part, (_, schema) in zip(parts, self.fields, strict=True)]
 
     def read(self, value: Any, blocks: deque[Block]) -> Any:
         if type(value) is not list or len(value) != len(self.fields):
             raise Malformed(f"not a list of {len(self.fields)} fields (got: {repr(value)})")
         parts = []
-        for each, (name, form) in zip(value, self.fields, strict=True):
+        for each, (name, schema) in zip(value, self.fields, strict=True):
             try:
-                parts.append(form.read(each, blocks))
+                parts.append(schema.read(each, blocks))
             except Malformed as error:
                 raise Malformed(f"{name}: {error.facts['why']}") from None
         return self.build(*parts)
 
     def __str__(self) -> str:
-        return "(" + ", ".join(f"{name}: {form}" if name else str(form) for name, form in self.fields) + ")"
+        return "(" + ", ".join(f"{name}: {schema}" if name else str(schema) for name, schema in self.fields) + ")"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +212,13 @@ class Arrays:
 
 
 @cache
-def form_of(hint: Any) -> Form:
-    """The form of an annotation. Raises TypeError: it has none."""
+def schema_of(hint: Any) -> Schema:
+    """The schema of an annotation. Raises TypeError: it has none."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _with_item_form(*inner)
+        return _with_item_schema(*inner)
     if origin in (Union, UnionType) and len(inner) == 2 and NoneType in inner:
-        return Maybe(form_of(next(each for each in inner if each is not NoneType)))
+        return Nullable(schema_of(next(each for each in inner if each is not NoneType)))
     if origin is tuple and Ellipsis not in inner:
         return _pair(inner)
     if hint is bool:
@@ -226,17 +226,17 @@ def form_of(hint: Any) -> Form:
     if is_dataclass(hint) or hasattr(hint, "_fields"):
         hints = get_type_hints(hint, include_extras=True)
         names = hint._fields if hasattr(hint, "_fields") else [each.name for each in fields(hint)]
-        return FieldList(hint, tuple((name, form_of(hints[name])) for name in names))
-    raise TypeError(f"no form for a field of type {hint!r}")
+        return FieldList(hint, tuple((name, schema_of(hints[name])) for name in names))
+    raise TypeError(f"no schema for a field of type {hint!r}")
 
 
-def _with_item_form(hint: Any, form: Form) -> Form:
-    """The form of an annotated type; that of a list gets the form of its items."""
-    if not isinstance(form, Many):
-        return form
+def _with_item_schema(hint: Any, schema: Schema) -> Schema:
+    """The schema of an annotated type; that of a list gets the schema of its items."""
+    if not isinstance(schema, ListOf):
+        return schema
     pairs, inner = get_origin(hint) is not tuple, get_args(hint)
-    return Many(form.most, form.least, _pair(inner) if pairs else form_of(inner[0]), pairs)
+    return ListOf(schema.most, schema.least, _pair(inner) if pairs else schema_of(inner[0]), pairs)
 
 
-def _pair(hints: tuple[Any, ...]) -> Form:
-    return FieldList(lambda *parts: parts, tuple(("", form_of(each)) for each in hints))
+def _pair(hints: tuple[Any, ...]) -> Schema:
+    return FieldList(lambda *parts: parts, tuple(("", schema_of(each)) for each in hints))

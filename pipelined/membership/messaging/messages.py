@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
-from pipelined.membership.messaging.fields import FieldList, Malformed, form_of, whole
+from pipelined.membership.messaging.fields import FieldList, Malformed, schema_of, whole
 from pipelined.membership.messaging.reasons import Reason
 from transports import Block
 from transports.rpc import Endpoint, Party, Rejected, Request, Response
@@ -52,7 +52,7 @@ class MemberReply:
     def response(self) -> Response:
         """The reply as an endpoint sends it."""
         blocks: list[Any] = []
-        note = _form(type(self)).write(self, blocks)
+        note = _schema(type(self)).write(self, blocks)
         return Response(tuple(blocks), note)
 
     @classmethod
@@ -87,7 +87,7 @@ class MemberRequest(Generic[Reply]):
             incarnation: of the receiver; 0: any.
         """
         blocks: list[Any] = []
-        return [VERSION, incarnation, *_form(type(self)).write(self, blocks)], blocks
+        return [VERSION, incarnation, *_schema(type(self)).write(self, blocks)], blocks
 
     @classmethod
     def parse(cls, request: Request) -> tuple[Self, int]:
@@ -140,15 +140,15 @@ def serve(
     endpoint.handle(kind.topic, respond, 0, most_waiting)
 
 
-def _form(cls: type) -> FieldList:
-    form = form_of(cls)
-    assert isinstance(form, FieldList)
-    return form
+def _schema(cls: type) -> FieldList:
+    schema = schema_of(cls)
+    assert isinstance(schema, FieldList)
+    return schema
 
 
 def _read(cls: type, note: Any, blocks: Sequence[Block]) -> Any:
     left = deque(blocks)
-    message = _form(cls).read(note, left)
+    message = _schema(cls).read(note, left)
     if left:
         raise Malformed(f"more arrays than {cls.__name__} has (arrays: {len(blocks)}, too many: {len(left)})")
     return message

@@ -5,7 +5,7 @@ from typing import Annotated, Generic, NamedTuple
 
 import numpy as np
 
-from pipelined.membership.messaging.fields import MAX_NUMBER, Malformed, Many, OneArray, number, raw, whole
+from pipelined.membership.messaging.fields import MAX_NUMBER, ListOf, Malformed, OneArray, number, raw, whole
 from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.messages import Lineage, Step
@@ -143,7 +143,7 @@ class Reduce(RoundRequest[Summed]):
     topic = "reduce"
     rejections = (Reason.OLD_ROUND, Reason.DEVICE_LATE, *OF_SUMS, Reason.PART_NOT_FINITE)
 
-    members: Annotated[tuple[RoundMember, ...], Many(least=1)]
+    members: Annotated[tuple[RoundMember, ...], ListOf(least=1)]
     keep: bool
     spread_s: Seconds = 0.0
     coded: bool = True
@@ -159,7 +159,7 @@ class Reach(MemberReply):
         totals: by name, seconds since the owner last replied, for owners that owe a reply.
     """
 
-    unreachable: Annotated[tuple[Name, ...], Many()] = ()
+    unreachable: Annotated[tuple[Name, ...], ListOf()] = ()
     parts: Waits = field(default_factory=dict)
     totals: Waits = field(default_factory=dict)
 

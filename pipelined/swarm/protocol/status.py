@@ -7,7 +7,7 @@ from operator import itemgetter
 from reprlib import repr  # of limited depth and length: what is shown came off the network
 from typing import Annotated, Any, TypeVar
 
-from pipelined.membership.messaging.fields import Malformed, Many, number, text, whole
+from pipelined.membership.messaging.fields import ListOf, Malformed, number, text, whole
 from pipelined.membership.messaging.messages import MemberReply, MemberRequest, MemberRole
 from pipelined.process.reporting.events import MAX_TEXT, Event, read, recent
 from pipelined.swarm.protocol.field_types import Name, Seconds
@@ -21,7 +21,7 @@ MAX_PEERS = 1024
 """Most peers that a trainer reports on, so that the report is not too large in a swarm of any size."""
 
 
-class EventForm:
+class EventSchema:
     """An event of `pipelined.process.reporting.events`; it is sanitised when it is read."""
 
     def write(self, value: Event, blocks: list[Any]) -> Any:
@@ -39,7 +39,7 @@ class EventForm:
 
 Count = Annotated[int, whole()]
 Why = Annotated[str, text(MAX_TEXT)]
-NamedCounts = Annotated[Mapping[Name, Count], Many()]
+NamedCounts = Annotated[Mapping[Name, Count], ListOf()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class TrainerReport:
 
     done: Count
     rate: Annotated[float, number(0.0)]
-    replies: Annotated[Mapping[Name, Count], Many(MAX_PEERS)]
-    banned: Annotated[Mapping[Name, Seconds], Many(MAX_PEERS)]
+    replies: Annotated[Mapping[Name, Count], ListOf(MAX_PEERS)]
+    banned: Annotated[Mapping[Name, Seconds], ListOf(MAX_PEERS)]
     leads: LeaderReport | None
 
 
@@ -150,7 +150,7 @@ class StatusReply(MemberReply):
     traffic: EndpointTraffic
     peer: PeerReport | None = None
     trainer: TrainerReport | None = None
-    events: Annotated[tuple[Annotated[Event, EventForm()], ...], Many(MAX_EVENTS)] = ()
+    events: Annotated[tuple[Annotated[Event, EventSchema()], ...], ListOf(MAX_EVENTS)] = ()
 
 
 @dataclass(frozen=True, slots=True)

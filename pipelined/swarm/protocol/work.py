@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Generic, NamedTuple
 
-from pipelined.membership.messaging.fields import Many, number, whole
+from pipelined.membership.messaging.fields import ListOf, number, whole
 from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.messages import Lineage, Step
@@ -33,7 +33,7 @@ class WorkReport:
     step: Step
     revision: Revision
     index: Index
-    counted: Annotated[Mapping[StageNumber, Name], Many()]
+    counted: Annotated[Mapping[StageNumber, Name], ListOf()]
     score: Score | None
 
 
@@ -50,7 +50,7 @@ class WorkItem(MemberReply):
 
     step: Step
     index: Index
-    stages: Annotated[tuple[StageNumber, ...], Many()]
+    stages: Annotated[tuple[StageNumber, ...], ListOf()]
     parameter_version: Lineage
     revision: Revision
 

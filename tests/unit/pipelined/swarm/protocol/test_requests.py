@@ -13,7 +13,7 @@ from pipelined.membership.messaging import fields
 from pipelined.membership.messaging.messages import VERSION, MemberRequest, OtherVersion
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.process.reporting.events import Event
-from pipelined.swarm.protocol.status import EventForm
+from pipelined.swarm.protocol.status import EventSchema
 from tests.docs.swarm_requests import REQUESTS
 from tests.launching import ROOT
 from transports import Block
@@ -38,41 +38,41 @@ PLAIN = st.recursive(
 )
 
 
-def plain_values(form):
-    """Values of a form that msgpack carries as it is, from what its text says."""
-    most = re.search(r"to ([\d,]+)|most (\d+)|^(\d+) bytes", form.text)
+def plain_values(schema):
+    """Values of a schema that msgpack carries as it is, from what its text says."""
+    most = re.search(r"to ([\d,]+)|most (\d+)|^(\d+) bytes", schema.text)
     limit = int(next(filter(None, most.groups())).replace(",", "")) if most else fields.MAX_INTEGER
-    if form is fields.FLAG:
+    if schema is fields.FLAG:
         return st.booleans()
     kinds = {
         "whole": st.integers(0, limit),
-        "number": st.floats(0 if "from 0" in form.text else -fields.MAX_NUMBER, fields.MAX_NUMBER),
+        "number": st.floats(0 if "from 0" in schema.text else -fields.MAX_NUMBER, fields.MAX_NUMBER),
         "text": st.text(max_size=min(20, limit)),
         "any": st.none(),
     }
-    return kinds.get(form.text.split()[0], st.binary(min_size=limit, max_size=limit))
+    return kinds.get(schema.text.split()[0], st.binary(min_size=limit, max_size=limit))
 
 
-def values(form):
-    """Values of a form."""
-    match form:
-        case fields.Plain():
-            return plain_values(form)
-        case fields.Many(pairs=True):
-            return st.dictionaries(*map(values, (form.item.fields[0][1], form.item.fields[1][1])), max_size=3)
-        case fields.Many():
-            return st.lists(values(form.item), min_size=form.least, max_size=form.least + 3).map(tuple)
-        case fields.Maybe():
-            return st.none() | values(form.form)
+def values(schema):
+    """Values of a schema."""
+    match schema:
+        case fields.PlainValue():
+            return plain_values(schema)
+        case fields.ListOf(pairs=True):
+            return st.dictionaries(*map(values, (schema.item.fields[0][1], schema.item.fields[1][1])), max_size=3)
+        case fields.ListOf():
+            return st.lists(values(schema.item), min_size=schema.least, max_size=schema.least + 3).map(tuple)
+        case fields.Nullable():
+            return st.none() | values(schema.schema)
         case fields.OneArray():
-            return st.sampled_from(form.dtypes).map(lambda dtype: np.arange(3).astype(dtype))
-        case EventForm():
+            return st.sampled_from(schema.dtypes).map(lambda dtype: np.arange(3).astype(dtype))
+        case EventSchema():
             return st.builds(lambda at, kind: Event(at, 20, kind, {"n": 1}), st.floats(0, 1e9), st.sampled_from("ab"))
         case fields.Arrays():
             return st.lists(ARRAYS.map(Block.of), max_size=3).map(tuple)
         case fields.FieldList():
-            return st.tuples(*(values(part) for _, part in form.fields)).map(lambda parts: form.build(*parts))
-    raise AssertionError(form)
+            return st.tuples(*(values(part) for _, part in schema.fields)).map(lambda parts: schema.build(*parts))
+    raise AssertionError(schema)
 
 
 def carried(note, arrays):
@@ -96,7 +96,7 @@ def plainly(value):
 @settings(max_examples=40)
 @given(st.data(), st.integers(0, fields.MAX_INTEGER))
 def test_a_request_arrives_as_it_was_sent(kind, data, incarnation):
-    sent = data.draw(values(fields.form_of(kind)))
+    sent = data.draw(values(fields.schema_of(kind)))
     note, blocks = carried(*sent.packed(incarnation))
     got, to = kind.parse(Request(SENDER, kind.topic, note, blocks))
     assert to == incarnation and plainly(got) == plainly(sent)
@@ -106,7 +106,7 @@ def test_a_request_arrives_as_it_was_sent(kind, data, incarnation):
 @settings(max_examples=40)
 @given(st.data())
 def test_a_reply_arrives_as_it_was_sent(kind, data):
-    sent = data.draw(values(fields.form_of(kind)))
+    sent = data.draw(values(fields.schema_of(kind)))
     response = sent.response()
     assert plainly(kind.parse(*carried(response.note, response.blocks))) == plainly(sent)
 
@@ -119,8 +119,8 @@ def test_any_note_and_any_arrays_are_read_or_malformed(kind, data):
     wrong, arrays = data.draw(PLAIN), data.draw(st.lists(ARRAYS, max_size=3))
     if data.draw(st.booleans()):
         note = []
-        fields.form_of(kind)
-        note = fields.form_of(kind).write(data.draw(values(fields.form_of(kind))), arrays)
+        fields.schema_of(kind)
+        note = fields.schema_of(kind).write(data.draw(values(fields.schema_of(kind))), arrays)
         if note:
             note[data.draw(st.integers(0, len(note) - 1))] = wrong
         wrong = note
