@@ -10,7 +10,7 @@ from pipelined.aio.clock import Clock, RealClock
 from pipelined.errors import UsageError
 from pipelined.membership.addresses import listen_url
 from pipelined.membership.directory import Directory, open_directory
-from pipelined.process.reporting.progress import MOMENT_S
+from pipelined.membership.directory.client.retry import MIN_PATIENCE_S
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
 
@@ -55,7 +55,7 @@ async def local_member(url: str, endpoint: Endpoint, name: str, lease_s: float) 
         name: "": HOST-PID.
     """
     clock = RealClock()
-    async with open_directory(url, endpoint, clock, max(MOMENT_S, lease_s)) as directory:
+    async with open_directory(url, endpoint, clock, max(MIN_PATIENCE_S, lease_s)) as directory:
         yield LocalMember(name or f"{socket.gethostname()}-{os.getpid()}", endpoint, directory, clock)
 
 

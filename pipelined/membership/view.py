@@ -179,7 +179,7 @@ class MembershipView:
         """Whether the records of all followed prefixes are here."""
         return self._known == self.prefixes
 
-    def is_here(self, member: Member) -> bool:
+    def is_present(self, member: Member) -> bool:
         """Whether this member is still in the directory, in this incarnation."""
         known = self._members[type(member)].get(member.name)
         return known is not None and known.incarnation == member.incarnation

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from pipelined.aio.latency import MIN_TIMEOUT_S
 from pipelined.membership.directory import DirectoryLimits
-from pipelined.membership.directory.client.retry import PATIENCE_S
+from pipelined.membership.directory.client.retry import MIN_PATIENCE_S, PATIENCE_S
 from pipelined.membership.directory.server.journal import MAGIC, MIN_COMPACTED
 from pipelined.membership.directory.server.state_machine import TRANSITIONS
 from tests.launching import ROOT, launched
@@ -29,6 +29,7 @@ def test_every_transition_is_there():
 def test_the_figures_are_the_codes():
     figures = (
         f"({PATIENCE_S:g} s)",
+        f"for its lease, but at least {MIN_PATIENCE_S:g} s",
         f"at least {MIN_TIMEOUT_S} s",
         f"Beyond {MIN_COMPACTED >> 20} MiB",
         MAGIC.decode().strip(),

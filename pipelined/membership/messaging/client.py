@@ -37,7 +37,7 @@ class MemberClient:
                 unknown.
             Rejected: by the member's handler, or Malformed: its reply cannot be read.
         """
-        async with self._view.while_holds(lambda: self._view.is_here(member)) as scope:
+        async with self._view.while_holds(lambda: self._view.is_present(member)) as scope:
             if limit is not None:
                 scope.reschedule(asyncio.get_running_loop().time() + limit)
             try:
@@ -61,7 +61,7 @@ class MemberClient:
         Raises:
             Rejected: by the member's handler.
         """
-        while self._view.is_here(member):
+        while self._view.is_present(member):
             with suppress(NoLongerValid):
                 await self.request(member, request)
                 return

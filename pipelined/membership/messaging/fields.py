@@ -6,7 +6,7 @@ A message class annotates its fields, and `schema_of` finds the schema of an ann
     peers: Annotated[tuple[Name, ...], ListOf()] a list of limited length; of each item the schema of `Name`
     round: RoundName                             a NamedTuple or dataclass: the list of its fields
     score: Score | None                          None, or the schema of `Score`
-    sums: Annotated[np.ndarray, OneArray(...)]     one array, beside the plain values
+    sums: Annotated[np.ndarray, OneArray(...)]   one array, beside the plain values
 
 No size that was received is used before it is checked, and reading raises `Malformed` alone.
 """

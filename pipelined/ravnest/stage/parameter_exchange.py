@@ -133,7 +133,7 @@ class ParameterExchange(ReadsSaved):
         record = self._view.nodes.get(holder)
         if record is None:
             raise NoLongerValid
-        async with self._view.while_holds(lambda: self._view.is_here(record)):
+        async with self._view.while_holds(lambda: self._view.is_present(record)):
             manifest, parts = await self._request_chunk(record.address, version, name, 0)
             _require_within(manifest, name, expected)
             download = Download(manifest)

@@ -187,7 +187,7 @@ class Assignments:
             while True:
                 trainers = list(view.trainers.values())
                 await view.next_change()
-                gone = {each.name for each in trainers if not view.is_here(each)}
+                gone = {each.name for each in trainers if not view.is_present(each)}
                 left = partial(_is_slot_of, gone)
                 self._queues.latency.forget(left)
                 for opened in self._open:

@@ -91,7 +91,7 @@ class ConnectivityCheck:
         view = self._view
         stages = members or [view.holding(stage) for stage in range(self._rules.stages)]
         unreachable = set(await self._probe.find_unreachable(peer for peers in stages for peer in peers))
-        here = [[peer for peer in peers if view.is_here(peer)] for peers in stages]
+        here = [[peer for peer in peers if view.is_present(peer)] for peers in stages]
         if self._is_to_resign(here, unreachable):
             self._resigned, why = True, "no peer of a stage, or less than half of all peers, can be reached"
             warn("leadership given up", term=name.term, why=why)

@@ -135,7 +135,7 @@ class Evictor:
         lease = await view.directory.grant(seconds, lasting=True)
         await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.copy_key], lease)
         self.history.record_evicted(peer.name, times)  # not before: a failed transaction evicts no peer
-        await view.wait_for(lambda: not view.is_here(peer))
+        await view.wait_for(lambda: not view.is_present(peer))
         return seconds
 
 

@@ -135,7 +135,7 @@ class Leader:
         while True:
             if not self._assignments.has_open_queue:
                 raise Rejected(Reason.NOT_LEADING)
-            if not self._view.is_here(trainer):  # it left meanwhile: a microbatch assigned now would never be freed
+            if not self._view.is_present(trainer):  # it left meanwhile: a microbatch assigned now would never be freed
                 raise Rejected(Reason.STRANGER, address=sender.address)
             item = self._assignments.take(slot)
             if item is not None:

@@ -157,7 +157,7 @@ class PeerPool:
         seconds = self._router.ban(party, now) - now
         if party not in self._announcing:
             facts = {"peer": peer.name, "stage": peer.stage, "by": self._name, "seconds": seconds, "why": why}
-            if self._view.is_here(peer):
+            if self._view.is_present(peer):
                 warn("peer banned", **facts)
             else:  # that a peer left is no reason to warn
                 emit("peer banned", **facts)
@@ -168,7 +168,7 @@ class PeerPool:
         """Repeat the request until the peer has announced itself or left: it may be unreachable now but not later."""
         backoff = Backoff(RETRY_S, MAX_PAUSE_S)
         try:
-            while self._view.is_here(peer) and self._party(peer) == party:
+            while self._view.is_present(peer) and self._party(peer) == party:
                 with suppress(NoLongerValid, Rejected):
                     await self._client.request(peer, Announce())
                 await self._view.next_change(backoff.next())

@@ -46,8 +46,8 @@ async def test_each_key_reaches_the_table_of_its_prefix_and_other_keys_reach_non
 async def test_a_member_is_here_in_the_incarnation_of_its_record_alone():
     view, _, _ = view_of()
     view.apply("boats/a", Entry(Boat("a", "tcp://a", 3).pack(), 1))
-    assert view.is_here(Boat("a", "tcp://b", 3))
-    assert not view.is_here(Boat("a", "tcp://a", 4)) and not view.is_here(Boat("b", "tcp://a", 3))
+    assert view.is_present(Boat("a", "tcp://b", 3))
+    assert not view.is_present(Boat("a", "tcp://a", 4)) and not view.is_present(Boat("b", "tcp://a", 3))
 
 
 def test_only_the_followed_prefixes_are_read_and_others_once_they_are_followed():
