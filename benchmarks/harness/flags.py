@@ -7,7 +7,7 @@ import tyro
 
 from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE, detect
-from pipelined.process.refusal import parsed, refuse
+from pipelined.process.refusal import parse_flags, refuse
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ def flags(options: type[T], name: str) -> T:
     launch = ALONE
     try:
         launch = detect(os.environ)
-        return parsed(launch, lambda: tyro.cli(options, prog=f"python -m benchmarks.{name}"))
+        return parse_flags(launch, lambda: tyro.cli(options, prog=f"python -m benchmarks.{name}"))
     except UsageError as error:
         raise SystemExit(refuse(error, launch)) from error
 

@@ -17,7 +17,7 @@ from pipelined.actors.agree import AgreedError
 from pipelined.api.rank import ArrangedJob, RankSession
 from pipelined.errors import UsageError
 from pipelined.process.exit import USAGE
-from pipelined.process.job_end import OPEN
+from pipelined.process.job_end import OPEN_TRAINERS
 from pipelined.process.launch import Launch
 from pipelined.process.run import run
 from transports import Transport
@@ -77,7 +77,7 @@ class BackgroundRanks:
         self._thread.start()
         self._opened.result()
         atexit.register(self._at_exit)
-        OPEN.add(self)
+        OPEN_TRAINERS.add(self)
 
     @property
     def rank(self) -> int:
@@ -110,7 +110,7 @@ class BackgroundRanks:
                 self._put(None if error is None else error)
         self._thread.join()
         atexit.unregister(self._at_exit)
-        OPEN.discard(self)
+        OPEN_TRAINERS.discard(self)
 
     def _at_exit(self) -> None:
         self.close(getattr(sys, "last_value", None))

@@ -18,14 +18,14 @@ from pipelined.process.reporting.events import printable
 from transports import PeerAborted, Transport
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-LEAD_S = 0.2
+REASON_S = 0.2
 """Seconds for the peers to receive the reason, before the leading rank kills a job that cannot end by itself."""
-GRACE_S = 4.0
+KILL_WAIT_S = 4.0
 """Seconds that the other ranks wait to be killed by the leading rank."""
-LAST_S = 7.0
+EXIT_S = 7.0
 """Seconds after which a process that is exiting is killed."""
 
-_CODED = re.compile(r"exit code (\d+): (.*)", re.DOTALL)
+_REASON = re.compile(r"exit code (\d+): (.*)", re.DOTALL)
 
 
 def print_to_stderr(text: str) -> None:
@@ -83,19 +83,19 @@ async def abort_job(transport: Transport, code: int, reason: str, lead: bool) ->
     """
     await transport.abort(f"exit code {code}: {reason}")
     if transport.aborts_as_one:
-        await asyncio.sleep(LEAD_S if lead else GRACE_S)
+        await asyncio.sleep(REASON_S if lead else KILL_WAIT_S)
         transport.abort_job(code)
     return code
 
 
 def parse_abort(error: PeerAborted) -> tuple[int, str]:
     """The exit code and the reason that a leaving peer sent."""
-    coded = _CODED.fullmatch(error.reason)
+    coded = _REASON.fullmatch(error.reason)
     return (int(coded[1]), coded[2]) if coded else (FAILED, error.reason)
 
 
 class Deadline:
-    """Kills this process if the block has not ended `LAST_S` seconds after the call of `start`."""
+    """Kills this process if the block has not ended `EXIT_S` seconds after the call of `start`."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
@@ -103,7 +103,7 @@ class Deadline:
     def start(self, code: int) -> None:
         """Start the countdown; only the first call counts."""
         if self._timer is None:
-            self._timer = threading.Timer(LAST_S, os._exit, (code,))
+            self._timer = threading.Timer(EXIT_S, os._exit, (code,))
             self._timer.daemon = True
             self._timer.start()
 

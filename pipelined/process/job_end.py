@@ -21,7 +21,7 @@ from types import TracebackType
 SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"
 PROGRAM = re.compile(r"(apps|pipelined)(\.[\w.]+)?|.*/pipelined(-\w+)?")
 """What starts a program of ours: its module, or its command."""
-OPEN: set[object] = set()
+OPEN_TRAINERS: set[object] = set()
 """The open trainers of a user's own loop. Each ends the job at the exit of its process, and tells other ranks why."""
 REPLY_S = 1.0
 """Seconds for the process manager, a process of this machine, to reply to `init`."""
@@ -101,7 +101,7 @@ def end_job_if_uncaught(environ: Mapping[str, str]) -> None:
     def report_and_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
         sys.stderr.flush()
-        if os.getpid() == owner and not OPEN:
+        if os.getpid() == owner and not OPEN_TRAINERS:
             end_job(130 if issubclass(kind, KeyboardInterrupt) else 1, environ)
 
     sys.excepthook = report_and_end

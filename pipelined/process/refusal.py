@@ -1,10 +1,10 @@
 """A refusal before a transport is open: one message, and every rank exits with code 2 within seconds.
 
 A rank that refuses does not know whether the others do. Most often all do, as all have the same flags: then rank 0
-prints, and all exit. So the refusing ranks of a node wait for one another (`refusing_here`). No transport is open, so a
-rank knows only its launcher's process (the parent of all ranks of the node) and its own number. From both it builds the
-abstract name of a Unix socket, which leaves no file behind. It sends a datagram to every rank that has a socket
-already; a later rank sends one to it.
+prints, and all exit. So the refusing ranks of a node wait for one another (`wait_for_refusals`). No transport is open,
+so a rank knows only its launcher's process (the parent of all ranks of the node) and its own number. From both it
+builds the abstract name of a Unix socket, which leaves no file behind. It sends a datagram to every rank that has a
+socket already; a later rank sends one to it.
 
 If not all ranks have come, the others wait for this one to open the transport, and have to be ended:
 
@@ -37,13 +37,13 @@ from pipelined.process.launch import Launch
 from transports import TransportError, new_event_loop, open_transport
 
 T = TypeVar("T")
-ORDER_S = 3.0
+REFUSAL_S = 3.0
 """Seconds that a refusing rank waits for the next rank of its node to refuse."""
-GRACE_S = 3 * ORDER_S
+KILL_WAIT_S = 3 * REFUSAL_S
 """Seconds that a refusing rank waits to be killed, after the rank that prints has ended the job."""
 
 
-def complaint(error: object, command: str = "") -> str:
+def error_message(error: object, command: str = "") -> str:
     """The error message for the user, after the name of the command, or of the function if it begins with pipelined."""
     text = str(error) if command.startswith("pipelined.") else as_flags(str(error))
     return f"{command}: error: {text}" if command else f"error: {text}"
@@ -55,14 +55,14 @@ def refuse(error: Exception, launch: Launch, command: str = "", join: bool = Tru
     Args:
         join: whether the ranks may be ended by the transport; not after an attempt to open it.
     """
-    text = complaint(error, command)
+    text = error_message(error, command)
     if launch.prints_errors:
         print_to_stderr(text)
     _end_all(launch, text, str(error), join)
     return USAGE
 
 
-def parsed(launch: Launch, parse: Callable[[], T]) -> T:
+def parse_flags(launch: Launch, parse: Callable[[], T]) -> T:
     """Parse the flags, equal on all ranks: only rank 0 prints help or the error, and all ranks exit together.
 
     If other ranks accept their flags, the lowest rank that does not prints its error.
@@ -70,16 +70,16 @@ def parsed(launch: Launch, parse: Callable[[], T]) -> T:
     Raises:
         SystemExit: as raised by `parse`.
     """
-    said = StringIO()
+    printed = StringIO()
     try:
         with ExitStack() as quiet:
             if launch.rank > 0:
-                quiet.enter_context(redirect_stderr(said))
+                quiet.enter_context(redirect_stderr(printed))
                 quiet.enter_context(redirect_stdout(StringIO()))
             return parse()
     except SystemExit as end:
         if end.code:
-            _end_all(launch, said.getvalue(), said.getvalue(), join=True)
+            _end_all(launch, printed.getvalue(), printed.getvalue(), join=True)
         raise
 
 
@@ -97,7 +97,7 @@ def _end_all(launch: Launch, text: str, reason: str, join: bool) -> None:
     if ranks == 1:
         return
     _on_sigterm(lambda number, frame: os._exit(USAGE))
-    here = refusing_here(launch.local_rank, launch.local_size or ranks, ORDER_S)
+    here = wait_for_refusals(launch.local_rank, launch.local_size or ranks, REFUSAL_S)
     if len(here) < ranks:
         if launch.url.startswith("tcp:") and not (launch.kills_on_first_exit and launch.on_one_node):
             if join:
@@ -105,7 +105,7 @@ def _end_all(launch: Launch, text: str, reason: str, join: bool) -> None:
         elif launch.local_rank == min(here):
             _end_by_launcher(launch, text)
         else:
-            time.sleep(GRACE_S)
+            time.sleep(KILL_WAIT_S)
     _on_sigterm(signal.SIG_IGN)
 
 
@@ -118,7 +118,7 @@ def _end_by_launcher(launch: Launch, text: str) -> None:
     """Print the error unless that is done, and let the launcher end the other ranks."""
     if not launch.prints_errors:
         if not launch.on_one_node:
-            time.sleep(ORDER_S * (1 + launch.rank / (launch.world_size or 1)))
+            time.sleep(REFUSAL_S * (1 + launch.rank / (launch.world_size or 1)))
         print_to_stderr(text)
     end_job(USAGE, os.environ)
 
@@ -142,7 +142,7 @@ def _end_by_transport(launch: Launch, text: str, reason: str) -> None:
     thread.join()
 
 
-def refusing_here(rank: int, ranks: int, patience: float) -> set[int]:
+def wait_for_refusals(rank: int, ranks: int, patience: float) -> set[int]:
     """Wait until all ranks of the node with the same parent process have called this. Returns those that have.
 
     Args:
@@ -153,11 +153,11 @@ def refusing_here(rank: int, ranks: int, patience: float) -> set[int]:
     missing = set(others)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as here:
         try:
-            here.bind(_name(rank))
+            here.bind(_socket_name(rank))
         except OSError:  # no abstract names on this system, or ours is taken
             time.sleep(patience if others else 0.0)
             return {rank}
-        missing -= {other for other in others if _announced(here, rank, other)}
+        missing -= {other for other in others if _announce(here, rank, other)}
         here.settimeout(patience)
         try:
             for _ in others:  # one datagram per rank; a foreign datagram cannot prolong the wait
@@ -168,14 +168,14 @@ def refusing_here(rank: int, ranks: int, patience: float) -> set[int]:
     return {rank} | others - missing
 
 
-def _announced(here: socket.socket, rank: int, other: int) -> bool:
+def _announce(here: socket.socket, rank: int, other: int) -> bool:
     """Send this rank's number to the other rank; returns whether its socket exists."""
     try:
-        here.sendto(rank.to_bytes(8, "big"), _name(other))
+        here.sendto(rank.to_bytes(8, "big"), _socket_name(other))
     except OSError:
         return False
     return True
 
 
-def _name(rank: int) -> bytes:
+def _socket_name(rank: int) -> bytes:
     return f"\0pipelined parting {os.getppid()} {rank}".encode()

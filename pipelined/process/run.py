@@ -30,7 +30,7 @@ from pipelined.process.exit import (
 )
 from pipelined.process.launch import Launch
 from pipelined.process.memory import frozen_objects, keep_freed
-from pipelined.process.refusal import complaint, refuse
+from pipelined.process.refusal import error_message, refuse
 from pipelined.process.reporting.events import recent_text
 from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_local, open_transport
 
@@ -184,7 +184,7 @@ class _Job:
             return code
         except AgreedError as error:
             if transport.rank == 0:
-                print_to_stderr(complaint(error, self.command))
+                print_to_stderr(error_message(error, self.command))
             await transport.close()
             return USAGE
         except UsageError as error:
@@ -210,7 +210,7 @@ class _Job:
         """End with the other ranks; rank 0 prints an error that the user can correct, whichever rank found it."""
         self.deadline.start(code)
         if code == USAGE and transport.rank == 0:
-            print_to_stderr(complaint(reason, self.command))
+            print_to_stderr(error_message(reason, self.command))
         return await abort_job(transport, code, reason, lead=code != FAILED and transport.rank == 0)
 
     def _error_text(self, transport: Transport, error: BaseException) -> str:

@@ -15,7 +15,7 @@ from pipelined import __version__
 from pipelined.errors import UsageError, usage_error_of
 from pipelined.membership.directory import CutOff, DirectoryRefusal, JournalError
 from pipelined.process.exit import DONE, FAILED, INTERRUPTED, USAGE, print_to_stderr, silence_stdout
-from pipelined.process.refusal import complaint
+from pipelined.process.refusal import error_message
 from pipelined.process.reporting.events import log_to_stderr, recent_text
 from transports import new_event_loop
 
@@ -110,5 +110,5 @@ class Program(Generic[F]):
         return [arguments[0], *expand_config(arguments[1:], lambda words: names)] if "config" in names else arguments
 
     def _refuse(self, error: Exception, code: int) -> int:
-        print_to_stderr(complaint(error, self.name))
+        print_to_stderr(error_message(error, self.name))
         return code

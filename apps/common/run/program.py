@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from pipelined.errors import UsageError, usage_error_of
 from pipelined.process.exit import DONE, INTERRUPTED, silence_stdout
 from pipelined.process.launch import ALONE, Launch, detect
-from pipelined.process.refusal import parsed, refuse
+from pipelined.process.refusal import parse_flags, refuse
 from pipelined.process.reporting.events import Level, log_to_stderr
 
 
@@ -40,7 +40,7 @@ def run_program(name: str, parse: Callable[[], F], work: Callable[[F, Launch], i
     launch = ALONE
     try:
         launch = detect(os.environ)
-        flags = parsed(launch, parse)
+        flags = parse_flags(launch, parse)
         log_to_stderr(flags.log)
         launch = replace(detect(os.environ, flags.transport), share_devices=flags.share_devices)
         return work(flags, launch)

@@ -13,7 +13,7 @@ from apps.swarm.config import read_goal
 from apps.swarm.flags import Status
 from apps.swarm.status.prometheus import metrics
 from pipelined.membership.connection import connected
-from pipelined.process.reporting.events import line
+from pipelined.process.reporting.events import event_line
 from pipelined.process.reporting.progress import MOMENT_S
 from pipelined.swarm.records.members import Phase
 from pipelined.swarm.records.steps import HEAD
@@ -31,7 +31,7 @@ def table(status: SwarmStatus) -> Group:
     trainers = [text(_trainer(each)) for each in status.trainers]
     warnings = [text(each, "yellow") for each in _warnings(status)]
     progress = [text(each) for each in [*_progress(status), *_copies(status)]]
-    events = [text(line(each.event, each.by), "dim") for each in status.events[-SHOWN_EVENTS:]]
+    events = [text(event_line(each.event, each.by), "dim") for each in status.events[-SHOWN_EVENTS:]]
     summary = [text(each) for each in _summary(status)]
     return Group(text(_headline(status), "bold"), *summary, _peers(status), *trainers, *progress, *warnings, *events)
 

@@ -25,7 +25,7 @@ from pipelined.membership.addresses import check_coordinator
 from pipelined.membership.connection import endpoint_at
 from pipelined.membership.directory import CutOff, DirectoryRefusal, serve_directory
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
-from pipelined.process.refusal import complaint
+from pipelined.process.refusal import error_message
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.run import interruptible, outside_of_a_loop
 from pipelined.process.stop_request import StopRequest
@@ -232,7 +232,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _end(error: BaseException, code: int) -> NoReturn:
-    print_to_stderr(complaint(error, "pipelined.swarm"))
+    print_to_stderr(error_message(error, "pipelined.swarm"))
     raise Refused(str(error)) if code == USAGE else SystemExit(code) from error
 
 

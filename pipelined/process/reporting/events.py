@@ -22,9 +22,9 @@ KEPT = 300
 """The most events that a process keeps; older ones are dropped."""
 MAX_TEXT = 200
 """The most characters of one fact; see `shortened`."""
-LAST = 20
+REPORTED = 20
 """Events at the end of a crash report."""
-LATEST = 1e11
+MAX_TIME = 1e11
 """The latest time of an event that is accepted, in seconds since 1970: some thousand years from now."""
 MAX_FACTS = 16
 """The most facts that are read from an event of another process."""
@@ -84,7 +84,7 @@ def forget() -> None:
 
 def recent_text() -> str:
     """The last events as lines, for a crash report; "" if there are none."""
-    lines = [f"  {_clock_time(event.at)} {event}" for event in recent(LAST)]
+    lines = [f"  {_clock_time(event.at)} {event}" for event in recent(REPORTED)]
     return "\n".join(["last events:", *lines]) if lines else ""
 
 
@@ -117,21 +117,21 @@ def _record(level: int, kind: str, facts: Mapping[str, object]) -> None:
     _logger.log(level, "%s", event)
 
 
-def read(plain: object) -> Event | None:
+def parse_event(plain: object) -> Event | None:
     """Parse and sanitise an event that another process sent (`Event.plain`); None if it is not an event."""
     if type(plain) is not dict:
         return None
     at, kind, facts = plain.get("at"), plain.get("kind"), plain.get("facts")
     if type(kind) is not str or type(facts) is not dict:
         return None
-    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < LATEST:
+    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < MAX_TIME:
         return None
     level = logging.WARNING if plain.get("level") == "warning" else logging.INFO
     facts_shown = {sanitised(name): _plain(value) for name, value in list(facts.items())[:MAX_FACTS]}
     return Event(float(at), level, sanitised(kind), facts_shown)
 
 
-def line(event: Event, by: str) -> str:
+def event_line(event: Event, by: str) -> str:
     """An event as one line of text.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pipelined.membership.messaging.fields import ListOf, Malformed, number, text, whole
 from pipelined.membership.messaging.messages import MemberReply, MemberRequest, MemberRole
-from pipelined.process.reporting.events import MAX_TEXT, Event, read, recent
+from pipelined.process.reporting.events import MAX_TEXT, Event, parse_event, recent
 from pipelined.swarm.protocol.field_types import Name, Seconds
 from transports import Block
 from transports.rpc import Endpoint
@@ -28,7 +28,7 @@ class EventSchema:
         return value.plain()
 
     def read(self, value: Any, blocks: deque[Block]) -> Event:
-        event = read(value)
+        event = parse_event(value)
         if event is None:
             raise Malformed(f"no event (got: {repr(value)})")
         return event

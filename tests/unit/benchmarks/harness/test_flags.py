@@ -24,7 +24,7 @@ def printed(monkeypatch, capsys, rank, *words):
     for name, value in {"PMI_RANK": rank, "PMI_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr("sys.argv", ["eggs", *words])
-    monkeypatch.setattr("pipelined.process.refusal.refusing_here", lambda rank, ranks, patience: {*range(ranks)})
+    monkeypatch.setattr("pipelined.process.refusal.wait_for_refusals", lambda rank, ranks, patience: {*range(ranks)})
     with pytest.raises(SystemExit) as end:
         flags(Options, "eggs")
     said = capsys.readouterr()

@@ -35,7 +35,7 @@ def test_a_block_that_is_not_left_in_time_ends_the_process_with_its_code():
     script = """
 import threading
 from pipelined.process import exit
-exit.LAST_S = 0.1
+exit.EXIT_S = 0.1
 with exit.Deadline() as deadline:
     deadline.start(130)
     deadline.start(1)

@@ -9,7 +9,7 @@ import pytest
 from pipelined.errors import UsageError
 from pipelined.process import refusal
 from pipelined.process.launch import Launch
-from pipelined.process.refusal import refuse, refusing_here
+from pipelined.process.refusal import refuse, wait_for_refusals
 
 TERMINATED = """
 import os, signal, threading
@@ -27,13 +27,13 @@ def test_a_rank_that_waits_for_others_ends_with_its_code_where_the_first_to_go_e
 
 
 def test_a_single_rank_waits_for_no_other():
-    assert refusing_here(0, 1, 60.0) == {0}
+    assert wait_for_refusals(0, 1, 60.0) == {0}
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_processes_of_one_parent_all_go_when_all_are_there(ranks):
-    waiting = f"print(refusing_here(int(sys.argv[1]), {ranks}, 60.0))"
-    script = f"import sys; from pipelined.process.refusal import refusing_here; {waiting}"
+    waiting = f"print(wait_for_refusals(int(sys.argv[1]), {ranks}, 60.0))"
+    script = f"import sys; from pipelined.process.refusal import wait_for_refusals; {waiting}"
     processes = [
         subprocess.Popen([sys.executable, "-c", script, str(rank)], stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
@@ -42,12 +42,12 @@ def test_processes_of_one_parent_all_go_when_all_are_there(ranks):
 
 
 def test_a_rank_that_does_not_come_is_given_up():
-    assert refusing_here(0, 2, 0.01) == {0}
+    assert wait_for_refusals(0, 2, 0.01) == {0}
 
 
 def test_one_of_several_that_do_not_come_is_given_up_by_all():
     found = []
-    ranks = [Thread(target=lambda rank=rank: found.append(refusing_here(rank, 4, 0.2))) for rank in (0, 1, 3)]
+    ranks = [Thread(target=lambda rank=rank: found.append(wait_for_refusals(rank, 4, 0.2))) for rank in (0, 1, 3)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
@@ -56,9 +56,9 @@ def test_one_of_several_that_do_not_come_is_given_up_by_all():
 
 
 def test_a_rank_with_a_taken_name_waits_its_time_and_goes():
-    first = Thread(target=refusing_here, args=(0, 2, 0.2))
+    first = Thread(target=wait_for_refusals, args=(0, 2, 0.2))
     first.start()
-    assert refusing_here(0, 2, 0.01) == {0}
+    assert wait_for_refusals(0, 2, 0.01) == {0}
     first.join()
 
 
@@ -66,7 +66,7 @@ def test_a_rank_with_a_taken_name_waits_its_time_and_goes():
 def steps(monkeypatch):
     """What a refusing rank does, in order, without its sleeps; ranks 1 and 3 of a node refuse."""
     done = []
-    monkeypatch.setattr(refusal, "refusing_here", lambda rank, ranks, patience: {1, 3})
+    monkeypatch.setattr(refusal, "wait_for_refusals", lambda rank, ranks, patience: {1, 3})
     monkeypatch.setattr(refusal, "_on_sigterm", lambda handler: None)
     monkeypatch.setattr(refusal, "end_job", lambda code, environ: done.append(code))
     monkeypatch.setattr(refusal, "print_to_stderr", done.append)
@@ -98,6 +98,6 @@ def test_rank_0_prints_before_it_waits(steps, monkeypatch):
         steps.append("waits")
         return {0}
 
-    monkeypatch.setattr(refusal, "refusing_here", waits)
+    monkeypatch.setattr(refusal, "wait_for_refusals", waits)
     assert refuse(UsageError("no"), mpirun(0, 4, 0, 2)) == 2
     assert steps == ["error: no", "waits", 2]

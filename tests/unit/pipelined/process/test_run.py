@@ -149,7 +149,7 @@ def test_an_interruption_beside_a_running_loop_ends_the_work_in_its_thread(capsy
 
 
 def test_a_transport_that_cannot_be_opened_is_refused(capsys, monkeypatch):
-    monkeypatch.setattr(refusal, "refusing_here", lambda rank, ranks, patience: {*range(ranks)})
+    monkeypatch.setattr(refusal, "wait_for_refusals", lambda rank, ranks, patience: {*range(ranks)})
 
     async def program(transport):
         return 0

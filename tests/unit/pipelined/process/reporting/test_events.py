@@ -95,14 +95,14 @@ def test_a_crash_report_ends_with_the_last_events():
         events.emit("step committed", step=step)
     events.warn("attempt failed", step=30)
     heading, *lines = events.recent_text().splitlines()
-    assert heading == "last events:" and len(lines) == events.LAST == 20
+    assert heading == "last events:" and len(lines) == events.REPORTED == 20
     assert lines[0].endswith(" step committed: step=11") and lines[-1].endswith(" attempt failed: step=30")
 
 
 def test_an_event_survives_the_wire():
     events.warn("peer evicted", peer="a", stage=2, share=0.5, none=None)
     told = msgpack.unpackb(msgpack.packb(events.recent()[-1].plain()))
-    assert events.read(told) == events.recent()[-1]
+    assert events.parse_event(told) == events.recent()[-1]
 
 
 NO_EVENTS = [
@@ -119,12 +119,12 @@ NO_EVENTS = [
 
 @pytest.mark.parametrize("told", NO_EVENTS, ids=str)
 def test_what_is_no_event_is_not_read(told):
-    assert events.read(told) is None
+    assert events.parse_event(told) is None
 
 
 def test_of_a_hostile_event_only_short_and_harmless_text_is_read():
     facts = {f"\x1b[{at}m": "\n" * 10_000 for at in range(1000)}
-    event = events.read({"at": 1, "level": "critical", "kind": "x\n" * 5000, "facts": facts})
+    event = events.parse_event({"at": 1, "level": "critical", "kind": "x\n" * 5000, "facts": facts})
     assert len(event.facts) <= events.MAX_FACTS and len(str(event)) < 10_000
     assert str(event).isprintable()
 
