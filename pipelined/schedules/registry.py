@@ -33,7 +33,7 @@ SCHEDULES = {
 }
 """The module of each schedule, by name (its file's name); imported on first use. A new schedule gets a line here."""
 
-ELSEWHERE = {
+ALIASES = {
     "1f1b": "one_f_one_b",
     "dapple": "one_f_one_b",
     "pipedream_flush": "one_f_one_b",
@@ -219,7 +219,7 @@ def find(name: str) -> Schedule:
         return read_table(Path(name))
     if is_users(name):
         return load(name, known())
-    names = {_plain(each): here for each, here in (ELSEWHERE | {ours: ours for ours in SCHEDULES}).items()}
+    names = {_plain(each): here for each, here in (ALIASES | {ours: ours for ours in SCHEDULES}).items()}
     if meant := names.get(_plain(name)):
         raise ScheduleError(f"unknown schedule {name!r}; here it is called {meant}")
     raise UnknownSchedule(name)

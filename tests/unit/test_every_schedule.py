@@ -8,7 +8,7 @@ from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import CHUNKS, PIPES, SCALE, ScheduleError, Shape, find, known
-from pipelined.schedules.registry import ELSEWHERE
+from pipelined.schedules.registry import ALIASES
 
 NAMES = known()
 every_schedule = pytest.mark.parametrize("name", NAMES)
@@ -105,7 +105,7 @@ def test_a_name_that_others_use_leads_to_ours(name, here):
 
 
 def test_what_others_say_leads_to_schedules_that_there_are():
-    assert set(ELSEWHERE.values()) <= set(NAMES) and not set(ELSEWHERE) & set(NAMES)
+    assert set(ALIASES.values()) <= set(NAMES) and not set(ALIASES) & set(NAMES)
 
 
 MINE = """

@@ -30,7 +30,7 @@ LOCAL: dict[type[nn.Module], Free] = {
     **dict.fromkeys(POOLS[0], lambda layer, dims: range(dims - 1)),
     **dict.fromkeys(POOLS[1], lambda layer, dims: range(dims - 2)),
     **dict.fromkeys(POOLS[2], lambda layer, dims: range(dims - 3)),
-    **dict.fromkeys((nn.Softmax, nn.LogSoftmax), lambda layer, dims: _but(layer, dims)),
+    **dict.fromkeys((nn.Softmax, nn.LogSoftmax), lambda layer, dims: _all_but_one(layer, dims)),
 }
 """Which dimensions may be split, by the layer's class: all, or all but the pooled, or all but that of a softmax."""
 
@@ -117,7 +117,7 @@ class SplitDropout(SplitLayer):
         return await at.run.compute("dropout", work, x, result=x.shards)
 
 
-def _but(layer: nn.Module, dims: int) -> set[int]:
+def _all_but_one(layer: nn.Module, dims: int) -> set[int]:
     """All dimensions but that of a softmax; where it states none, it is the one that torch takes."""
     assert isinstance(layer, nn.Softmax | nn.LogSoftmax)
     dim = int(dims not in (1, 3)) if layer.dim is None else layer.dim

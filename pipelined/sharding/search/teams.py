@@ -86,14 +86,14 @@ class TeamChain:
     @property
     def front(self) -> list[TeamLayout]:
         """The layouts that no other beats, and a few more; empty where none fits."""
-        return self._labels[0]
+        return self._front_with_costs[0]
 
     def numbers_of_front(self, kind: str, field: str) -> Numbers:
         """One field of `LayerCosts`, of each layout of the front."""
-        return self._labels[1][:, self._columns.index((kind, field))]
+        return self._front_with_costs[1][:, self._columns.index((kind, field))]
 
     @cached_property
-    def _labels(self) -> tuple[list[TeamLayout], Numbers]:
+    def _front_with_costs(self) -> tuple[list[TeamLayout], Numbers]:
         """The layouts of the front and their costs [layout, column], found along the chain.
 
         Of beginnings of the chain with the same cuts only those stay that no other beats. An operator of a kind that no

@@ -125,16 +125,16 @@ class _Seen(TorchDispatchMode):
     """Sees the storages of all tensors that are computed.
 
     Args:
-        but: tensors that are not counted.
+        ignored: tensors that are not counted.
 
     Attributes:
         most: bytes at once.
     """
 
-    def __init__(self, but: Sequence[torch.Tensor]):
+    def __init__(self, ignored: Sequence[torch.Tensor]):
         super().__init__()
         self.most, self._storages = 0, dict[int, Any]()
-        self._but = {tensor.untyped_storage()._cdata for tensor in but}
+        self._ignored = {tensor.untyped_storage()._cdata for tensor in ignored}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -142,6 +142,7 @@ class _Seen(TorchDispatchMode):
             if isinstance(each, torch.Tensor):
                 storage = each.untyped_storage()
                 self._storages[storage._cdata] = storage.nbytes(), ref(storage)
-        self._storages = {at: one for at, one in self._storages.items() if one[1]() is not None and at not in self._but}
+        counted = {key: one for key, one in self._storages.items() if key not in self._ignored}
+        self._storages = {key: (nbytes, alive) for key, (nbytes, alive) in counted.items() if alive() is not None}
         self.most = max(self.most, sum(nbytes for nbytes, _ in self._storages.values()))
         return found
