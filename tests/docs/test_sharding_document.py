@@ -35,7 +35,7 @@ def test_the_model_of_the_readers_own_trains_with_its_operator():
 
 def test_the_listings_of_the_paper_lay_out_and_move_what_they_say():
     listings = {}
-    exec(PROGRAMS[0], listings)
+    exec(PROGRAMS[1], listings)
     placed, cast, boxing = (listings[name] for name in ("placed", "cast", "boxing"))
     assert (placed.mesh.size, {placed.shape(rank) for rank in range(24)}) == (24, {(2, 2)})
     assert [step.name for step in cast.steps] == ["reduce_scatter"] and cast.elements(0) == 1536
@@ -53,7 +53,7 @@ async def _on_all(ranks, work):
 
 
 def test_the_program_prints_what_the_document_shows():
-    program = PROGRAMS[1]
+    program = PROGRAMS[0]
     shown = re.search(r"It prints [^\n]*\n\n```text\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)[1]
     with redirect_stdout(StringIO()) as printed:
         exec(program, {})
