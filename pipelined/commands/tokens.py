@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pipelined.api.data.tokens.tokenizer import Tokenizer
     from pipelined.api.data.tokens.writer import Encoded, Written
 
-SHARD = 100_000_000
+SHARD_TOKENS = 100_000_000
 """Tokens of a shard: 200 MB."""
-A_PROCESS = 8 << 20
+BYTES_A_PROCESS = 8 << 20
 """Bytes of files for which another process is started, where the command does not say how many."""
 
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKEN",
         help="the token after every document. Default: the end token of GPT-2, if the tokenizer has it",
     )
-    parser.add_argument("--shard", type=int, default=SHARD, metavar="TOKENS", help="the most tokens of a shard")
+    parser.add_argument("--shard", type=int, default=SHARD_TOKENS, metavar="TOKENS", help="the most tokens of a shard")
     parser.add_argument(
         "--workers", type=int, metavar="N", help="processes. Default: one for every 8 MiB of files, at most one a core"
     )
@@ -90,7 +90,7 @@ def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokeniz
     from transports.shm.cores import own_cores
 
     total = sum(file.stat().st_size for file in files)
-    workers = arguments.workers or max(1, min(len(own_cores()), total // A_PROCESS))
+    workers = arguments.workers or max(1, min(len(own_cores()), total // BYTES_A_PROCESS))
     console, row = Console(stderr=True), 0 if arguments.pack is None else arguments.pack + 1
     columns = progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()
     with (

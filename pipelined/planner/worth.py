@@ -9,11 +9,11 @@ from pipelined.planner.planned_model import PlannedModel
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 
-WORTH = 0.03
+MAX_SHARE = 0.03
 """The largest share of a run's computing that measuring may take."""
-CROWD = 4
+MAX_RANKS_A_CORE = 4
 """The most ranks per core; with more, a measurement would mostly show how they wait for the core."""
-PASSES = 6
+FORWARDS_A_ROUND = 6
 """The length of a round of measuring, in forwards: two forwards, a backward (2), and its two halves (2)."""
 
 
@@ -27,15 +27,15 @@ def why_not(
         return "nothing to plan on one rank"
     if model.fixed.get("compile"):
         return "not planned, as compiling the stages that would be timed takes longer than planning saves"
-    if here > CROWD * cores:
+    if here > MAX_RANKS_A_CORE * cores:
         return f"not planned, as {here} ranks on {cores} cores are too many to measure reliably"
     try:
         sizes = worth_timing(sizes_that_fit(model, ranks, share_of_memory(here)), default)
     except UsageError:
         return "not planned, as no other arrangement uses all ranks for this batch, or none fits the memory"
     speedup = ranks * min(1.0, cores / here)
-    if measuring_work(model, sizes, effort) > WORTH * training_work(model, steps) / speedup:
-        return f"not planned, as measuring takes more than {WORTH:.0%} of what {steps} steps do"
+    if measuring_work(model, sizes, effort) > MAX_SHARE * training_work(model, steps) / speedup:
+        return f"not planned, as measuring takes more than {MAX_SHARE:.0%} of what {steps} steps do"
     return None
 
 
@@ -48,7 +48,7 @@ def measuring_work(model: PlannedModel, sizes: list[int], effort: Effort) -> flo
     """Floating-point operations that one rank spends on timing these microbatch sizes."""
     costs = model.layer_costs
     layers = sum(costs[layer] for part in probes(kinds_of(costs), effort) for layer in part)
-    return effort.rounds * PASSES * layers * sum(sizes) * model.sequence
+    return effort.rounds * FORWARDS_A_ROUND * layers * sum(sizes) * model.sequence
 
 
 def training_work(model: PlannedModel, steps: int) -> float:

@@ -14,7 +14,7 @@ from pipelined.programs.pricing.timeline import Timed
 
 SYNCS = ("eager", "gap", "after")
 """When a stage's gradient sum starts: after its last backward; there only if an idle gap follows; after the flush."""
-SHORTEST = 0.1
+MIN_GAP_SHARE = 0.1
 """The shortest gap that counts, in mean computations of its worker; less is within the error of measured costs."""
 
 
@@ -69,7 +69,7 @@ def _placed(instructions: Sequence[Instruction], held: Sequence[int], early: Col
 def _before_last_gap(worker: Sequence[Timed]) -> set[int]:
     """The stages with no computation on this worker after its last gap."""
     computed = [timed for timed in worker if timed.instruction.computes]
-    shortest = SHORTEST * sum(timed.end - timed.start for timed in computed) / max(1, len(computed))
+    shortest = MIN_GAP_SHARE * sum(timed.end - timed.start for timed in computed) / max(1, len(computed))
     gaps = [at for at in range(1, len(computed)) if computed[at].start - computed[at - 1].end > shortest]
     if not gaps:
         return set()

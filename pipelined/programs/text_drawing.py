@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.pricing.timeline import Timed, Timeline
 
-WIDEST = 2000  # the most characters in a row; cells that are then too narrow have no label
-NARROWEST = 20  # characters of a row in a narrow terminal
-WHOLE = 24  # a faulty worker with at most this many instructions is shown whole
-AROUND = 8  # instructions shown on each side of a fault in a longer one
+MAX_COLUMNS = 2000  # the most characters in a row; cells that are then too narrow have no label
+MIN_COLUMNS = 20  # characters of a row in a narrow terminal
+MAX_WHOLE = 24  # a faulty worker with at most this many instructions is shown whole
+SHOWN_AROUND = 8  # instructions shown on each side of a fault in a longer one
 
 
 def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
@@ -27,7 +27,7 @@ def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
     width = max(map(len, heads))
     rows = [_row(timeline, timed, per_second) for timed in timeline.workers]
     longest = max(map(len, rows))
-    room = longest if columns is None else max(NARROWEST, columns - width - 2)
+    room = longest if columns is None else max(MIN_COLUMNS, columns - width - 2)
     headed = [(f"{head:{width}}  ", row) for head, row in zip(heads, rows, strict=True)]
     blocks = ([f"{head}{row[at : at + room]}".rstrip() for head, row in headed] for at in range(0, longest, room))
     return "\n\n".join(map("\n".join, blocks))
@@ -51,7 +51,7 @@ def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
 def _pointed_at(head: str, instructions: Sequence[Instruction], notes: Mapping[int, str]) -> Iterator[str]:
     """A worker's line, and a line for each note below it."""
     count, line, columns = len(instructions), head, {}
-    around = AROUND if count > WHOLE else count
+    around = SHOWN_AROUND if count > MAX_WHOLE else count
     shown = {p for mark in notes for p in range(max(0, mark - around), min(count, mark + around + 1))}
     for position in range(count):
         if position in shown:
@@ -71,7 +71,7 @@ def _per_second(timeline: Timeline) -> float:
         return 0.0
     shortest = min(timed.end - timed.start for timed in everything)
     longest = max(len(_label(timeline, timed)) for timed in everything)
-    return min((longest + 1) / shortest, WIDEST / timeline.makespan)
+    return min((longest + 1) / shortest, MAX_COLUMNS / timeline.makespan)
 
 
 def _label(timeline: Timeline, timed: Timed) -> str:

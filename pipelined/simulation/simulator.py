@@ -16,7 +16,7 @@ from typing import TypeVar
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
-from pipelined.programs.pricing.steady import FURTHER
+from pipelined.programs.pricing.steady import STEPS_BETWEEN
 from pipelined.programs.pricing.timeline import Timeline
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
 from pipelined.programs.record import in_time
@@ -122,9 +122,9 @@ def simulate(
         ran, steps = run_virtual(_run(job, prepared, 1)), 1
         seconds = ran.seconds
     else:
-        steps = steps_to_fill(plan.shape) + FURTHER
-        short, ran = (run_virtual(_run(job, prepared, number)) for number in (steps - FURTHER, steps))
-        seconds = (ran.seconds - short.seconds) / FURTHER
+        steps = steps_to_fill(plan.shape) + STEPS_BETWEEN
+        short, ran = (run_virtual(_run(job, prepared, number)) for number in (steps - STEPS_BETWEEN, steps))
+        seconds = (ran.seconds - short.seconds) / STEPS_BETWEEN
     held = [each for each in _memory(job, ran.groups[0]) for _ in range(plan.tensor)]
     traffic = link_bytes(plan, workload, all_reduce)
     return Simulated(

@@ -10,7 +10,7 @@ from pipelined.programs.record import record
 from pipelined.programs.staleness import staleness, steps_to_fill
 from pipelined.schedules import Schedule, Shape
 
-FURTHER = 2
+STEPS_BETWEEN = 2
 """Steps by which the two segments differ. Two, because over a slow link the pattern may repeat every second step."""
 
 
@@ -33,5 +33,5 @@ def steady(schedule: Schedule, shape: Shape, costs: Costs) -> Steady:
     Cost: that of pricing about 2 (D/N + 4) steps.
     """
     full = steps_to_fill(shape)
-    short, long = (record(schedule, replace(shape, steps=steps), costs) for steps in (full, full + FURTHER))
-    return Steady((price(long, costs).makespan - price(short, costs).makespan) / FURTHER, staleness(long))
+    short, long = (record(schedule, replace(shape, steps=steps), costs) for steps in (full, full + STEPS_BETWEEN))
+    return Steady((price(long, costs).makespan - price(short, costs).makespan) / STEPS_BETWEEN, staleness(long))

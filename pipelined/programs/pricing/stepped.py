@@ -13,7 +13,7 @@ from types import coroutine
 from typing import Any
 
 from pipelined.aio.clock import Deadlock
-from pipelined.programs.pricing.steady import FURTHER
+from pipelined.programs.pricing.steady import STEPS_BETWEEN
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import Schedule, Shape, StageMap, Worker
 from pipelined.schedules.parts.worker import InstructionKey
@@ -42,9 +42,9 @@ def steady_step(schedule: Schedule, shape: Shape, costs: PipeCosts) -> float:
     Cost: 10 to 25 µs for each instruction of 2 (K/N + 3) steps, with K microbatches alive in the first stage.
     """
     full = steps_to_fill(shape)
-    stage_maps = (schedule.stage_map(replace(shape, steps=steps)) for steps in (full, full + FURTHER))
+    stage_maps = (schedule.stage_map(replace(shape, steps=steps)) for steps in (full, full + STEPS_BETWEEN))
     short, long = (makespan(schedule, stage_map, costs) for stage_map in stage_maps)
-    return (long - short) / FURTHER
+    return (long - short) / STEPS_BETWEEN
 
 
 def makespan(schedule: Schedule, stage_map: StageMap, costs: PipeCosts) -> float:

@@ -19,14 +19,14 @@ class Parent(Protocol):
     def start(self, work: Coroutine[Any, Any, Any], /) -> "asyncio.Task[Any]": ...
 
 
-class OfStages(Protocol):
+class HasStages(Protocol):
     """A bucket: parameters that are summed together, named by the stages that hold them."""
 
     @property
     def stages(self) -> tuple[int, ...]: ...
 
 
-B = TypeVar("B", bound=OfStages)
+B = TypeVar("B", bound=HasStages)
 
 
 class GradientSync(Generic[B]):

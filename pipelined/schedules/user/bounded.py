@@ -16,7 +16,7 @@ from typing import Any
 
 from pipelined.schedules.parts.stage_map import ScheduleError
 
-CODES, CODES_EACH = 1_000_000, 1000
+MAX_BYTECODES, MAX_BYTECODES_EACH = 1_000_000, 1000
 """Bytecodes that a schedule may run: a fixed number, plus this many per instruction of the longest correct schedule."""
 UNCOUNTED = frozenset(sys.stdlib_module_names) | {"pipelined"}
 
@@ -40,7 +40,7 @@ def bounded(what: str, instructions: int) -> Iterator[None]:
         ScheduleError: the code ran more bytecodes than any correct schedule needs. Never while a debugger traces this
             thread, since a thread has only one trace function.
     """
-    most = CODES + CODES_EACH * instructions
+    most = MAX_BYTECODES + MAX_BYTECODES_EACH * instructions
     left = most
 
     def count(frame: FrameType, event: str, argument: object) -> Any:

@@ -23,7 +23,7 @@ from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 from pipelined.schedules.user.bounded import announced, bounded
 
-TAKEN = ("schedule", "depth", "width", "microbatch", "microbatches", "recompute", "steps")
+RESERVED = ("schedule", "depth", "width", "microbatch", "microbatches", "recompute", "steps")
 """Settings that every schedule has, so that no knob may have their names."""
 
 
@@ -156,9 +156,11 @@ def load(name: str, others: Sequence[str]) -> UserSchedule:
         need = "stage_map(shape) and async schedule(worker)"
         raise ScheduleError(f"{name} is no schedule (it lacks {', '.join(schedule.missing)}); it must define {need}")
     for knob in schedule.KNOBS:
-        if not isinstance(knob, Knob) or not knob.name.isidentifier() or knob.name in TAKEN:
+        if not isinstance(knob, Knob) or not knob.name.isidentifier() or knob.name in RESERVED:
             fact = f"{name} declares {knob!r}, which cannot be a knob"
-            raise ScheduleError(f"{fact}; declare Knob(NAME, DEFAULT, HELP) with a name other than {', '.join(TAKEN)}")
+            raise ScheduleError(
+                f"{fact}; declare Knob(NAME, DEFAULT, HELP) with a name other than {', '.join(RESERVED)}"
+            )
     return schedule
 
 
