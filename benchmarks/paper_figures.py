@@ -18,9 +18,7 @@ from apps.gpt2.planning.memory import activation_bytes, boundary_bytes
 from benchmarks.harness.results import Reported, tell
 from collectives import Links
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import Simulated, simulate
-from pipelined.simulation.workload import StageCosts, Workload
+from pipelined.simulation import Machine, Simulated, StageCosts, Workload, simulate
 
 BERT = ModelConfig(layers=48, d_model=1024, heads=16, vocab=30522, positions=512, tied=False)
 """Bert-48: at Bert-large's width, its blocks, embeddings and heads have Table 4's 669,790,012 parameters."""

@@ -26,7 +26,7 @@ from pipelined.planner.costs import ModelCosts
 from pipelined.planner.limits import sizes_that_fit
 from pipelined.process.launch import ALONE
 from pipelined.process.reporting.progress import say_nothing
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from transports.local import world
 
 FLOPS, OVERHEAD = 5e13, 5e-5

@@ -40,7 +40,7 @@ from pipelined.planner.trial import try_plans
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from transports import Transport
 
 REAL = 2

@@ -27,7 +27,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
 from pipelined.programs.record import record
 from pipelined.schedules import SCALE, ScheduleError, find, known
-from pipelined.simulation.workload import StageCosts
+from pipelined.simulation import StageCosts
 from transports import Transport
 
 LATE = Costs(p2p=1.0)

@@ -39,7 +39,7 @@ from pipelined.planner.request import Outcome
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import run
 from pipelined.sharding.search.matmul import factorizations
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from transports import Transport
 
 NAMED = ("data", "megatron")

@@ -14,9 +14,7 @@ import tyro
 from benchmarks.harness.results import Reported, tell
 from collectives import Links
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import Simulated, simulate
-from pipelined.simulation.workload import StageCosts, Workload
+from pipelined.simulation import Machine, Simulated, StageCosts, Workload, simulate
 
 MACHINE = Machine(Links(alpha=1e-5, beta=1e-10, gamma=5e-11))
 STAGE = StageCosts(forward=0.01, backward=0.02, message_bytes=1 << 20, activation_bytes=1 << 26)

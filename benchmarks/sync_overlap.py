@@ -32,9 +32,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import simulate
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
 from transports import Transport
 
 SUMS, GAP_SUMS, GAPS, NONE = "sums alone", "gap sums alone", "gap sums only", "no sums"

@@ -30,7 +30,7 @@ from pipelined.process.launch import Launch
 from pipelined.process.run import RankProgram, StagesOf, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.schedules.registry import UnknownSchedule
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from pipelined.state.checkpoints.claim import claimed
 from transports import Transport
 

@@ -11,8 +11,8 @@ from apps.gpt2.planning.memory import activation_bytes
 from apps.gpt2.planning.workload import workload
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.simulation import Parameters
 from pipelined.simulation.memory import optimizer_bytes, planned_memory, weight_bytes
-from pipelined.simulation.workload import Parameters
 
 
 def state_bytes(config: ModelConfig, stages: Sequence[range]) -> int:

@@ -12,9 +12,8 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
-from pipelined.simulation.machine import FREE, Machine
-from pipelined.simulation.simulator import simulate
-from pipelined.simulation.workload import StageCosts, Workload
+from pipelined.simulation import Machine, StageCosts, Workload, simulate
+from pipelined.simulation.machine import FREE
 
 FREE_LIMIT, SIMULATED_LIMIT, ALPHA_LIMIT_S = 1.10, 1.05, 0.5e-3
 """What is promised: of a step over the free and over the simulated makespan, and of an empty message."""

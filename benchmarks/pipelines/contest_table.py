@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from apps.common.lm.models.gpt2_presets import layer_costs
 from benchmarks.pipelines.contest import Contest, Ends, stages
+from pipelined.simulation import Machine, StageCosts, Workload, simulate
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.workload import StageCosts, Workload

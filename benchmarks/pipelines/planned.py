@@ -23,7 +23,7 @@ from pipelined.planner.costs import FIELDS
 from pipelined.planner.trial import trial_trainer
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.simulation import Parameters, StageCosts, Workload
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.trainer import RankTrainer
 

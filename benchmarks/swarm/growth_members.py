@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from benchmarks.swarm.growth_directory import DirectoryEnd, MemberEnd
 from pipelined.membership.registration import Registration
 from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord

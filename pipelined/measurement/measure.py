@@ -29,7 +29,7 @@ from pipelined.measurement.runtime import measure_call, measure_hand_over, measu
 from pipelined.measurement.stages import MeasuringRank, found_by, measure_stages
 from pipelined.measurement.update import BESIDE, ENDING
 from pipelined.process.launch import Launch
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from pipelined.training.job import Numerics
 from pipelined.training.teams.model import TeamModel
 from transports import Transport

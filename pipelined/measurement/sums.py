@@ -11,7 +11,7 @@ from collectives import Group, measure
 from collectives.algorithms import format_choice
 from collectives.objects import broadcast, gather
 from pipelined.programs.plan import Plan
-from pipelined.simulation.workload import Parameters
+from pipelined.simulation import Parameters
 from transports import Transport
 
 CHANNEL = 1

@@ -15,9 +15,8 @@ from pipelined.planner.planned_model import LayoutSizes
 from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine, Parameters, Workload
 from pipelined.simulation.memory import rank_memory
-from pipelined.simulation.workload import Parameters, Workload
 
 Moves = NDArray[np.float64]
 

@@ -10,8 +10,7 @@ from pipelined.measurement.costs import PLAIN
 from pipelined.planner.planned_model import PlannedModel, SplitModel, StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.workload import StageCosts, Workload
+from pipelined.simulation import Machine, StageCosts, Workload
 
 FIELDS = {
     **{"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight"},

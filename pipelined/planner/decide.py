@@ -23,7 +23,7 @@ from pipelined.planner.worth import worth_timing
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from transports import Transport
 
 MARGIN = 0.1

@@ -14,7 +14,7 @@ from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.costs import can_split, not_split, sizes_of, split_model
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from transports import Transport
 
 

@@ -13,7 +13,7 @@ from pipelined.planner.request import SearchRequest
 from pipelined.planner.search import SearchResult, search
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from transports import Transport
 
 

@@ -7,7 +7,7 @@ from collectives import Links
 from pipelined.planner.costs import split_model
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 
 PHASES = ("forward", "backward", "update")
 COUNTING = Machine(Links(0.0, 1.0, 0.0))

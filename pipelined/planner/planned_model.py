@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.workload import Workload
+from pipelined.simulation import Machine, Workload
 
 
 class PlannedModel(MeasuredModel, Protocol):

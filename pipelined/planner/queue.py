@@ -27,8 +27,7 @@ from pipelined.planner.planned_model import LayoutSizes, PlannedModel, SizedLayo
 from pipelined.planner.recorded import RecordedPrograms
 from pipelined.planner.request import SearchRequest
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.workload import Workload
+from pipelined.simulation import Machine, Workload
 
 
 @dataclass(frozen=True)

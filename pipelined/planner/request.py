@@ -6,10 +6,8 @@ from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import ModelCosts, priced
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.plan import Plan
+from pipelined.simulation import Machine, Simulated, Workload, simulate
 from pipelined.simulation.job import with_costs
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import Simulated, simulate
-from pipelined.simulation.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections import deque
 
 import numpy as np
 import torch
-from benchmarks._timed_executor import TimedExecutor
 
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.membership.connection import LocalMember

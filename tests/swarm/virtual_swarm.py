@@ -8,7 +8,6 @@ import asyncio
 from collections import defaultdict
 
 import numpy as np
-from benchmarks._memory_disk import MemoryDisk
 
 from benchmarks.harness.memory_disk import MemoryDisk
 from pipelined.state.chunks import specs_of

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.plan import Plan
+from pipelined.simulation import Workload
 from pipelined.simulation.memory import planned_memory
-from pipelined.simulation.workload import Workload
 
 
 def plan_table(

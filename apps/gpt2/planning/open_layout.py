@@ -17,7 +17,7 @@ from pipelined.sharding.search.matmul import whole
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.pricing import PricedChain
 from pipelined.sharding.search.report import ShardRequest, find_sharding
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 
 PAPER = "paper"
 LINKS = Links()

@@ -38,8 +38,7 @@ from pipelined.programs.updates.bucket_names import Stages
 from pipelined.schedules import SCALE
 from pipelined.sharding.search.chain import Chain
 from pipelined.sharding.search.teams import TeamChain
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.workload import Workload
+from pipelined.simulation import Machine, Workload
 from pipelined.training.exchange.compression import check_codec
 from pipelined.training.sums.halves import require_divisible
 

@@ -21,8 +21,7 @@ from pipelined.programs.updates.bucket_names import Stages
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCosts
 from pipelined.sharding.search.teams import TeamChain, TeamLayout
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.workload import Workload
+from pipelined.simulation import Machine, Workload
 
 BLOCK, HEAD = "block", "head"
 KINDS = (BLOCK, HEAD, EMBEDDING, MATRIX)

@@ -14,7 +14,7 @@ from apps.gpt2.planning.memory import FLOAT, activation_bytes, boundary_bytes, p
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import name_buckets
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.simulation import Parameters, StageCosts, Workload
 
 
 def workload(

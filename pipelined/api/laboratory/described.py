@@ -15,8 +15,8 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import PerStage
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
-from pipelined.simulation.machine import FREE, Machine
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.simulation import Machine, Parameters, StageCosts, Workload
+from pipelined.simulation.machine import FREE
 
 FLOAT = 4
 """Bytes of a parameter."""

@@ -24,7 +24,7 @@ from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.schedules.parts.stage_map import MAX_COUNT, refuse_above
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from pipelined.traces.drawing.picture import Picture
 from pipelined.training.graph.compiled import require_alone, require_compiler
 from transports import Transport

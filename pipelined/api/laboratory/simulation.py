@@ -10,9 +10,9 @@ from pipelined.errors import UsageError, in_bytes, require_switch
 from pipelined.programs.pricing.price import PerStage
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
+from pipelined.simulation import Simulated
+from pipelined.simulation import simulate as simulate_plan
 from pipelined.simulation.job import with_costs
-from pipelined.simulation.simulator import Simulated
-from pipelined.simulation.simulator import simulate as simulate_plan
 from pipelined.traces.drawing.picture import Picture
 from pipelined.traces.drawing.spans import spans_of
 from pipelined.traces.file import Span

@@ -23,7 +23,8 @@ from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import name_buckets
-from pipelined.simulation.workload import MASTERS, Parameters, StageCosts, Workload
+from pipelined.simulation import Parameters, StageCosts, Workload
+from pipelined.simulation.workload import MASTERS
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, some_values
 from pipelined.training.graph.recompute import selecting_attention

@@ -23,8 +23,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.sharding import Shards
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.simulation import Machine, Parameters, StageCosts, Workload
 from pipelined.training.optimizer.config import require_elementwise
 
 NAMED = "data"

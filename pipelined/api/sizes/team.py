@@ -11,8 +11,7 @@ from pipelined.planner.planned_model import StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.tape import sum_path
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.simulation import Machine, Parameters, StageCosts, Workload
 from pipelined.training.exchange.compression import NONE
 
 

@@ -7,7 +7,7 @@ from benchmarks.planner import pick
 from collectives import Links
 from pipelined.planner import SearchRequest
 from pipelined.planner.costs import FIELDS
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 
 
 def test_the_best_predicted_are_run_and_others_from_all_over():

@@ -11,7 +11,7 @@ from collectives import Links
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.planner import SearchRequest, Stated
 from pipelined.sharding import MeshGroups
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from transports import open_local
 
 LINKS = Links(1e-3, 8 / 1e9, 0.0)

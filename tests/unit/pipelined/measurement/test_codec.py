@@ -12,8 +12,7 @@ from pipelined.measurement.codec import CodecCosts, measure_coding, ratio_of
 from pipelined.measurement.effort import BRIEF
 from pipelined.planner.costs import Stated, priced
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import simulate
+from pipelined.simulation import Machine, simulate
 from tests.unit.pipelined.planner.toys import SENT, Toy
 from transports.local import world
 

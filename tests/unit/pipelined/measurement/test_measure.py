@@ -27,7 +27,7 @@ from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
 from pipelined.process.reporting.progress import say_nothing
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from tests.conformance.worlds import local_world
 from transports.local import world
 

@@ -5,7 +5,7 @@ import pytest
 from collectives.algorithms import names_in, parse_choice
 from pipelined.measurement.sums import decided, measured_sums
 from pipelined.programs.plan import Plan
-from pipelined.simulation.workload import Parameters
+from pipelined.simulation import Parameters
 from transports.local import world
 
 

@@ -9,7 +9,7 @@ from pipelined.measurement.costs import FIRST_INPUT, Measured, kinds_of
 from pipelined.planner import SearchRequest, search
 from pipelined.planner.costs import MIN_SECONDS, Stated, priced
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from tests.unit.pipelined.planner.toys import Toy
 
 FIRST, INNER, LAST = kinds_of([1.0] * 4)[0], kinds_of([1.0] * 4)[1], kinds_of([1.0] * 4)[3]

@@ -27,7 +27,7 @@ from pipelined.planner.worth import measuring_work, training_work, why_not, wort
 from pipelined.process.launch import ALONE, Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from tests.unit.pipelined.planner.toys import Toy
 from transports.local import world
 

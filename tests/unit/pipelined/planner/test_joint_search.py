@@ -20,8 +20,7 @@ from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.team_operator import LayerCosts
 from pipelined.sharding.search.teams import TeamChain
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.simulation import Machine, Parameters, StageCosts, Workload
 from tests.unit.pipelined.planner.toys import Toy
 
 WIDTHS = [(16, 16), (48, 48), (8, 8)]

@@ -13,7 +13,7 @@ from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import candidates
 from pipelined.planner.recorded import RecordedPrograms
 from pipelined.programs.plan import Plan
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from tests.unit.pipelined.planner.toys import Toy
 
 SLOW = Links(alpha=0.1, beta=1e-3, gamma=1e-4)

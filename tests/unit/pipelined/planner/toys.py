@@ -5,7 +5,7 @@ from typing import Any
 
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.simulation import Parameters, StageCosts, Workload
 
 WEIGHTS, KEPT, SENT = 1000, 64, 16
 """Numbers a layer has, and bytes it keeps and sends of a sequence."""

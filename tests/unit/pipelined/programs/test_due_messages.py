@@ -10,9 +10,7 @@ from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.schedules.chimera_w import PATIENCE
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import simulate
-from pipelined.simulation.workload import StageCosts, Workload
+from pipelined.simulation import Machine, StageCosts, Workload, simulate
 
 FIRST, SECOND = Instruction("F", 0, 1, 0), Instruction("I", 0, 1, 0)
 HALF = Instruction("W", 0, 1, 0)

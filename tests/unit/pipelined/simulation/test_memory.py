@@ -13,9 +13,8 @@ from pipelined.programs.instructions import Instruction, gradient_sum
 from pipelined.programs.record import in_time
 from pipelined.schedules import Shape, Worker, chimera_w
 from pipelined.schedules.parts.placements import folded, one_pipe
+from pipelined.simulation import Parameters, StageCosts, Workload, simulate
 from pipelined.simulation.memory import peak_bytes, rank_memory
-from pipelined.simulation.simulator import simulate
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from pipelined.training.worker import TrainWorker
 from tests.numerics.arrangements import name
 from tests.numerics.plain import SEQUENCE, Case

@@ -11,11 +11,9 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
+from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
 from pipelined.simulation.job import with_costs
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import simulate
 from pipelined.simulation.traffic import totals_bytes
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 NAMES = ("chimera", "dualpipe", "gems", "gpipe", "interleaved", "one_f_one_b", "zb_h1", "zb_v")
 

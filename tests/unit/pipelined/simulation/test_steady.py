@@ -10,10 +10,8 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
 from pipelined.programs.pricing.steady import steady
 from pipelined.schedules import find
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import simulate
+from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
 from pipelined.simulation.traffic import message_bytes, sum_bytes
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 EVERY = {"pipedream": 1, "async_1f1b": 1, "pipedream_2bw": 4}
 """Microbatches an update, of four a step."""

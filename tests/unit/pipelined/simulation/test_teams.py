@@ -12,15 +12,13 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
 from pipelined.programs.updates.step_totals import STEP_TOTALS
+from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob
 from pipelined.simulation.links import VirtualLinks
-from pipelined.simulation.machine import Machine
 from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware
-from pipelined.simulation.simulator import simulate
 from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.traffic import message_bytes, totals_bytes
-from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from transports import Nursery
 
 NEAR, FAR = Links(0.01, 1e-4, 1e-5), Links(0.05, 3e-4, 1e-5)

@@ -8,8 +8,8 @@ import torch
 
 from apps.gpt2.planning.workload import workload
 from pipelined.programs.plan import Plan
+from pipelined.simulation import StageCosts, Workload
 from pipelined.simulation.traffic import link_bytes, message_bytes
-from pipelined.simulation.workload import StageCosts, Workload
 from tests.numerics.arrangements import name
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
 from tests.numerics.trained import on_ranks

@@ -13,7 +13,7 @@ from apps.gpt2.planning.team_costs import layout_of, stage_moves, team_chain
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
 from pipelined.sharding.search.matmul import factorizations
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 
 SIZES = {"tensor": 2, "layers": 2, "d_model": 64, "heads": 4, "batch": 8, "microbatches": 2, "seq": 32}
 

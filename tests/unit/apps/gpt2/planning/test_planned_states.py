@@ -23,7 +23,7 @@ from pipelined.planner.queue import Queue, held_by_layouts, sizes_of_layouts
 from pipelined.planner.search import SearchRequest, search
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import factorizations
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 
 RANKS = 2
 NAMES = ("data", "zero1", "zero3")

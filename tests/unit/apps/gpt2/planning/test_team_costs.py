@@ -24,7 +24,7 @@ from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.search.matmul import ROWS, RingPasses, factorizations
 from pipelined.sharding.search.network import GroupShape, Network
 from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCosts
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from pipelined.training.teams.team_stage import input_half
 
 B, T = 8, 16

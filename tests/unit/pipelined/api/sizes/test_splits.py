@@ -18,7 +18,7 @@ from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.queue import held_by_layouts, sizes_of_layouts
 from pipelined.sharding.search.matmul import factorizations
-from pipelined.simulation.machine import Machine
+from pipelined.simulation import Machine
 from pipelined.training.job import Numerics
 
 AUTO, ROWS, WIDTHS = "auto", 4, (12, 16, 8)
