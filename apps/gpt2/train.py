@@ -123,7 +123,7 @@ async def train(
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
             async with CheckpointSaver(trainer) as saver, opened_trackers(config, actor.rank == 0) as trackers:
                 await _run(Session(job, text, trainer, stop, claimed=claimed, saver=saver, trackers=trackers))
-                await trainer.rank_optimizer.settled()  # an error of the last update is one of the job
+                await trainer.rank_optimizer.finish_update()  # an error of the last update is one of the job
             if config.trace:
                 await write_trace(transport, tracer, config.trace, job.plan.tensor)
     finally:

@@ -138,7 +138,7 @@ class RankSession:
             job.model.release()
             saver = await stack.enter_async_context(CheckpointSaver(trainer))
             yield cls(job, trainer, optimizer=optimizer, claims=claims, saver=saver, planned=planned)
-            await trainer.rank_optimizer.settled()  # an error of the last update is one of the job
+            await trainer.rank_optimizer.finish_update()  # an error of the last update is one of the job
 
     async def train(
         self, steps: range, stopping: Callable[[], bool], on_step: Callable[[StepReport], None]
@@ -151,7 +151,7 @@ class RankSession:
         await self._require_equal_batches(steps.start)
         self._planned.see(self._job.feed, steps.start)
         report = await self.trainer.train(steps, stopping, on_step)
-        self.trainer.rank_optimizer.then(self._optimizer.step)
+        self.trainer.rank_optimizer.run_after_update(self._optimizer.step)
         self.done = report.step + 1
         return report
 

@@ -138,7 +138,7 @@ class RankTrainer:
         Cost: nothing without a delayed update; with one a copy of the parameters, and where ranks divide the update
             their values to the other holders.
         """
-        await self.rank_optimizer.settled()
+        await self.rank_optimizer.finish_update()
         if not self.job.numerics.delayed_update:
             yield
             return
@@ -168,7 +168,7 @@ class RankTrainer:
         for name, parameter in self.local.parameters.items():
             fields = state[name]
             with torch.no_grad():
-                parameter.copy_(self.rank_optimizer.in_use(fields))
+                parameter.copy_(self.rank_optimizer.value_in_use(fields))
             if name in updated:
                 self.rank_optimizer.restore(name, self.local.of_update(name, fields), updates)
             self.accumulation.restore(name, fields)

@@ -225,7 +225,7 @@ def test_a_delayed_update_runs_while_the_next_step_computes():
     async def two_steps(trainer):
         for step in range(2):
             await trainer.step(step)
-        await trainer.rank_optimizer.settled()
+        await trainer.rank_optimizer.finish_update()
 
     job = Case("gpipe", 1, 1, 1, layers=1).job(optimizer_config=Slow(lr=0.1, steps=5), **DELAYED)
     on_ranks(replace(job, feed=Signalling()), two_steps)

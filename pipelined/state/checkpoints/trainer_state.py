@@ -74,7 +74,7 @@ class RankState:
     @classmethod
     async def of(cls, trainer: RankTrainer, step: int) -> "RankState":
         """What this rank of a trainer saves after `step` steps; waits for an update that is under way."""
-        await trainer.rank_optimizer.settled()
+        await trainer.rank_optimizer.finish_update()
         saved = trainer.local.saved
         state = {name: trainer.state_of(name) for name in saved}
         parts = {name: part for name, part in saved.items() if part is not None}
@@ -148,7 +148,7 @@ async def load(trainer: RankTrainer, path: Path) -> int:
         return saved.meta, updates, state
 
     meta, updates, state = await agree(trainer.context.actor.transport, "load", asyncio.to_thread(read))
-    await trainer.rank_optimizer.settled()
+    await trainer.rank_optimizer.finish_update()
     trainer.restore(state, updates)
     trainer.loss_scale.restore(meta.scalars)
     return meta.step

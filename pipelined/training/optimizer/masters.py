@@ -53,11 +53,11 @@ class MasterOptimizer(RankOptimizer):
         self._pending: list[Future[None]] = []
         """The work of the thread that was not waited for."""
 
-    async def take(self, bucket: Bucket) -> None:
+    async def take_gradient(self, bucket: Bucket) -> None:
         """Copy the gradient while other buckets are still computed; an exact sum is rounded to it later."""
         if bucket.exact is None:
-            self._submit(partial(self._take_gradient, bucket))
-            await self.settled()
+            self._submit(partial(self._copy_gradient, bucket))
+            await self.finish_update()
 
     async def update(self, buckets: Sequence[Bucket], rate: float | None, gradient_scale: float) -> tuple[float, float]:
         """See `RankOptimizer.update`."""
@@ -65,26 +65,26 @@ class MasterOptimizer(RankOptimizer):
         if self._delayed:
             await self.use_values()
         for bucket in (each for each in buckets if each.exact is not None):
-            self._submit(partial(self._take_gradient, bucket))
-        await self.settled()
+            self._submit(partial(self._copy_gradient, bucket))
+        await self.finish_update()
         self._submit(lambda: update(self.optimizer, rate, gradient_scale))
         if not self._delayed:
             await self.use_values()
         await self._executor.run("step", partial(clear, buckets))
         return start, self._executor.clock.now()
 
-    def then(self, work: Callable[[], None]) -> None:
-        """See `RankOptimizer.then`; after an update that is under way."""
+    def run_after_update(self, work: Callable[[], None]) -> None:
+        """See `RankOptimizer.run_after_update`; after an update that is under way."""
         self._submit(work)
 
-    async def settled(self) -> None:
+    async def finish_update(self) -> None:
         pending, self._pending = self._pending, []
         for work in pending:
             await asyncio.wrap_future(work)
 
     async def use_values(self) -> None:
         """Wait for the update that is under way, if any, and compute with its values."""
-        await self.settled()
+        await self.finish_update()
         await self._executor.run("step", self._copy_values)
 
     def fields(self, name: str) -> dict[str, torch.Tensor]:
@@ -97,7 +97,7 @@ class MasterOptimizer(RankOptimizer):
         super().restore(name, fields, updates)
         self._unset.discard(name)
 
-    def in_use(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def value_in_use(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return fields.get(IN_USE, fields[VALUE]) if self._delayed else fields[VALUE]
 
     def _copied(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
@@ -118,7 +118,7 @@ class MasterOptimizer(RankOptimizer):
                 self.updated[name].copy_(self._parameters[name])
         self._unset.difference_update(names)
 
-    def _take_gradient(self, bucket: Bucket) -> None:
+    def _copy_gradient(self, bucket: Bucket) -> None:
         self._fill(bucket.updated)
         for name, parameter in bucket.updated.items():
             assert parameter.grad is not None  # it is a view of the bucket's gradient

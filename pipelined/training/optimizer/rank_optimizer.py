@@ -30,7 +30,7 @@ class RankOptimizer:
         self.optimizer = job.optimizer_config.build(self.updated)
         self.state = OptimizerState.of(self.optimizer)
 
-    async def take(self, bucket: Bucket) -> None:
+    async def take_gradient(self, bucket: Bucket) -> None:
         """Take the gradient of a bucket, which is summed; other buckets may still be computed."""
 
     async def update(self, buckets: Sequence[Bucket], rate: float | None, gradient_scale: float) -> tuple[float, float]:
@@ -45,11 +45,11 @@ class RankOptimizer:
 
         return (await self._executor.run("step", work))[1:]
 
-    def then(self, work: Callable[[], None]) -> None:
+    def run_after_update(self, work: Callable[[], None]) -> None:
         """Do some work after the last update, such as a step of a scheduler of the learning rate."""
         work()
 
-    async def settled(self) -> None:
+    async def finish_update(self) -> None:
         """Wait until no update is under way: `fields` and `restore` need that."""
 
     async def use_values(self) -> None:
@@ -63,7 +63,7 @@ class RankOptimizer:
         """Restore the result of `fields`, saved after this many updates."""
         self.state.restore(self.updated[name], fields, updates)
 
-    def in_use(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def value_in_use(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Of what a checkpoint saved of a parameter, the value that the next step computes with."""
         return fields[VALUE]
 

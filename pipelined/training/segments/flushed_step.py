@@ -85,7 +85,7 @@ class FlushedStep(Segment):
     async def _sum(self, bucket: Bucket) -> None:
         with self.context.executor.doing("a gradient sum"):
             await self.sums.sum(bucket)
-        await self.optimizer.take(bucket)
+        await self.optimizer.take_gradient(bucket)
 
     async def admits(self, number: int) -> bool:
         return number == 0
