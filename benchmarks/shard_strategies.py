@@ -28,12 +28,11 @@ from collectives import Links
 from collectives.group.signature import FINGERPRINT_BYTES
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.measurement.collective_costs import measure_collectives
-from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding import LinkWalk, MeshGroups
 from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import Tape, sum_gradients, sum_path
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.search.matmul import factorizations
-from pipelined.sharding.walk import LinkWalk
 from transports import open_local
 from transports.wire.frames import PREAMBLE_BYTES
 

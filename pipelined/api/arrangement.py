@@ -10,8 +10,8 @@ from pipelined.api.laboratory.find_plan import Planned
 from pipelined.errors import UsageError, require_whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.schedules import Shape, default_depth, default_microbatches, find, require_knobs, workers_of
-from pipelined.schedules.parts.knobs import SCALE, KnobValue
+from pipelined.schedules import SCALE, Shape, default_depth, default_microbatches, find, require_knobs, workers_of
+from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.training.job import CallLocals, Numerics
 

@@ -12,8 +12,7 @@ import torch
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.clock import RealClock
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.sharding.groups import MeshGroups
-from pipelined.sharding.path import Path
+from pipelined.sharding import MeshGroups, Path
 from pipelined.sharding.shared_memory import StartedMove
 from pipelined.training.exchange.stream import Arrived
 from pipelined.training.job import Numerics

@@ -7,7 +7,7 @@ pricing and the execution of a program read its dependencies here.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules.parts.stage_map import StageMap
+from pipelined.schedules import StageMap
 from pipelined.schedules.parts.worker import EVERY, SUM
 from pipelined.schedules.user.table import write_table
 

@@ -14,7 +14,7 @@ from pipelined.actors.device.executor import Executor
 from pipelined.programs.partition import partition
 from pipelined.programs.updates.exact_grid import require_exact
 from pipelined.programs.updates.step_totals import StepTotals, part_entry
-from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding import MeshGroups
 from pipelined.traces.tracer import Tracer
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.exchange.skips import NO_SKIPS, Skips

@@ -24,7 +24,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.sharding import Shards
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload
-from pipelined.training.optimizer.config import require_elementwise
+from pipelined.training.optimizer import require_elementwise
 
 NAMED = "data"
 """The layout of a row without factors, which has no other."""

@@ -8,8 +8,7 @@ import torch
 from pipelined.aio.clock import Clock
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.programs.updates.channels import Channels
-from pipelined.sharding import Shards
-from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding import MeshGroups, Shards
 from pipelined.sharding.operators.tape import sum_gradients, sum_path
 from pipelined.sharding.shards import TensorPart, merged, take
 from pipelined.training.sums.update_shards import Copies

@@ -17,8 +17,7 @@ from torch import nn
 from pipelined.actors.device.executor import Device, Executor
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.sharding import Shards
-from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding import MeshGroups, Shards
 from pipelined.sharding.operators.tape import Computed, Tape, WeightWork, compute_back
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.stream import Arrived, Parcel, Tree, differentiable, open_tree

@@ -10,9 +10,8 @@ import torch
 
 from apps.common.lm.models.attention import Dropout, causal_attention
 from pipelined.random.mask import dropout
-from pipelined.sharding.layout import Layout
+from pipelined.sharding import Layout, Shards
 from pipelined.sharding.operators.verbs import Reader, Value
-from pipelined.sharding.shards import Shards
 from pipelined.training.graph.recompute import recomputed
 
 HEADS = 3

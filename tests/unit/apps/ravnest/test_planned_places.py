@@ -19,7 +19,7 @@ from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NodeRecord
-from pipelined.schedules.parts.knobs import AHEAD
+from pipelined.schedules import AHEAD
 from pipelined.state.versions import Version
 
 RAM = 1 << 26

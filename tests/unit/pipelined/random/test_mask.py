@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.mask import CHUNK, _split_mix_64, dropout, keep_mask
-from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.shards import Shards
+from pipelined.sharding import Mesh, Shards
 
 CPU = torch.device("cpu")
 

@@ -4,8 +4,7 @@ import pytest
 
 from collectives import Links
 from collectives.cost_model import MemoryCosts, ring_seconds
-from pipelined.sharding import Mesh, Shards, path, path_between
-from pipelined.sharding.walk import LinkWalk
+from pipelined.sharding import LinkWalk, Mesh, Shards, path, path_between
 
 UNIT = Links(1.0, 0.25, 0.0)
 """Of elements of 4 bytes: 1 s for a message, and 1 s for an element."""

@@ -9,8 +9,7 @@ import torch
 
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.sharding import Shards
-from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding import MeshGroups, Shards
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
 from transports.local import world

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding import MeshGroups
 from pipelined.sharding.moves import AllGather
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply, sharded_weight
 from pipelined.sharding.operators.record import ComputeStep, piece, record

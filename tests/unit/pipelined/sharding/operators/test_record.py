@@ -8,7 +8,7 @@ import torch
 from benchmarks.harness.timed_executor import TimedExecutor
 from collectives import Links
 from pipelined.aio.clock import RealClock
-from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding import MeshGroups
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply
 from pipelined.sharding.operators.record import ComputeStep, MoveStep, piece, record
 from pipelined.sharding.operators.stream import layer_norm
