@@ -40,7 +40,8 @@ def factors_of(
     operators = list(next(iter(named.values())))
     by_operator = {**(default or {}), **dict(_read(layout, operators, named))}
     if missing := [name for name in operators if name not in by_operator]:
-        raise UsageError(f"no factors of {', '.join(missing)} (layout: {layout!r}); add them, or use {_known(named)}")
+        fact = f"no factors of {', '.join(missing)} (layout: {layout!r})"
+        raise UsageError(f"{fact}; add them, or use {' or '.join(named)}")
     for name, factors in by_operator.items():
         if prod(factors) != ranks:
             fact = f"{name}={factors} is for {prod(factors)} ranks (ranks of a worker: {ranks})"
@@ -56,12 +57,8 @@ def _read(layout: str, operators: Sequence[str], named: Mapping[str, object]) ->
         if name not in operators or len(numbers) != 3 or not all(n.isdecimal() and int(n) for n in numbers):
             fact = f"no layout: {word!r} (layout: {layout!r})"
             remedy = f"OPERATOR=ROWS.COLUMNS.CONTRACTION for {', '.join(operators)}"
-            raise UsageError(f"{fact}; write {_known(named)}, or {remedy}")
+            raise UsageError(f"{fact}; write {' or '.join(named)}, or {remedy}")
         read.append((name, Factors(*map(int, numbers))))
     if len({name for name, _ in read}) < len(read):
         raise UsageError(f"an operator is named twice (layout: {layout!r}); name each once")
     return read
-
-
-def _known(named: Mapping[str, object]) -> str:
-    return " or ".join(named)

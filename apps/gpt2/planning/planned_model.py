@@ -21,7 +21,6 @@ from apps.gpt2.planning.team import alone, split_text
 from apps.gpt2.planning.team_costs import (
     EVEN,
     costs_of,
-    layout_of,
     moves_of_front,
     sizes_of_front,
     stage_moves,
@@ -96,7 +95,7 @@ class PlannedGPT2:
         if self.runs and alone(self.config):
             return False
         team = self._team(plan, Machine())
-        return team.possible if is_open(plan) else team.fits(layout_of(factors_of(plan.layout, plan.tensor)))
+        return team.possible if is_open(plan) else team.fits(tuple(factors_of(plan.layout, plan.tensor).values()))
 
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
         team, key = self._team(plan, machine), (plan.tensor, plan.rows, machine, plan.layout)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
-from apps.common.lm.sharded.layouts import OPERATORS, Factors, divides, factors_of, states_of, written
+from apps.common.lm.sharded.layouts import OPERATORS, divides, factors_of, states_of, written
 from apps.gpt2.planning.memory import FLOAT
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.workload import workload
@@ -63,13 +63,9 @@ def text_of(layout: TeamLayout, states: Mapping[str, str]) -> str:
     return written(dict(zip(OPERATORS, layout, strict=True)), states)
 
 
-def layout_of(factors: Mapping[str, Factors]) -> TeamLayout:
-    return tuple(factors[name] for name in OPERATORS)
-
-
 def costs_of(team: TeamChain, plan: Plan) -> Costs:
     """The costs of the plan's layout."""
-    return team.costs(layout_of(factors_of(plan.layout, plan.tensor)))
+    return team.costs(tuple(factors_of(plan.layout, plan.tensor).values()))
 
 
 def rank_workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, **options: Any) -> Workload:

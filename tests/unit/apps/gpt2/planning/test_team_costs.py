@@ -12,7 +12,7 @@ from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import factors_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.planned_model import PlannedGPT2
-from apps.gpt2.planning.team_costs import BLOCK, HEAD, layout_of, rank_workload, team_chain
+from apps.gpt2.planning.team_costs import BLOCK, HEAD, rank_workload, team_chain
 from collectives import Links
 from collectives.cost_model import MemoryCosts
 from pipelined.planner.costs import Stated, priced
@@ -61,7 +61,7 @@ def recorded(text, ranks, state="none", rank=0, links=LINKS):
 def told(text, ranks, state="none", links=LINKS):
     """The costs of a member in closed form, of all layers together."""
     team = team_chain(CONFIG, ranks, B, T, Machine(links), itemsize=4, states=[state] * 5)
-    costs = team.costs(layout_of(factors_of(text, ranks)))
+    costs = team.costs(tuple(factors_of(text, ranks).values()))
     every = [*[costs[BLOCK]] * CONFIG.layers, costs[HEAD], costs[EMBEDDING], costs[MATRIX]]
     return LayerCosts(*(sum(column) for column in zip(*every, strict=True)))
 
