@@ -11,9 +11,6 @@ from fractions import Fraction
 from apps.common.lm.models.gpt2_presets import layer_costs
 from benchmarks.pipelines.contest import Contest, Ends, stages
 from pipelined.simulation import Machine, StageCosts, Workload, simulate
-from pipelined.simulation.machine import Machine
-from pipelined.simulation.simulator import simulate
-from pipelined.simulation.workload import StageCosts, Workload
 
 PROMISED, WANTED = {2: 1.0, 4: 1.0}, {2: 1.1}
 """By number of ranks: our best schedule's tokens a second over those of torch's best."""
