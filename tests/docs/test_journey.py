@@ -9,6 +9,7 @@ import pytest
 
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
+from benchmarks.frame_files import files_of_a_step
 from pipelined.actors.messages import Activation
 from pipelined.programs.prepare import prepare
 from pipelined.programs.pricing.price import DEFAULT_COSTS, price
@@ -101,6 +102,16 @@ def test_clusters_in_one_process_call_every_hop_of_a_microbatch_and_of_a_round(t
     hops = [re.findall(r"`([\w/]+\.py:\w+)`", table) for table in (microbatch, around)]
     assert len(hops[0]) > 20 and len(hops[1]) > 10
     assert not missing([*hops[0], *hops[1]], called_by(RAVNEST, tmp_path))
+
+
+def test_a_quiet_step_of_a_swarm_calls_every_hop_of_a_microbatch_and_of_the_commit():
+    """All but the command, and torch: the devices of this swarm have a price and compute nothing."""
+    hops = re.findall(r"`([\w/]+\.py:\w+)`", TEXT.partition("In a [swarm]")[2].partition("In [Ravnest]")[0])
+    called = [f"/{path}:{name.rpartition('.')[2]}" for path, names in files_of_a_step().items() for name in names]
+    assert len(hops) > 25 and missing(hops, called) == [
+        "apps/swarm/commands.py:train",
+        "pipelined/swarm/stages/torch_stage.py:forward",
+    ]
 
 
 def called_by(flags, tmp_path):
