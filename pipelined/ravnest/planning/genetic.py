@@ -56,7 +56,7 @@ def evolve(
     return [*dict.fromkeys(tuple(map(int, one)) for one in search.ranked(np.concatenate(seen)))]
 
 
-class Steps(NamedTuple):
+class Moves(NamedTuple):
     """Moves and swaps: from which cluster, to which, the node, the node that comes back or -1, and the scores."""
 
     sources: Chromosomes
@@ -65,12 +65,12 @@ class Steps(NamedTuple):
     others: Chromosomes
     scores: Floats
 
-    def made(self, step: int, assigned: Chromosomes) -> Chromosomes:
+    def after(self, move: int, assigned: Chromosomes) -> Chromosomes:
         """The chromosome after one of them."""
         after = assigned.copy()
-        after[self.nodes[step]] = self.targets[step]
-        if self.others[step] >= 0:
-            after[self.others[step]] = self.sources[step]
+        after[self.nodes[move]] = self.targets[move]
+        if self.others[move] >= 0:
+            after[self.others[move]] = self.sources[move]
         return after
 
 
@@ -126,14 +126,14 @@ class ClusterSearch:
         assigned = chromosome.copy()
         reached = self.scores(assigned[None])[0]
         while self._clusters > 1:
-            steps = self.steps(assigned)
-            step = _least(steps.scores)
-            if not self.is_better(steps.scores[step], reached):
+            moves = self.moves(assigned)
+            move = _least(moves.scores)
+            if not self.is_better(moves.scores[move], reached):
                 break
-            assigned, reached = steps.made(step, assigned), steps.scores[step]
+            assigned, reached = moves.after(move, assigned), moves.scores[move]
         return assigned
 
-    def steps(self, assigned: Chromosomes) -> "Steps":
+    def moves(self, assigned: Chromosomes) -> "Moves":
         """Every move and swap."""
         count = len(assigned)
         nodes, others = self._moved
@@ -152,7 +152,7 @@ class ClusterSearch:
         ends = sums[sources] - weight, sums[targets] + weight
         least = np.minimum(low[sources, targets], np.minimum(*ends))
         most = np.maximum(high[sources, targets], np.maximum(*ends))
-        return Steps(sources, targets, nodes, others, self._rows(missing, least, most))
+        return Moves(sources, targets, nodes, others, self._rows(missing, least, most))
 
     def _others(self, sums: Floats) -> tuple[Floats, Floats]:
         """The least and the largest sum of all clusters but two. Shapes: (C, C)."""

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from pipelined.ravnest.planning.genetic import Chromosomes, ClusterSearch, Floats, Steps
+from pipelined.ravnest.planning.genetic import Chromosomes, ClusterSearch, Floats, Moves
 
 MAX_TRIES = 4000
 """Moves and swaps of which the cuts are looked at, with what is found once looked up."""
 PERTURBED = 3
-"""Random moves from a partition where no step helps."""
+"""Random moves from a partition where no move helps."""
 Lack = Callable[[tuple[int, ...]], float]
 """What is too much for a cluster of these nodes; 0 where a cut fits."""
 
@@ -23,7 +23,7 @@ class PartitionRepair:
 
     Args:
         lack: looked up once for each cluster tried.
-        seed: of the order in which steps are tried.
+        seed: of the order in which moves are tried.
     """
 
     def __init__(self, search: ClusterSearch, clusters: int, lack: Lack, seed: int = 0):
@@ -34,44 +34,44 @@ class PartitionRepair:
         """The partition changed until every cluster fits, and then to the best near it; None where none was found."""
         best = self._lacks(assigned)
         while best.any():
-            found = self._step(assigned, best, self._touching(self._search.steps(assigned), best))
+            found = self._move(assigned, best, self._touching(self._search.moves(assigned), best))
             if found is None and (self._left <= 0 or self._clusters == 1):
                 return None
             assigned = self._perturbed(assigned) if found is None else found
             best = self._lacks(assigned)
-        while (found := self._step(assigned, best, self._better(assigned))) is not None:
+        while (found := self._move(assigned, best, self._better(assigned))) is not None:
             assigned = found
         return assigned
 
-    def _step(self, assigned: Chromosomes, lacks: Floats, order: tuple[Steps, Iterable[int]]) -> Chromosomes | None:
-        """The first step after which its two clusters lack less, or still nothing; None: none of those tried."""
-        steps, tried = order
-        for step in tried:
+    def _move(self, assigned: Chromosomes, lacks: Floats, order: tuple[Moves, Iterable[int]]) -> Chromosomes | None:
+        """The first move after which its two clusters lack less, or still nothing; None: none of those tried."""
+        moves, tried = order
+        for move in tried:
             if self._left <= 0:
                 return None
             self._left -= 1
-            both, after = (int(steps.sources[step]), int(steps.targets[step])), steps.made(step, assigned)
+            both, after = (int(moves.sources[move]), int(moves.targets[move])), moves.after(move, assigned)
             before = lacks[both[0]] + lacks[both[1]]
             reached = sum(self._lack_of(after, cluster) for cluster in both)
             if reached < before or reached == before == 0:
                 return after
         return None
 
-    def _touching(self, steps: Steps, lacks: Floats) -> tuple[Steps, Iterable[int]]:
-        """The steps that change a cluster without a cut, at random."""
-        useful = np.flatnonzero((lacks[steps.sources] > 0) | (lacks[steps.targets] > 0))
-        return steps, map(int, self._random.permutation(useful))
+    def _touching(self, moves: Moves, lacks: Floats) -> tuple[Moves, Iterable[int]]:
+        """The moves that change a cluster without a cut, at random."""
+        useful = np.flatnonzero((lacks[moves.sources] > 0) | (lacks[moves.targets] > 0))
+        return moves, map(int, self._random.permutation(useful))
 
-    def _better(self, assigned: Chromosomes) -> tuple[Steps, Iterable[int]]:
-        """The steps to a better score, the best first."""
-        steps, reached = self._search.steps(assigned), self._search.scores(assigned[None])[0]
-        order = np.lexsort(steps.scores.T[::-1])
-        return steps, (int(step) for step in order if self._search.is_better(steps.scores[step], reached))
+    def _better(self, assigned: Chromosomes) -> tuple[Moves, Iterable[int]]:
+        """The moves to a better score, the best first."""
+        moves, reached = self._search.moves(assigned), self._search.scores(assigned[None])[0]
+        order = np.lexsort(moves.scores.T[::-1])
+        return moves, (int(move) for move in order if self._search.is_better(moves.scores[move], reached))
 
     def _perturbed(self, assigned: Chromosomes) -> Chromosomes:
         for _ in range(PERTURBED):
-            steps = self._search.steps(assigned)
-            assigned = steps.made(int(self._random.integers(len(steps.nodes))), assigned)
+            moves = self._search.moves(assigned)
+            assigned = moves.after(int(self._random.integers(len(moves.nodes))), assigned)
         return assigned
 
     def _lacks(self, assigned: Chromosomes) -> Floats:
