@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pipelined.aio.latency import TimeoutEstimator
-from pipelined.swarm.leader.queued_microbatches import EvaluationMicrobatch, QueuedMicrobatch, TrainingMicrobatch
+from pipelined.swarm.leader.queued_microbatch import QueuedMicrobatch
 from pipelined.swarm.protocol.work import Score
 
 ENOUGH = 1
@@ -106,10 +106,10 @@ class WorkQueue:
     ):
         self._latency = latency or SlotLatency(lambda: 0.0, math.inf)
         self._opened, self.took = self._latency.now(), 0.0
-        self._training = [TrainingMicrobatch(index, range(0 if over else stages)) for index in range(batch)]
-        self._evaluation = list[EvaluationMicrobatch]()
+        self._training = [QueuedMicrobatch(index, range(0 if over else stages)) for index in range(batch)]
+        self._evaluation = list[QueuedMicrobatch]()
         self._free_training, self._free_evaluation = deque[QueuedMicrobatch](self._training), deque[QueuedMicrobatch]()
-        self._left = Counter[type[QueuedMicrobatch]]({TrainingMicrobatch: 0 if over else batch})
+        self._left = Counter[bool]({False: 0 if over else batch})  # by whether it is validation data
         self._assigned = dict[int, QueuedMicrobatch]()  # by index, those that have a holder
         self._found_late: FirstLate | None = None  # None: to be searched for again
         self.add_evaluation(held_out)
@@ -117,15 +117,15 @@ class WorkQueue:
     def add_evaluation(self, count: int) -> None:
         """Add microbatches of validation data, to be scored."""
         first = len(self._training) + len(self._evaluation)
-        added = [EvaluationMicrobatch(first + number) for number in range(count)]
+        added = [QueuedMicrobatch(first + number, None) for number in range(count)]
         self._evaluation += added
         self._free_evaluation += added
-        self._left[EvaluationMicrobatch] += count
+        self._left[True] += count
 
     @property
     def complete(self) -> bool:
         """Whether every microbatch was counted at every stage, as far as reported."""
-        return not self._left[TrainingMicrobatch]
+        return not self._left[False]
 
     @property
     def scored(self) -> bool:
@@ -135,7 +135,7 @@ class WorkQueue:
     @property
     def unscored(self) -> int:
         """Microbatches of validation data that have no score yet."""
-        return self._left[EvaluationMicrobatch]
+        return self._left[True]
 
     @property
     def left(self) -> int:
@@ -221,7 +221,7 @@ class WorkQueue:
         self._found_late = None
         yield
         for item, was_wanted in zip(items, before, strict=True):
-            self._left[type(item)] += item.is_wanted - was_wanted
+            self._left[item.is_evaluation] += item.is_wanted - was_wanted
             self._offer(item)
         if self.complete and not was_complete:
             self.took = self._latency.now() - self._opened
