@@ -26,7 +26,7 @@ from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.planning.ring_layout import Share, rings_of
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
-from pipelined.ravnest.stage.held_stage import State, averaged, flat_copy
+from pipelined.ravnest.stage.held_stage import HeldState, averaged, flat_copy
 from pipelined.ravnest.stage.orders import OrderRecorder
 from pipelined.ravnest.stage.saving import StageSaver
 from pipelined.training.check_model import persistent_buffers
@@ -114,7 +114,7 @@ class Rounds:
 
     async def copy_moments(self) -> None:
         """Before the snapshot of the next round: copy what is saved, or sent to late clusters, beside the average."""
-        state = await self._moments.copy() if self._moments is not None and self.done == 0 else State()
+        state = await self._moments.copy() if self._moments is not None and self.done == 0 else HeldState()
         if self._saver is not None:
             await self._saver.copy_moments(self.done + 1, state)
 

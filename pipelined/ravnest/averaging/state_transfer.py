@@ -22,7 +22,7 @@ from pipelined.actors.actor import Actor
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.refusals import Senders, are_finite
 from pipelined.ravnest.records.generation import Generation
-from pipelined.ravnest.stage.held_stage import HeldStage, State
+from pipelined.ravnest.stage.held_stage import HeldStage, HeldState
 from pipelined.state.chunks import CHUNK, Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
 from pipelined.training.optimizer.state import VALUE
 from transports import Block, Message, Nursery, PeerLost, Transport, TransportError
@@ -47,9 +47,9 @@ class MomentsTransfer:
         cluster, established = self._places[rank][0], generation.established
         self._sends, self._receives = cluster == 0, cluster >= established
         self._others = range(established, len(generation.rows)) if self._sends else range(1)
-        self._state = State()
+        self._state = HeldState()
 
-    async def copy(self) -> State:
+    async def copy(self) -> HeldState:
         """In the first cluster: copy what is to be sent, and return it. Cost: the bytes of the optimizer's state."""
         if self._sends:
             self._state = await self._stage.copy_state(averages=False)
@@ -75,12 +75,12 @@ class MomentsTransfer:
                         )
         finally:
             if self._sends:
-                self._state = State()
+                self._state = HeldState()
 
     async def load(self) -> None:
         """In a late cluster: begin with what was received beside the average."""
         if self._receives:
-            state, self._state = self._state, State()
+            state, self._state = self._state, HeldState()
             await self._stage.restore(state)
 
     def _shared(self) -> dict[int, set[str]]:
@@ -175,7 +175,7 @@ async def _parts_of(state: Mapping[str, torch.Tensor]) -> AsyncIterator[tuple[Ke
         yield ("state", "chunk", index), chunk_of(state, manifest, index)
 
 
-async def _receive_state(receive: Callable[[Key], Awaitable[Message]], expected: TensorSpecs) -> State:
+async def _receive_state(receive: Callable[[Key], Awaitable[Message]], expected: TensorSpecs) -> HeldState:
     """The state that another node sends.
 
     Raises:

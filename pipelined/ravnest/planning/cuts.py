@@ -20,7 +20,7 @@ from pipelined.ravnest.planning.stage_sizes import StageSizes
 MAX_IN_TABLE = 11
 """Nodes of a cluster beyond which orders are searched by descent: the table has a row for every set of nodes."""
 Objective = Literal["transfer", "rate"]
-Costs = NDArray[np.float64]
+CutCosts = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Cuts:
 
     def __init__(self, nodes: Sequence[PoolNode], sizes: StageSizes, objective: Objective):
         self._nodes, self._sizes, self._objective = nodes, sizes, objective
-        self._tables: dict[int, dict[int, Costs]] = {}
-        self._known_for, self._known = (0, np.inf), dict[tuple[int, int], Costs]()
+        self._tables: dict[int, dict[int, CutCosts]] = {}
+        self._known_for, self._known = (0, np.inf), dict[tuple[int, int], CutCosts]()
         self._fitting = Fitting(nodes, sizes)
 
     def lack(self, members: Sequence[int]) -> int | None:
@@ -65,7 +65,7 @@ class Cuts:
         if limit == np.inf:
             return None
         orders = self._descended(members) if len(members) > MAX_IN_TABLE else None
-        rests: dict[int, Costs] = {}
+        rests: dict[int, CutCosts] = {}
         mask, depth, first, cut = _mask(members), len(members), 0, list[CutStage]()
         reached = float(self._rest(rests, mask, depth, limit, orders)[0])
         for stage in range(depth):
@@ -78,14 +78,14 @@ class Cuts:
             mask, first = mask ^ 1 << cut[-1].node, cut[-1].end
         return cut
 
-    def _table(self, depth: int) -> dict[int, Costs]:
+    def _table(self, depth: int) -> dict[int, CutCosts]:
         """What is known by the set of nodes, where the depth does not decide on the bytes, too."""
         by_depth = self._sizes.has_skips or self._sizes.rules.ahead is not None
         return self._tables.setdefault(depth if by_depth else 0, {})
 
     def _rest(
-        self, table: dict[int, Costs], mask: int, depth: int, limit: float, order: Sequence[int] | None = None
-    ) -> Costs:
+        self, table: dict[int, CutCosts], mask: int, depth: int, limit: float, order: Sequence[int] | None = None
+    ) -> CutCosts:
         """By first layer, the least largest cost of the last stages of a cluster of `depth`, on the nodes of a mask."""
         if mask in table:
             return table[mask]
@@ -107,7 +107,7 @@ class Cuts:
         table[mask] = found
         return found
 
-    def _costs(self, node: int, stage: int, depth: int, limit: float) -> Costs:
+    def _costs(self, node: int, stage: int, depth: int, limit: float) -> CutCosts:
         """The cost of every [first, end) on a node: the first one; given its limit, the second one within it."""
         if self._known_for != (depth, limit):
             self._known_for, self._known = (depth, limit), {}

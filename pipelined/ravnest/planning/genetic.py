@@ -56,7 +56,7 @@ def evolve(
     return [*dict.fromkeys(tuple(map(int, one)) for one in search.ranked(np.concatenate(seen)))]
 
 
-class Moves(NamedTuple):
+class NodeMoves(NamedTuple):
     """Moves and swaps: from which cluster, to which, the node, the node that comes back or -1, and the scores."""
 
     sources: Chromosomes
@@ -133,7 +133,7 @@ class ClusterSearch:
             assigned, reached = moves.after(move, assigned), moves.scores[move]
         return assigned
 
-    def moves(self, assigned: Chromosomes) -> "Moves":
+    def moves(self, assigned: Chromosomes) -> "NodeMoves":
         """Every move and swap."""
         count = len(assigned)
         nodes, others = self._moved
@@ -152,7 +152,7 @@ class ClusterSearch:
         ends = sums[sources] - weight, sums[targets] + weight
         least = np.minimum(low[sources, targets], np.minimum(*ends))
         most = np.maximum(high[sources, targets], np.maximum(*ends))
-        return Moves(sources, targets, nodes, others, self._rows(missing, least, most))
+        return NodeMoves(sources, targets, nodes, others, self._rows(missing, least, most))
 
     def _others(self, sums: Floats) -> tuple[Floats, Floats]:
         """The least and the largest sum of all clusters but two. Shapes: (C, C)."""

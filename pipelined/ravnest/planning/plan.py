@@ -8,7 +8,7 @@ from pipelined.errors import UsageError
 from pipelined.ravnest.planning.cuts import Cuts, Objective
 from pipelined.ravnest.planning.formation import Formation, Method, Partition, form, method_for
 from pipelined.ravnest.planning.pace import Pace, pace_of
-from pipelined.ravnest.planning.pool import Newcomer, PoolNode
+from pipelined.ravnest.planning.pool import NewcomerRole, PoolNode
 from pipelined.ravnest.planning.ring_layout import Ring, rings_between, round_bytes
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 
@@ -36,7 +36,7 @@ class PoolRequest:
     method: Method | None = None
     rules: StageRules = field(default_factory=StageRules)
     backups: int = 0
-    newcomers: Newcomer | None = None
+    newcomers: NewcomerRole | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from pipelined.ravnest.planning.genetic import Chromosomes, ClusterSearch, Floats, Moves
+from pipelined.ravnest.planning.genetic import Chromosomes, ClusterSearch, Floats, NodeMoves
 
 MAX_TRIES = 4000
 """Moves and swaps of which the cuts are looked at, with what is found once looked up."""
@@ -43,7 +43,7 @@ class PartitionRepair:
             assigned = found
         return assigned
 
-    def _move(self, assigned: Chromosomes, lacks: Floats, order: tuple[Moves, Iterable[int]]) -> Chromosomes | None:
+    def _move(self, assigned: Chromosomes, lacks: Floats, order: tuple[NodeMoves, Iterable[int]]) -> Chromosomes | None:
         """The first move after which its two clusters lack less, or still nothing; None: none of those tried."""
         moves, tried = order
         for move in tried:
@@ -57,12 +57,12 @@ class PartitionRepair:
                 return after
         return None
 
-    def _touching(self, moves: Moves, lacks: Floats) -> tuple[Moves, Iterable[int]]:
+    def _touching(self, moves: NodeMoves, lacks: Floats) -> tuple[NodeMoves, Iterable[int]]:
         """The moves that change a cluster without a cut, at random."""
         useful = np.flatnonzero((lacks[moves.sources] > 0) | (lacks[moves.targets] > 0))
         return moves, map(int, self._random.permutation(useful))
 
-    def _better(self, assigned: Chromosomes) -> tuple[Moves, Iterable[int]]:
+    def _better(self, assigned: Chromosomes) -> tuple[NodeMoves, Iterable[int]]:
         """The moves to a better score, the best first."""
         moves, reached = self._search.moves(assigned), self._search.scores(assigned[None])[0]
         order = np.lexsort(moves.scores.T[::-1])

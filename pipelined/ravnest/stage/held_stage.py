@@ -14,7 +14,7 @@ from pipelined.state.chunks import TensorSpecs
 from pipelined.training.optimizer.state import VALUE, OptimizerState
 from transports.wire.arrays import wire_name
 
-State = dict[str, torch.Tensor]
+HeldState = dict[str, torch.Tensor]
 """Tensors by NAME/FIELD."""
 
 
@@ -48,11 +48,11 @@ class HeldStage:
         """Dtype and shape of all of it."""
         return {key: (wire_name(tensor.dtype), tuple(tensor.shape)) for key, tensor in self._by_key().items()}
 
-    async def copy_state(self, averages: bool = True) -> State:
+    async def copy_state(self, averages: bool = True) -> HeldState:
         """A copy of all, or of all but the values that rounds average, on the host."""
         return (await self._executor.run("snapshot", lambda: self._copy_state(averages)))[0]
 
-    def values_in(self, average: torch.Tensor) -> State:
+    def values_in(self, average: torch.Tensor) -> HeldState:
         """The values in an average, which is flat, in the order of the tensors. Cost: no copy."""
         held = {name: tensor for name, tensor in self.tensors.items() if tensor.is_floating_point()}
         pieces = average.split([tensor.numel() for tensor in held.values()])
@@ -61,7 +61,7 @@ class HeldStage:
             for (name, tensor), piece in zip(held.items(), pieces, strict=True)
         }
 
-    async def restore(self, state: State) -> None:
+    async def restore(self, state: HeldState) -> None:
         """Load a state, of this stage, or of more or less; what is not in it stays.
 
         Cost: each parameter leaves the state when it is loaded, so that one at a time is held twice.
@@ -87,23 +87,23 @@ class HeldStage:
                 states[tensor] = others.pop(given)
         other.tensors, other._optimizer = {}, None
 
-    def _by_key(self) -> State:
+    def _by_key(self) -> HeldState:
         """Every tensor of the state by NAME/FIELD, not copied."""
         assert self._optimizer is not None, "this state was taken over"
-        updates, state = torch.tensor(self._optimizer.updates), State()
+        updates, state = torch.tensor(self._optimizer.updates), HeldState()
         for name, parameter in self.tensors.items():
             fields = {**self._optimizer.fields(parameter), UPDATES: updates}
             state |= {f"{name}/{field}": tensor.detach() for field, tensor in fields.items()}
         return state
 
-    def _copy_state(self, averages: bool) -> State:
+    def _copy_state(self, averages: bool) -> HeldState:
         return {
             key: tensor.cpu().clone()
             for key, tensor in self._by_key().items()
             if averages or not (key.endswith(f"/{VALUE}") and tensor.is_floating_point())
         }
 
-    def _restore(self, state: State) -> None:
+    def _restore(self, state: HeldState) -> None:
         assert self._optimizer is not None, "this state was taken over"
         owners = dict[str, list[str]]()
         for key in state:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from pipelined.errors import UsageError
-from pipelined.ravnest.stage.held_stage import HeldStage, State
+from pipelined.ravnest.stage.held_stage import HeldStage, HeldState
 from pipelined.state.chunks import TensorSpecs, specs_of
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore
@@ -93,9 +93,9 @@ class StageSaver:
     ):
         self._tasks, self._saving, self._at, self._steps = tasks, saving, at, steps
         self._stage, self._writes, self._saver = stage, writes, saving.saver()
-        self._state = State()
+        self._state = HeldState()
 
-    async def copy_moments(self, round_: int, state: State) -> None:
+    async def copy_moments(self, round_: int, state: HeldState) -> None:
         """Copy the moments, if this round is saved; its snapshot is taken before the next update.
 
         First the last save must be written: a node holds one copy of its moments, and one average.
@@ -105,7 +105,7 @@ class StageSaver:
             state: a copy that there is already; empty: none.
         """
         await self._saver.wait_written()
-        self._state = State()  # of a round that was refused
+        self._state = HeldState()  # of a round that was refused
         if self._writes() and self._is_due(round_):
             self._state = state or await self._stage.copy_state(averages=False)
 
@@ -117,7 +117,7 @@ class StageSaver:
             average: of the tensors without integers, flat, in their order; it does not change until it is written.
         """
         if self._state and self._is_due(round_):
-            state, self._state = {**self._state, **self._stage.values_in(average)}, State()
+            state, self._state = {**self._state, **self._stage.values_in(average)}, HeldState()
             await self._write(round_, state)
 
     async def save_own(self, round_: int) -> None:
@@ -126,10 +126,10 @@ class StageSaver:
         if self._writes() and self._is_due(round_):
             await self._write(round_, await self._stage.copy_state())
 
-    async def _write(self, round_: int, state: State) -> None:
+    async def _write(self, round_: int, state: HeldState) -> None:
         """Begin to write."""
 
-        async def given() -> State:
+        async def given() -> HeldState:
             return state
 
         await self._saver.save(self._tasks, self._at._replace(step=self._steps[round_ - 1]), given)

@@ -23,7 +23,7 @@ from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, PassRequ
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
-from pipelined.swarm.trainer.routing import Pass, Router
+from pipelined.swarm.trainer.routing import PassKind, Router
 from transports import Nursery
 from transports.rpc import Party, Rejected
 
@@ -31,7 +31,7 @@ MIN_PAUSE_S = 1e-3
 """Shortest wait for the end of a ban, in seconds: timers fire a little early, so the wait would repeat many times."""
 MAX_PAUSE_S = 10.0
 """Longest pause between two requests to a banned peer to announce itself again, in seconds."""
-TOPICS = (*get_args(Pass), Evaluate.topic)
+TOPICS = (*get_args(PassKind), Evaluate.topic)
 
 
 class StepPassed(Exception):
@@ -107,7 +107,7 @@ class PeerPool:
             MicrobatchNotFinite: the input of this peer, or its output, is not finite; the leader assigns the microbatch
                 again.
         """
-        passed: Pass = "backward" if isinstance(request, Backward) else "forward"
+        passed: PassKind = "backward" if isinstance(request, Backward) else "forward"
         tried, failures = set[Party](), 0
         while True:
             peer = await self._pick(stage, passed)
@@ -175,7 +175,7 @@ class PeerPool:
         finally:
             self._announcing.discard(party)
 
-    async def _pick(self, stage: int, which: Pass) -> Peer:
+    async def _pick(self, stage: int, which: PassKind) -> Peer:
         """The next peer. Waits while the stage has none to pick; after a wait, picks even a banned one."""
         waited = False
         while True:

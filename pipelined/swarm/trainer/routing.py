@@ -20,7 +20,7 @@ from pipelined.aio.latency import Average
 from pipelined.membership.bans import Bans
 from transports.rpc import Party
 
-Pass = Literal["forward", "backward"]
+PassKind = Literal["forward", "backward"]
 """The pass that is requested of a peer."""
 
 SMOOTHING = 0.1
@@ -38,17 +38,17 @@ class ReplyTimes:
     """
 
     def __init__(self) -> None:
-        self._averages: dict[str, dict[Pass, Average]] = {}
+        self._averages: dict[str, dict[PassKind, Average]] = {}
 
     def add(self, peer: str) -> None:
         """Begin to record a peer's times. A known peer keeps its times."""
-        self._averages.setdefault(peer, {each: Average(SMOOTHING) for each in get_args(Pass)})
+        self._averages.setdefault(peer, {each: Average(SMOOTHING) for each in get_args(PassKind)})
 
     def remove(self, peer: str) -> None:
         """Forget a peer's times."""
         self._averages.pop(peer, None)
 
-    def observe(self, peer: str, which: Pass, seconds: float) -> None:
+    def observe(self, peer: str, which: PassKind, seconds: float) -> None:
         """Record the seconds of a reply.
 
         Raises:
@@ -58,17 +58,17 @@ class ReplyTimes:
             raise ValueError(f"{peer} cannot have replied after {seconds} s; measure with a monotonic clock")
         self._averages[peer][which].add(seconds)
 
-    def measured(self, peer: str, which: Pass) -> float | None:
+    def measured(self, peer: str, which: PassKind) -> float | None:
         """Seconds of the peer's own replies to this pass; else of the other pass, rescaled; else None."""
         own = self._averages[peer]
-        other: Pass = "backward" if which == "forward" else "forward"
+        other: PassKind = "backward" if which == "forward" else "forward"
         if (seconds := own[which].value) is not None:
             return seconds
         if (seconds := own[other].value) is not None:
             return seconds * (BACKWARD if which == "backward" else 1 / BACKWARD)
         return None
 
-    def expected(self, peer: str, which: Pass) -> float:
+    def expected(self, peer: str, which: PassKind) -> float:
         """Expected seconds of a reply: as measured, else the median of the stage, else `MIN_S`.
 
         While no peer of the stage has replied, all peers are equal. Any value would do, and later replies soon outweigh
@@ -126,11 +126,11 @@ class Router:
             queue.remove(party.address)
             del self._stages[party.address]
 
-    def pick(self, stage: int, which: Pass, now: float) -> Party | None:
+    def pick(self, stage: int, which: PassKind, now: float) -> Party | None:
         """The peer to use next; None while all peers of the stage are banned, or it has none: see `available_at`."""
         return self._queues[stage].pick(which, self._bans, now)
 
-    def observe(self, party: Party, which: Pass, seconds: float) -> None:
+    def observe(self, party: Party, which: PassKind, seconds: float) -> None:
         """Record the seconds from a request to the last byte of its reply.
 
         Ignored if the party is no longer a member under this incarnation.
@@ -235,7 +235,7 @@ class _StageQueue:
         if address in self._entries:
             self._put(address, self._entries[address].seconds)
 
-    def pick(self, which: Pass, bans: Bans, now: float) -> Party | None:
+    def pick(self, which: PassKind, bans: Bans, now: float) -> Party | None:
         for address in [each for each in self._banned if bans.available_at(self.members[each], now) <= now]:
             self._enter(address)
         while self._first() is not None:
