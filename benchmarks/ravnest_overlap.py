@@ -22,7 +22,7 @@ from benchmarks.harness.results import Reported, tell
 from benchmarks.ravnest.party import Party
 from pipelined.planner.trial import RandomTokens
 from pipelined.ravnest.node.training import ClusterTraining
-from pipelined.ravnest.planning.pool import Newcomer
+from pipelined.ravnest.planning.pool import NewcomerRole
 from pipelined.ravnest.records.places import StagePlace
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.training.job import Numerics
@@ -98,7 +98,7 @@ def rounds(options: Options) -> dict[str, Any]:
     return {"shares": shares, "updates_of_a_round": fmean(lags), "updates_between": between}
 
 
-def joined(options: Options, names: Sequence[str], newcomers: Newcomer) -> Party:
+def joined(options: Options, names: Sequence[str], newcomers: NewcomerRole) -> Party:
     """Clusters of a larger model, which more nodes join while they train."""
     comes = party(options, training(options.late_width, options.late_steps, LATE_EVERY), newcomers=newcomers)
 

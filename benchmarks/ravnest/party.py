@@ -21,7 +21,7 @@ from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.plan import PoolRequest
-from pipelined.ravnest.planning.pool import Newcomer
+from pipelined.ravnest.planning.pool import NewcomerRole
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterProgress
@@ -84,7 +84,7 @@ class Party:
     rate: float = 0.0
     delay_s: float = 1e-3
     directory_s: float = 0.0
-    newcomers: Newcomer | None = None
+    newcomers: NewcomerRole | None = None
     ram: int = 1 << 20
     keeps: Mapping[str, Any] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
