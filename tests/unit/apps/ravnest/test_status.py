@@ -122,7 +122,7 @@ async def test_what_waiting_nodes_and_a_late_cluster_wait_for_is_shown_until_the
     late = replace(
         GENERATION,
         rows=[*GENERATION.rows, [StagePlace(Holder("d", "at d", 4), 0, 5, 1)]],
-        continuation=Continuation(3, late=1, steps_since_round=[[]]),
+        continuation=Continuation(3, late_clusters=1, steps_since_round=[[]]),
     )
     joined = {"nodes/d": NodeRecord("d", "at d", 4, 1, 1.0, 0.0), "waits": WaitingNodes("for more RAM")}
     for rounds, word in enumerate(["the average and the moments of cluster 0", None]):
