@@ -153,7 +153,7 @@ class TorchExecutor(Executor):
     def __init__(self, device: str, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         super().__init__(clock, on_busy)
         self.device = device
-        self._thread = WorkThread(f"device {device}", self._compute, self._settle)
+        self._thread = WorkThread(f"device {device}", self._compute, self._report_end)
         self._follower: Follower | None = None
 
     @classmethod
@@ -229,7 +229,7 @@ class TorchExecutor(Executor):
             self._on_ended()
         return withdrawn
 
-    def _settle(self, piece: DeviceWork) -> None:
+    def _report_end(self, piece: DeviceWork) -> None:
         self._on_ended()
         self._record(piece.op, piece.end - piece.start)
         piece.then()

@@ -34,10 +34,10 @@ class Follower:
 
     def follow(self, piece: DeviceWork, then: Then) -> None:
         """Call `then` on the loop with the result of a piece, its start and end, unless the parent is cancelled."""
-        piece.then = self._on_settled  # a function of this piece would refer to it, and keep what it holds
+        piece.then = self._on_piece_ended  # a function of this piece would refer to it, and keep what it holds
         self._pieces.append((piece, then))
 
-    def _on_settled(self) -> None:
+    def _on_piece_ended(self) -> None:
         """The first piece has ended; one that ran on after the parent's cancellation has no successor."""
         piece, then = self._pieces.popleft()
         if not self.over:

@@ -3,8 +3,8 @@
 The loop learns of ended pieces by one callback for all that have ended by then. An end that no rank waits for is not
 reported at once, unless the piece failed: while another piece is computed and a third waits, the device lacks nothing.
 
-The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.settle`,
-`TorchExecutor._settle`, `Follower._on_settled` and `TrainWorker._ended`.
+The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.report_ended`,
+`TorchExecutor._report_end`, `Follower._on_piece_ended` and `TrainWorker._ended`.
 """
 
 import asyncio
@@ -51,18 +51,18 @@ class WorkThread:
 
     Args:
         compute: does the work of a piece, in the thread; must not raise.
-        settle: called on the loop with each ended piece, in order.
+        on_ended: called on the loop with each ended piece, in order.
     """
 
-    def __init__(self, name: str, compute: Callable[[DeviceWork], None], settle: Callable[[DeviceWork], None]):
-        self._compute, self._settle, self._lock = compute, settle, threading.Lock()
+    def __init__(self, name: str, compute: Callable[[DeviceWork], None], on_ended: Callable[[DeviceWork], None]):
+        self._compute, self._on_ended, self._lock = compute, on_ended, threading.Lock()
         self.pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._waiting, self._ended = deque[DeviceWork](), deque[DeviceWork]()
         self._name, self._working, self._reported, self._closed = name, False, False, False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def put(self, piece: DeviceWork) -> None:
-        """Queue a piece; the running loop will settle it.
+        """Queue a piece; its end is reported to the running loop.
 
         Raises:
             RuntimeError: the thread is closed, or the interpreter ends; nothing is queued.
@@ -85,19 +85,19 @@ class WorkThread:
         self.pool.shutdown(wait=False)
 
     def withdraw(self, piece: DeviceWork) -> bool:
-        """Take a piece out of the queue; False if its work has begun. Ended pieces are settled."""
+        """Take a piece out of the queue; False if its work has begun. Ended pieces are reported."""
         with self._lock:
             if waits := piece in self._waiting:
                 self._waiting.remove(piece)
-        self.settle()  # an earlier end may count on that of this piece to be reported
+        self.report_ended()  # an earlier end may count on that of this piece to be reported
         return waits
 
-    def settle(self) -> None:
-        """Settle the pieces that have ended, on the loop."""
+    def report_ended(self) -> None:
+        """Report the pieces that have ended, on the loop."""
         with self._lock:
             ended, self._ended, self._reported = self._ended, deque[DeviceWork](), False
         for piece in ended:
-            self._settle(piece)
+            self._on_ended(piece)
 
     def _work(self) -> None:
         piece = None
@@ -116,5 +116,5 @@ class WorkThread:
                 self._reported = self._reported or report
         if report and self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended, and the piece was given up
-                self._loop.call_soon_threadsafe(self.settle)
+                self._loop.call_soon_threadsafe(self.report_ended)
         return following

@@ -31,14 +31,14 @@ class Rig:
 
     def __init__(self, prompt=False):
         self._changed = asyncio.Event()
-        self.ended, self.thread = [], WorkThread("test", lambda piece: piece.work(), self.settle)
+        self.ended, self.thread = [], WorkThread("test", lambda piece: piece.work(), self.on_ended)
         self.first, self.second = Gate(), Gate()
         works = {"first": self.first, "second": self.second, "third": lambda: None}
         self.pieces = [DeviceWork(op, work, prompt) for op, work in works.items()]
         for piece in self.pieces:
             self.thread.put(piece)
 
-    def settle(self, piece):
+    def on_ended(self, piece):
         self.ended.append(piece.op)
         self._changed.set()
 
