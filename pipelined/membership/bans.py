@@ -23,16 +23,10 @@ class _Ban:
 class Bans:
     """The bans of one client.
 
-    Args:
-        first, most: seconds of the first ban of a member, and of the longest ban.
-
     Source: SWARM, Appendix C, Algorithm 1, line 11, and section 3.2; the back-off is our own.
     """
 
-    def __init__(self, first: float = FIRST_S, most: float = MAX_S):
-        if not 0 < first <= most:
-            raise ValueError(f"bans cannot grow from {first} to {most} s; let 0 < first <= most")
-        self._first, self._most = first, most
+    def __init__(self) -> None:
         self._bans: dict[str, _Ban] = {}
 
     def ban(self, party: Party, now: float) -> float:
@@ -45,12 +39,12 @@ class Bans:
         """
         last = self._bans.get(party.address)
         if last is None:
-            seconds = self._first
+            seconds = FIRST_S
         elif last.incarnation == party.incarnation:
             return last.until
         else:
             relapsed = now <= last.until + last.seconds
-            seconds = min(2 * last.seconds, self._most) if relapsed else self._first
+            seconds = min(2 * last.seconds, MAX_S) if relapsed else FIRST_S
         self._bans[party.address] = _Ban(party.incarnation, seconds, now + seconds)
         return now + seconds
 

@@ -103,19 +103,11 @@ class EmbeddedDirectory(Directory):
         address: of the directory.
         patience: seconds without a reply after which calls raise `CutOff`. A watch repeats its request after half of
             this time, and so detects a directory that does not reply.
-        limits: the limits of the directory.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        address: str,
-        clock: Clock,
-        patience: float = PATIENCE_S,
-        limits: DirectoryLimits | None = None,
-    ):
+    def __init__(self, endpoint: Endpoint, address: str, clock: Clock, patience: float = PATIENCE_S):
         self.broke, self.breaks = Notifier(), 0
-        self._caller, self._limits = Caller(endpoint, address, clock, patience), limits or DirectoryLimits()
+        self._caller, self._limits = Caller(endpoint, address, clock, patience), DirectoryLimits()
         self._entered: Entered | None = None
         self._next, self._unsettled = 0, dict[int, None]()
         self._closed = False

@@ -1,13 +1,11 @@
 """A ban keeps one incarnation away for good and the next for a while, and is forgotten when it does neither."""
 
-import pytest
-
-from pipelined.membership.bans import Bans
+from pipelined.membership.bans import MAX_S, Bans
 from transports.rpc import Party
 
 
 def test_a_ban_without_effect_is_forgotten():
-    bans, gone = Bans(first=1.0), Party("tcp://a:1", 7)
+    bans, gone = Bans(), Party("tcp://a:1", 7)
     bans.ban(gone, now=0.0)
     bans.forget(set(), now=2.0)
     assert bans.ban(Party("tcp://a:1", 8), now=2.0) == 4.0, "a relapse was forgotten"
@@ -16,7 +14,7 @@ def test_a_ban_without_effect_is_forgotten():
 
 
 def test_a_member_stays_banned_for_as_long_as_it_announces_nothing_new():
-    bans, member = Bans(first=1.0), Party("tcp://a:1", 7)
+    bans, member = Bans(), Party("tcp://a:1", 7)
     bans.ban(member, now=0.0)
     bans.forget({member}, now=1e6)
     assert bans.available_at(member, now=1e6) == float("inf")
@@ -24,7 +22,7 @@ def test_a_member_stays_banned_for_as_long_as_it_announces_nothing_new():
     assert bans.available_at(member, now=1e6) == 1e6, "no member has that incarnation any more"
 
 
-@pytest.mark.parametrize("most", [0.5, 0.0])
-def test_bans_that_cannot_grow_are_refused(most):
-    with pytest.raises(ValueError, match="cannot grow"):
-        Bans(first=1.0, most=most)
+def test_a_ban_doubles_up_to_the_longest():
+    bans, now = Bans(), 0.0
+    lengths = [bans.ban(Party("tcp://a:1", number), now) - now for number in range(20)]
+    assert lengths[:3] == [1.0, 2.0, 4.0] and lengths[-1] == MAX_S
