@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-MAX_NAMED = 16
+MAX_LISTED = 16
 """The most tasks that a `Deadlock` names."""
 
 
@@ -48,7 +48,7 @@ class VirtualClock:
 
     async def sleep(self, seconds: float) -> None:
         loop = _virtual_loop()
-        await (loop.reach(loop.time() + seconds) if seconds > 0 else asyncio.sleep(0))
+        await (loop.sleep_until(loop.time() + seconds) if seconds > 0 else asyncio.sleep(0))
 
     def call_at(self, moment: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call back at a moment, unless the returned handle is cancelled before."""
@@ -72,14 +72,14 @@ def run_virtual(coroutine: Coroutine[Any, Any, T]) -> T:
         return runner.run(coroutine)
 
 
-class _Jump(selectors.SelectSelector):
+class _JumpSelector(selectors.SelectSelector):
     """A selector that advances the time of its loop instead of waiting."""
 
     loop: "_VirtualLoop"
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None or timeout > 0:
-            self.loop.jump()
+            self.loop.advance()
         return []
 
 
@@ -88,7 +88,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     """The heap of timers of asyncio's own loops."""
 
     def __init__(self) -> None:
-        self._now, selector = 0.0, _Jump()
+        self._now, selector = 0.0, _JumpSelector()
         selector.loop = self
         super().__init__(selector)
         self._clock_resolution = math.ulp(0.0)
@@ -97,7 +97,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now
 
-    async def reach(self, moment: float) -> None:
+    async def sleep_until(self, moment: float) -> None:
         """Wait for a moment. All waits for one moment share a timer: many ranks do the same at the same time."""
         sleepers = self._sleepers.get(moment)
         if sleepers is None:
@@ -111,14 +111,14 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
             if not sleeper.done():
                 sleeper.set_result(None)
 
-    def jump(self) -> None:
+    def advance(self) -> None:
         """Advance the time to the next timer.
 
         The loop passes its selector only a difference, capped at a day; its heap (`_scheduled`) has the exact moment.
         The loop runs timers due before now + resolution, so the resolution is set to one unit in the last place.
         """
         if not self._scheduled or math.isinf(self._scheduled[0].when()):
-            raise Deadlock(_waiting(asyncio.all_tasks(self)))
+            raise Deadlock(_deadlock_message(asyncio.all_tasks(self)))
         self._now = self._scheduled[0].when()
         self._clock_resolution = math.ulp(self._now)
 
@@ -130,10 +130,10 @@ def _virtual_loop() -> _VirtualLoop:
     return loop
 
 
-def _waiting(tasks: Iterable["asyncio.Task[Any]"]) -> str:
+def _deadlock_message(tasks: Iterable["asyncio.Task[Any]"]) -> str:
     places = sorted(f"{task.get_name()} at {_innermost(task.get_coro())}" for task in tasks)
-    more = [f"and {len(places) - MAX_NAMED} more"] if len(places) > MAX_NAMED else []
-    waits = "\n  ".join([*places[:MAX_NAMED], *more])
+    more = [f"and {len(places) - MAX_LISTED} more"] if len(places) > MAX_LISTED else []
+    waits = "\n  ".join([*places[:MAX_LISTED], *more])
     return f"deadlock: every task waits and no timer is set (tasks: {len(places)})\n  {waits}"
 
 

@@ -1,1 +1,1 @@
-"""What a process tells of itself: events with their reasons, and the progress of slow work."""
+"""What a process reports of itself: events with their reasons, and the progress of slow work."""

@@ -4,6 +4,9 @@ So nodes need no file system in common. A generation begins with a step of which
 is there (`RavnestView.saved_version`). A new place requests its parameters one by one: from its own directory first,
 then from the nodes that offer this step, the sender of the last parameter first, as a stage's parameters lie together.
 It comes in chunks, each with its hash; what is read is checked against the hashes saved with it. Imports torch.
+
+The request is a note of four values. Those of `membership.messaging` begin with a version and an incarnation, which
+nodes of earlier releases would reject here.
 """
 
 import asyncio
