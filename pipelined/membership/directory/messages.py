@@ -49,7 +49,7 @@ def error_of(rejection: Rejected) -> Exception:
     return kind(str(rejection.facts.get("why", rejection.reason))) if kind else rejection
 
 
-def most_bytes(limits: DirectoryLimits) -> int:
+def max_bytes(limits: DirectoryLimits) -> int:
     """Upper limit of the bytes of a request."""
     return limits.request + OVERHEAD * 3 * limits.keys_at_once + 4 * OVERHEAD
 

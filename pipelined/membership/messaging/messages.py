@@ -124,20 +124,20 @@ async def send(endpoint: Endpoint, address: str, request: MemberRequest[Reply], 
 def serve(
     endpoint: Endpoint,
     kind: type[AnyRequest],
-    answer: Callable[[AnyRequest, Party], Awaitable[MemberReply]],
-    most_waiting: int = 1024,
+    handler: Callable[[AnyRequest, Party], Awaitable[MemberReply]],
+    max_waiting: int = 1024,
 ) -> None:
     """Serve a kind of request without arrays, for any incarnation of this member.
 
     Args:
-        answer: returns the reply to a request and its sender.
-        most_waiting: requests of one sender that may wait at once.
+        handler: returns the reply to a request and its sender.
+        max_waiting: requests of one sender that may wait at once.
     """
 
     async def respond(request: Request) -> Response:
-        return (await answer(kind.parse(request)[0], request.sender)).response()
+        return (await handler(kind.parse(request)[0], request.sender)).response()
 
-    endpoint.handle(kind.topic, respond, 0, most_waiting)
+    endpoint.handle(kind.topic, respond, 0, max_waiting)
 
 
 def _schema(cls: type) -> FieldList:

@@ -104,7 +104,7 @@ class Passes:
         return Outputs(await self._pack(coding, outputs, f"outputs of microbatch {which.index}"))
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """Largest size of one group of arrays, decoded, in bytes."""
         specs = [*self._state.stage.expects(), *self._state.stage.expects_given()]
         return CODEC_BYTES + 2 * max(prod(shape) * SIZES[dtype] for dtype, shape in specs)
@@ -143,7 +143,7 @@ class Passes:
 
     async def _unpack(self, coded: Coded, wanted: ArraySpecs, fewer: bool = False) -> tuple[Block, ...]:
         """Arrays of a request, decoded. Raises Malformed: other dtypes or shapes than expected; see `check_specs`."""
-        blocks = await self._coding.unpack(*coded, self.most_bytes)
+        blocks = await self._coding.unpack(*coded, self.max_bytes)
         check_specs(blocks, wanted, fewer)
         return blocks
 

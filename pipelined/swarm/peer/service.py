@@ -74,13 +74,13 @@ class Served(NamedTuple):
 
     Args:
         answer: returns the reply of a replica to a request and its sender.
-        most_bytes: largest size of its arrays, in bytes.
-        most_waiting: requests of one sender that may wait at once.
+        max_bytes: largest size of its arrays, in bytes.
+        max_waiting: requests of one sender that may wait at once.
     """
 
     answer: Callable[[Replica, Any, Party], Awaitable[MemberReply]]
-    most_bytes: int = 0
-    most_waiting: int = MAX_ROUNDS
+    max_bytes: int = 0
+    max_waiting: int = MAX_ROUNDS
 
 
 class PeerService:
@@ -117,10 +117,10 @@ class PeerService:
 
     def _handle_stage_requests(self) -> None:
         for kind, served in self._table().items():
-            self._endpoint.handle(kind.topic, self._respond(kind, served), served.most_bytes, served.most_waiting)
+            self._endpoint.handle(kind.topic, self._respond(kind, served), served.max_bytes, served.max_waiting)
 
     def _table(self) -> Mapping[type[MemberRequest[Any]], Served]:
-        arrays = self.replica.passes.most_bytes if self.replica else 0
+        arrays = self.replica.passes.max_bytes if self.replica else 0
         sums = self.replica.stage.sums.nbytes if self.replica else 0
         chunk = self.replica.rounds.chunk_bytes if self.replica else 0
         return {
@@ -137,7 +137,7 @@ class PeerService:
             Inherit: Served(lambda here, request, _: here.handover.inherit(request), sums + 16 * self._batch, 1),
             FetchManifest: Served(lambda here, _, sender: self._in_time(here.manifest(sender))),
             FetchChunk: Served(
-                lambda here, request, sender: here.donor.chunk(request, sender), most_waiting=2 * IN_FLIGHT
+                lambda here, request, sender: here.donor.chunk(request, sender), max_waiting=2 * IN_FLIGHT
             ),
             FetchTotals: Served(lambda here, request, sender: here.donor.totals(request, sender)),
         }

@@ -114,7 +114,7 @@ class _Server:
             Revoke: self._revoke,
         }
         for kind, operation in operations.items():
-            self._endpoint.handle(kind.topic, self._handler(kind, operation), messages.most_bytes(self._limits))
+            self._endpoint.handle(kind.topic, self._handler(kind, operation), messages.max_bytes(self._limits))
         self._endpoint.add_lost_callback(self._on_connection_lost)
 
     async def _end_leases(self) -> NoReturn:
