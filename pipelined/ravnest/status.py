@@ -16,7 +16,7 @@ from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterProgress
 from pipelined.ravnest.records.view import RavnestView
 
-LATE = "the average and the moments of cluster 0"
+AWAITED_STATE = "the average and the moments of cluster 0"
 """What a late cluster waits for until the first round of its generation is committed."""
 
 
@@ -107,7 +107,7 @@ class RavnestStatus:
             "loss": progress.loss if progress else None,
             "step_s": progress.seconds if progress else None,
             "done": bool(progress and progress.digest),
-            "waits_for": LATE if cluster >= self.generation.established and not self.round else None,
+            "waits_for": AWAITED_STATE if cluster >= self.generation.established and not self.round else None,
             "places": [
                 {
                     "node": place.holder.name,

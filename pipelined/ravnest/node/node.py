@@ -26,7 +26,7 @@ from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
-from pipelined.ravnest.status import LATE
+from pipelined.ravnest.status import AWAITED_STATE
 from transports import Nursery, TransportError
 
 
@@ -176,7 +176,7 @@ class RavnestNode:
         cluster, stage = at
         place = generation.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
-        wait = f"; it waits for {LATE}" if cluster >= generation.established else ""
+        wait = f"; it waits for {AWAITED_STATE}" if cluster >= generation.established else ""
         self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{wait}")
         executor, planned = self._member.executor, self._planned
         executor.name = self._local.name

@@ -106,7 +106,7 @@ class EmbeddedDirectory(Directory):
     """
 
     def __init__(self, endpoint: Endpoint, address: str, clock: Clock, patience: float = PATIENCE_S):
-        self.broke, self.breaks = Notifier(), 0
+        self.connection_broke, self.breaks = Notifier(), 0
         self._caller, self._limits = Caller(endpoint, address, clock, patience), DirectoryLimits()
         self._entered: Entered | None = None
         self._next, self._unsettled = 0, dict[int, None]()
@@ -231,7 +231,7 @@ class EmbeddedDirectory(Directory):
         addresses = {self._caller.address, self._entered and self._entered.address}
         if party.address in addresses:
             self.breaks += 1
-            self.broke.notify_all()
+            self.connection_broke.notify_all()
 
 
 class EmbeddedLease(Lease):
@@ -255,4 +255,4 @@ class EmbeddedLease(Lease):
 
     async def wait_disturbed(self) -> None:
         while self._breaks == self._directory.breaks:
-            await self._directory.broke.wait()
+            await self._directory.connection_broke.wait()

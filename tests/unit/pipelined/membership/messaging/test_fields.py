@@ -140,6 +140,6 @@ def test_arrays_are_as_many_as_there_are(told):
         schema_of(Annotated[Any, Arrays()]).read(told, deque([Block.of(np.zeros(1))] * 2))
 
 
-def test_a_type_without_a_form_is_named():
+def test_a_type_without_a_schema_is_named():
     with pytest.raises(TypeError, match="no schema for a field of type"):
         schema_of(int)
