@@ -66,11 +66,11 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
         say(f"coordinator at {address}")
         if flags.links:
             say(f"emulated links: {link_options(flags.links)}")
-        at = ["--coordinator", address, "--log", flags.log]
-        kept = [f"--{name}={path}" for name in ("orders", "checkpoint") if (path := getattr(flags, name))]
-        kept += [f"--save-every={flags.save_every}", *arguments_of(flags.text)]
-        nodes = [[*words, *at, *kept] for words in _nodes(flags, pool)]
-        train = ["train", *at, "--listen", listen_url(""), "--name", "train", *_training(flags, len(nodes))]
+        shared = ["--coordinator", address, "--log", flags.log]
+        saving = [f"--{name}={path}" for name in ("orders", "checkpoint") if (path := getattr(flags, name))]
+        saving += [f"--save-every={flags.save_every}", *arguments_of(flags.text)]
+        nodes = [[*words, *shared, *saving] for words in _nodes(flags, pool)]
+        train = ["train", *shared, "--listen", listen_url(""), "--name", "train", *_training(flags, len(nodes))]
         trainer, *peers = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *nodes]]
         try:
             await _follow(coordinator, trainer, peers, say)

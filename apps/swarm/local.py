@@ -56,25 +56,27 @@ async def _local(flags: Local, say: Say) -> None:
         say(f"coordinator at {address}; show it with: python -m apps.swarm status --coordinator {address} --watch")
         if flags.links:
             say(f"emulated links: {link_options(flags.links)}")
-        at = ["--coordinator", address, "--listen", listen_url(flags.links), "--log", flags.log]
-        peers = [["serve", *at, "--name", f"peer{n}", *_saving_flags(flags)] for n in range(flags.peers)]
-        trainers = [["train", *at, "--name", f"trainer{n}", *_training_flags(flags, n)] for n in range(flags.trainers)]
-        everyone = [await stack.enter_async_context(started(PROGRAM, words)) for words in [*peers, *trainers]]
+        shared = ["--coordinator", address, "--listen", listen_url(flags.links), "--log", flags.log]
+        peers = [["serve", *shared, "--name", f"peer{n}", *_saving_flags(flags)] for n in range(flags.peers)]
+        trainers = [
+            ["train", *shared, "--name", f"trainer{n}", *_training_flags(flags, n)] for n in range(flags.trainers)
+        ]
+        children = [await stack.enter_async_context(started(PROGRAM, words)) for words in [*peers, *trainers]]
         try:
             async with Nursery() as tasks:
                 beside = [
-                    tasks.create_task(_watch(address, everyone, len(peers), say)),
+                    tasks.create_task(_watch(address, children, len(peers), say)),
                     tasks.create_task(fail_when_ended(coordinator)),
                 ]
-                await _wait_for_trainers(everyone[len(peers) :])
+                await _wait_for_trainers(children[len(peers) :])
                 for task in beside:
                     task.cancel()
         except ChildFailed:  # no orderly end is possible
-            for child in everyone:
+            for child in children:
                 kill(child)
             raise
         finally:
-            for child in everyone:  # all at once; each is awaited later
+            for child in children:  # all at once; each is awaited later
                 terminate(child)
 
 
@@ -94,18 +96,18 @@ def _first_trainer_flags(flags: Local) -> list[str]:
     return [*([f"--metrics={flags.metrics}"] if flags.metrics else []), *arguments_of(flags.final)]
 
 
-async def _report_end(peer: Child, name: str, last: Mapping[str, str], others: Sequence[Child], say: Say) -> None:
+async def _report_end(peer: Child, name: str, stages: Mapping[str, str], others: Sequence[Child], say: Say) -> None:
     """Report how a peer ended, and that the others continue. If one peer is refused, all are: they have the same flags.
 
     Args:
-        last: by name, the stage that each peer last reported.
+        stages: by name, the stage that each peer last reported.
     """
     if (code := await peer.wait()) == USAGE:
         raise ChildFailed("a peer", code)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     left = sum(other.returncode is None for other in others)
     on = f"{left} peers remain, and recompute the microbatches that only it had counted" if left else "no peer is left"
-    say(f"{name} (pid {peer.pid}, {last.get(name, 'at no stage yet')}) {how}; {on}")
+    say(f"{name} (pid {peer.pid}, {stages.get(name, 'at no stage yet')}) {how}; {on}")
 
 
 async def _wait_for_trainers(trainers: Sequence[Child]) -> None:
@@ -115,21 +117,21 @@ async def _wait_for_trainers(trainers: Sequence[Child]) -> None:
             raise ChildFailed("a trainer", code)
 
 
-async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) -> None:
+async def _watch(address: str, children: Sequence[Child], peers: int, say: Say) -> None:
     """Print the children's output and the ends of peers, and show the swarm live on a terminal.
 
     Args:
-        everyone: the peers, then the trainers. Lines about steps are printed of the first trainer alone.
+        children: the peers, then the trainers. Lines about steps are printed of the first trainer alone.
     """
     async with Nursery() as tasks:
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
-        say, last = print_above(live.console) if live else say, dict[str, str]()
-        for at, child in enumerate(everyone):
+        say, stages = print_above(live.console) if live else say, dict[str, str]()
+        for at, child in enumerate(children):
             tasks.create_task(
-                forward_output(child, partial(_print_and_note, last, say), STEP_LINES if at > peers else ())
+                forward_output(child, partial(_print_and_note, stages, say), STEP_LINES if at > peers else ())
             )
-        for at, child in enumerate(everyone[:peers]):
-            tasks.create_task(_report_end(child, f"peer{at}", last, everyone[:peers], say))
+        for at, child in enumerate(children[:peers]):
+            tasks.create_task(_report_end(child, f"peer{at}", stages, children[:peers], say))
         if live is not None:
             with live:
                 async with connected(address) as (endpoint, directory):
@@ -142,8 +144,8 @@ def print_above(console: Console) -> Say:
     return partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_and_note(last: dict[str, str], say: Say, line: str) -> None:
+def _print_and_note(stages: dict[str, str], say: Say, line: str) -> None:
     """Print a line, and note the stage that a peer reports in it."""
     if found := re.match(r"(peer\d+): (stage \d+)", line):
-        last[found[1]] = found[2]
+        stages[found[1]] = found[2]
     say(line)
