@@ -1,3 +1,7 @@
 """The programs, a room each, and what they share."""
 
-import pipelined  # noqa: F401 (from here on Ctrl-C ends a program quietly)
+import sys
+
+from pipelined.process.job_end import interrupt_quietly
+
+interrupt_quietly(sys.orig_argv)

@@ -1,15 +1,13 @@
 """The public face of the runtime: `import pipelined as pp`. A name that needs torch imports it at its first use."""
 
 import os
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipelined.process.job_end import end_job_if_uncaught, interrupt_quietly
+from pipelined.process.job_end import end_job_if_uncaught
 
 if TYPE_CHECKING:
     from pipelined import swarm
-    from pipelined.api.background import JobFailed
     from pipelined.api.data.feed import Feed
     from pipelined.api.laboratory.find_plan import Planned
     from pipelined.api.laboratory.plan import plan
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from pipelined.api.train import train
     from pipelined.api.trainer import AsyncTrainer, Trainer
     from pipelined.api.whole_run import Trained
-    from pipelined.errors import UsageError
+    from pipelined.errors import JobFailed, UsageError
     from pipelined.programs.plan import Plan
     from pipelined.random.keyed_random import layer_seed
     from pipelined.schedules import Knob, Shape, StageMap, Updates, Worker
@@ -70,7 +68,7 @@ __all__ = [
 _HOMES = {
     "AsyncTrainer": "pipelined.api.trainer",
     "Feed": "pipelined.api.data.feed",
-    "JobFailed": "pipelined.api.background",
+    "JobFailed": "pipelined.errors",
     "Knob": "pipelined.schedules",
     "LayerBuilder": "pipelined.api.model.layer_builders",
     "Layouts": "pipelined.api.split.user_layer",
@@ -102,7 +100,6 @@ _HOMES = {
     "train": "pipelined.api.train",
 }
 
-interrupt_quietly(sys.orig_argv)
 end_job_if_uncaught(os.environ)  # a rank that fails before it trains, while the others wait for it
 
 

@@ -13,6 +13,8 @@ from numbers import Integral, Real
 from pathlib import Path
 
 OWN = Path(__file__).parent
+FilePath = str | os.PathLike[str]
+"""A path as a user gives one."""
 
 
 class UsageError(ValueError):
@@ -31,12 +33,21 @@ class UnknownFlags(UsageError):
         self.flags = flags
 
 
-class Refused(SystemExit, UsageError):
-    """A `UsageError` that is printed already. Where nothing catches it, the process ends with code 2."""
+class JobFailed(Exception):
+    """A job that has ended on all ranks, by an error or because it was closed; it takes no further calls.
 
-    def __init__(self, message: str):
+    Args:
+        code: the exit code of a job that has printed why it ended: 2 where its user can correct that, 1 otherwise. 0:
+            nothing is printed. A program that does not catch this ends with that code, and prints nothing more.
+    """
+
+    def __init__(self, message: str, code: int = 0):
         super().__init__(message)
-        self.code = 2
+        self.code = code
+
+
+class Refused(JobFailed, UsageError):
+    """A job that has ended on all ranks by an error of one rank that the user can correct; it is printed."""
 
 
 class OutOfMemory(UsageError):
@@ -75,8 +86,8 @@ def guess(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}? " if near else ""
 
 
-def path_of(given: str | os.PathLike[str]) -> Path:
-    """The path that a user gives; raises UsageError: it is none."""
+def path_of(given: FilePath) -> Path:
+    """The path that a user gives. Raises UsageError: it has another type."""
     if not isinstance(given, str | os.PathLike):
         raise UsageError(f"{given!r} is no path of a file or directory; give a str or a pathlib.Path")
     return Path(given)
@@ -111,7 +122,7 @@ def in_bytes(number: float) -> str:
 def ran_out_of_memory(error: BaseException) -> bool:
     """Whether a device or this machine has no memory left: torch has a type for the first and a text for the other.
 
-    A peer's error may quote that text, and is none.
+    A peer's error may quote that text, which is another error.
     """
     if isinstance(error, OutOfMemory | MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True

@@ -1,19 +1,20 @@
 """The arrangement that a call asks for; what it leaves open follows from ranks and batches, or from a plan."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.laboratory.find_plan import Planned
-from pipelined.errors import UsageError, require_whole
+from pipelined.errors import UsageError, require_switch, require_whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import SCALE, Shape, default_depth, default_microbatches, find, require_knobs, workers_of
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
-from pipelined.training.job import CallLocals, Numerics
+from pipelined.training.job import REMEDIES, Numerics
 
 AUTO = "auto"
 """The schedule, or the ranks of a worker, of a call that trains by the fastest plan."""
@@ -26,7 +27,7 @@ class Arrangement:
     """The arguments of a call that say how its job is arranged; None: open.
 
     Args:
-        keywords: the names of all arguments that the function has, for errors.
+        function: the function that is called; errors know its arguments.
     """
 
     schedule: SomeSchedule | None = None
@@ -37,13 +38,15 @@ class Arrangement:
     knobs: Mapping[str, KnobValue] = field(default_factory=dict)
     tensor: int | str = 1
     layout: str | None = None
-    keywords: Sequence[str] = ()
+    function: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         sizes = ("depth", "width", "microbatches", *(() if self.tensor == AUTO else ("tensor",)))
         for name in sizes:
             if (value := getattr(self, name)) is not None:
                 require_whole(name, value, 1)
+        if self.recompute is not None:
+            require_switch("recompute", self.recompute, REMEDIES["recompute"])
         if KNOBS in self.knobs:
             raise PlanError(f"{KNOBS} is no argument, for each setting of a schedule is one; write pipes=4, say")
 
@@ -57,11 +60,10 @@ class Arrangement:
         """The ranks of a worker, one where they are open."""
         return 1 if self.tensor == AUTO else int(self.tensor)
 
-    @classmethod
-    def of_call(cls, arguments: CallLocals) -> "Arrangement":
-        """Those among the arguments of a public call, by name."""
-        own = {each.name: arguments[each.name] for each in fields(cls) if each.name != "keywords"}
-        return cls(**own, keywords=[name for name in arguments if name != KNOBS])
+    def _require_knobs(self, name: str | None) -> None:
+        """Raises ScheduleError: this schedule has no such setting; it may be a misspelt argument of the function."""
+        arguments = inspect.signature(self.function).parameters if self.function else {}
+        require_knobs(name, self.knobs, [each for each in arguments if each != KNOBS])
 
     @property
     def given(self) -> dict[str, Any]:
@@ -71,7 +73,7 @@ class Arrangement:
             ScheduleError: an unknown schedule, or a setting that the schedule does not declare.
         """
         name = None if self.schedule in (None, AUTO) else name_of(self.schedule)
-        require_knobs(name, self.knobs, self.keywords)
+        self._require_knobs(name)
         sizes = {"depth": self.depth, "width": self.width, "microbatches": self.microbatches}
         team = {"tensor": None if self.tensor == 1 else self.tensor, "layout": self.layout}
         settings = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs, **team}
@@ -96,7 +98,7 @@ class Arrangement:
     def plan(self, launch: Launch, feed: JobFeed) -> Plan:
         """The plan of a job: what is open follows from the ranks and from the first batch."""
         name, knobs = name_of(self.schedule or "one_f_one_b"), self.knobs
-        require_knobs(name, knobs, self.keywords)
+        self._require_knobs(name)
         workers, depth = self._workers(launch), self.depth
         width = self.width or (self._open_width(name, workers) if launch.world_size else 1)
         if depth is None:

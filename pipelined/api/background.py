@@ -15,19 +15,14 @@ from typing import Any, Generic, TypeVar
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import AgreedError
 from pipelined.api.rank import ArrangedJob, RankSession
-from pipelined.errors import UsageError
-from pipelined.process.exit import USAGE
-from pipelined.process.job_end import OPEN_TRAINERS
+from pipelined.errors import JobFailed, UsageError
 from pipelined.process.launch import Launch
-from pipelined.process.run import run
+from pipelined.process.run import run_or_raise
+from pipelined.process.uncaught import OPEN
 from transports import Transport
 
 T = TypeVar("T")
 RankWork = Callable[[RankSession], Awaitable[T]]
-
-
-class JobFailed(Exception):
-    """A job that has ended, by an error or because it was closed; it takes no further calls."""
 
 
 class _Call(Generic[T]):
@@ -62,7 +57,7 @@ class BackgroundRanks:
         launch: the launcher of this process; without one all ranks of the plan run in it.
     Raises:
         UsageError: the ranks cannot be built so.
-        JobFailed: the job could not start; the reason is printed.
+        JobFailed: one rank failed, and has printed why.
     """
 
     def __init__(self, launch: Launch, job: ArrangedJob):
@@ -77,7 +72,7 @@ class BackgroundRanks:
         self._thread.start()
         self._opened.result()
         atexit.register(self._at_exit)
-        OPEN_TRAINERS.add(self)
+        OPEN.add(self.close)
 
     @property
     def rank(self) -> int:
@@ -90,7 +85,7 @@ class BackgroundRanks:
         Args:
             name: of the method, compared between the processes.
         Returns: what it returns on the first rank, or raises: UsageError on every rank alike, and the job can go on;
-            any other exception has ended the job.
+            JobFailed has ended the job.
         Raises:
             JobFailed: the job has ended.
         """
@@ -110,7 +105,7 @@ class BackgroundRanks:
                 self._put(None if error is None else error)
         self._thread.join()
         atexit.unregister(self._at_exit)
-        OPEN_TRAINERS.discard(self)
+        OPEN.discard(self.close)
 
     def _at_exit(self) -> None:
         self.close(getattr(sys, "last_value", None))
@@ -121,39 +116,28 @@ class BackgroundRanks:
             self._loop.call_soon_threadsafe(inbox.put_nowait, item)
 
     def _run(self) -> None:
-        plan, error = self._job.plan, None
-        code = 1
+        plan = self._job.plan
         try:
-            code = run(self._launch, plan.world_size, self._rank, plan.stages_of, "pipelined.Trainer")
-        except BaseException as raised:
-            error = raised
-        self._fail(error or JobFailed(f"the job has ended with exit code {code}; the reason was printed"))
-
-    async def _rank(self, transport: Transport) -> int:
-        """One rank: open it, and execute calls until the job is closed."""
-        try:
-            async with RankSession.opened(transport, self._launch, self._job) as rank:
-                inbox, calls = self._enter(transport.rank), CallComparison(rank.trainer.context.actor)
-                while (item := await inbox.get()) is not None:
-                    if isinstance(item, _Call) and self._ranks < transport.world_size:
-                        calls.announce(item.name)
-                    await self._execute(item, rank, transport.rank)
-        except AgreedError as error:  # on all ranks, so that each can end in order
-            self._fail(error)
-            return USAGE
+            run_or_raise(self._launch, plan.world_size, self._rank, plan.stages_of, "pipelined.Trainer")
         except BaseException as error:
             self._fail(error)
-            raise
-        return 0
+        else:
+            self._fail(JobFailed(self._ended))
 
-    async def _execute(self, item: "_Call[Any] | BaseException", rank: RankSession, number: int) -> None:
-        if isinstance(item, BaseException):
-            raise JobFailed(f"rank {number} left its training loop: {item!r}") from item
-        try:
-            await item.execute(rank, number == self._launch.rank)
-        except Exception as error:
-            self._fail(error)  # before the other ranks of this process fail because of it
-            raise  # a cancellation follows from another error, which ends the rank
+    async def _rank(self, transport: Transport) -> None:
+        """One rank: open it, and execute calls until the job is closed."""
+        async with RankSession.opened(transport, self._launch, self._job) as rank:
+            inbox, calls = self._enter(transport.rank), CallComparison(rank.trainer.context.actor)
+            while (item := await inbox.get()) is not None:
+                if isinstance(
+                    item, UsageError
+                ):  # of one rank, which ends the others; an AgreedError ends each in order
+                    raise item
+                if isinstance(item, BaseException):
+                    raise JobFailed(f"rank {transport.rank} left its training loop: {item!r}") from item
+                if self._ranks < transport.world_size:
+                    calls.announce(item.name)
+                await item.execute(rank, transport.rank == self._launch.rank)
 
     def _enter(self, rank: int) -> "asyncio.Queue[_Call[Any] | BaseException | None]":
         inbox = self._inboxes[rank] = asyncio.Queue()

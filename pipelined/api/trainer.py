@@ -1,101 +1,77 @@
 """`pipelined.Trainer` and `AsyncTrainer`: a user's own training loop over a model that is cut into stages.
 
-    with pp.Trainer(model, plan, loss=loss, optimizer=optimizer) as trainer:       # mpirun -n 4 python mine.py
-        for batch in batches:
-            report = trainer.step(batch)
-
 Every rank runs the same loop. With `AsyncTrainer` each call is awaited, and the event loop runs on meanwhile.
 """
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.arrangement import require_plan
 from pipelined.api.background import BackgroundRanks, RankWork, check_world
-from pipelined.api.call_arguments import CallArguments
 from pipelined.api.data.batch import Batch, slice_rows
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers
 from pipelined.api.rank import RankSession
-from pipelined.api.user_optimizer import OptimizerBuilder
-from pipelined.errors import UsageError, path_of
+from pipelined.api.training_request import TrainingRequest
+from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
+from pipelined.errors import FilePath, UsageError, path_of
 from pipelined.process.launch import detect
+from pipelined.process.uncaught import UncaughtErrors
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.checkpoint import require_keep
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import Tree
+from pipelined.training.job import Numerics, products_dtype
 from pipelined.training.segments.step_report import StepReport
 
 T = TypeVar("T")
 StateDict = dict[str, torch.Tensor]
 """Every parameter and buffer of a model by name."""
-FilePath = str | os.PathLike[str]
 
 
 class LoopTrainer:
-    """A model, how it is trained, and the calls of a user's loop; `Trainer` waits for each, `AsyncTrainer` awaits it.
-
-    Args:
-        model: a `Sequential`, or what it is made of.
-        plan: the arrangement, or the result of `pipelined.plan`, which also sets `recompute` and `layout`. Its world
-            size must be the number of ranks that were started. Without a launcher all ranks run in this process.
-        example: the inputs of one microbatch, to weigh layers by operations, not parameters, and check that they chain.
-        loss, optimizer, layout, dtype, autocast, recompute, compile, seed, clip, lr_scheduler, all_reduce, exact_sums,
-            shard_optimizer, offload_optimizer, delayed_update, masters, compress, transport, share_devices: as `train`.
-    Raises:
-        UsageError: model, plan, optimizer and ranks do not fit together.
-
-    A step accumulates the gradients of the plan's microbatches. An exception that leaves the `with` block ends all
-    ranks. A call costs two hand-overs between threads beside the same step inside `pipelined.train`.
-    """
+    """The calls of a user's loop; `Trainer` waits for each, `AsyncTrainer` awaits it. Arguments: as of `Trainer`."""
 
     def __init__(
-        self,
-        model: Layers,
-        plan: Plan | Planned,
-        *,
-        loss: Loss,
-        optimizer: OptimizerBuilder,
+        self, model: Layers, plan: Plan | Planned, *, loss: Loss, optimizer: OptimizerBuilder,
         example: Tree | None = None,
-        layout: str | None = None,
-        dtype: torch.dtype = torch.float32,
-        autocast: bool | torch.dtype = False,
-        recompute: bool | None = None,
-        compile: bool = False,
-        seed: int = 0,
-        clip: float = 0.0,
-        lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,
-        all_reduce: str = "auto",
-        exact_sums: bool = False,
-        shard_optimizer: bool = False,
-        offload_optimizer: bool = False,
-        delayed_update: bool = False,
-        masters: torch.dtype | None = None,
-        compress: str = NONE,
-        transport: str = "auto",
-        share_devices: bool = False,
-    ):
+        layout: str | None = None, recompute: bool | None = None, compile: bool = False,
+        dtype: torch.dtype = torch.float32, autocast: bool | torch.dtype = False, seed: int = 0,
+        clip: float = 0.0, lr_scheduler: SchedulerBuilder | None = None,
+        all_reduce: str = "auto", exact_sums: bool = False, compress: str = NONE,
+        shard_optimizer: bool = False, offload_optimizer: bool = False,
+        delayed_update: bool = False, masters: torch.dtype | None = None,
+        transport: str = "auto", share_devices: bool = False,
+    ):  # fmt: skip
+        self._uncaught = UncaughtErrors("pipelined.Trainer", transport)
         self._launch = replace(detect(os.environ, transport), share_devices=share_devices)
         require_plan(plan, {"recompute": recompute, "layout": layout})
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
         check_world(self._launch, self.plan.world_size)
-        user = CallArguments.of_call(locals())
+        training = TrainingRequest(
+            model=model, loss=loss, optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
+            layout=layout, seed=seed,
+            numerics=Numerics(
+                compile=compile, dtype=dtype, autocast=products_dtype(autocast),
+                all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,
+                offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
+            ),
+        )  # fmt: skip
         self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
-        self._model = user.bind(example, self.plan)
+        self._model = training.bind(example, self.plan)
         if planned is not None:
             planned.content.require(Path("plan="), self._model.identity(), self._launch.world_size)
-        self._job = user.arranged(self._model, self._feed, self.plan, planned.recompute if planned else recompute)
+        self._job = training.arranged(self._model, self._feed, self.plan, planned.recompute if planned else recompute)
         self._ranks: BackgroundRanks | None = None
         self._done = 0
         self._begin()
@@ -119,6 +95,7 @@ class LoopTrainer:
     def _close(self, error: BaseException | None = None) -> None:
         if self._ranks is not None:
             self._ranks.close(error)
+        self._uncaught.close(error, is_printed=self._ranks is not None)
 
     def _call(self, name: str, work: RankWork[T]) -> Future[T]:
         if self._ranks is None:
@@ -139,8 +116,8 @@ class LoopTrainer:
 
     def _planned_bytes(self, batch: Batch) -> Future[int | None]:
         self._feed.check(batch)
-        inputs, targets = (slice_rows(each, 0, self.plan.rows) for each in batch)
-        return self._call("planned_bytes", lambda rank: rank.planned_bytes((inputs, targets)))
+        example = slice_rows(batch[0], 0, self.plan.rows), slice_rows(batch[1], 0, self.plan.rows)
+        return self._call("planned_bytes", lambda rank: rank.planned_bytes(example))
 
     def _evaluate(self, batches: Iterable[Batch]) -> Future[float]:
         windows = self._feed.windows(batches)
@@ -174,7 +151,35 @@ class LoopTrainer:
 class Trainer(LoopTrainer):
     """Trains a model by the steps that the user's loop requests; each call returns when the ranks have done it.
 
-    Its arguments are those of `LoopTrainer`.
+    Args:
+        model: a `Sequential` or what it is made of, or a module that `pipelined.trace` has traced.
+        plan: the arrangement, or the result of `pipelined.plan`, which also sets `recompute` and `layout`. Its world
+            size must be the number of ranks that were started. Without a launcher all ranks run in this process.
+        loss: the mean loss of one microbatch, from its outputs and targets.
+        optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
+        example: the inputs of one microbatch, to weigh layers by operations, not parameters, and check that they chain.
+        layout: how the ranks of a worker split every layer; see docs/teams.md.
+        recompute: keep only a stage's inputs, and run its forward again before its backward; see docs/memory.md.
+        compile: compile each stage by torch's compiler; see docs/memory.md.
+        dtype: of parameters, activations and floating-point inputs.
+        autocast: the dtype of products in the forward; True: bfloat16; False: `dtype`.
+        seed: of initial values and of all random numbers in layers.
+        clip: the largest global gradient norm; 0 disables clipping.
+        lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
+        all_reduce: the algorithm of the gradient sums.
+        exact_sums: sum gradients without rounding, with one thread a rank; see docs/exact-sums.md.
+        compress: the codec of activations and gradients between stages.
+        shard_optimizer: the ranks that hold a parameter divide its update; see docs/memory.md.
+        offload_optimizer: keep the optimizer's state, and update, on the host; see docs/memory.md.
+        delayed_update: a step computes while the update before it runs; see docs/memory.md.
+        masters: the dtype of the copies that the optimizer updates.
+        transport: a transport's name or URL; "auto": the launcher's.
+        share_devices: let ranks share a GPU where a machine has fewer GPUs than ranks.
+    Raises:
+        UsageError, JobFailed: on every rank: the caller can correct something; a rank failed, and has printed why.
+
+    A step accumulates the gradients of the plan's microbatches. An exception that leaves the `with` block ends all
+    ranks. A call costs two hand-overs between threads beside the same step inside `pipelined.train`.
     """
 
     def _begin(self) -> None:
@@ -251,14 +256,12 @@ class Trainer(LoopTrainer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._close(error)
 
 
 class AsyncTrainer(LoopTrainer):
-    """A `Trainer` for a program with an event loop of its own: opened by `async with`, its calls awaited."""
+    """A `Trainer` for a program with an event loop: opened by `async with`, its calls awaited. Arguments: as there."""
 
     async def step(self, batch: Batch) -> StepReport:
         """As `Trainer.step`."""
@@ -292,7 +295,5 @@ class AsyncTrainer(LoopTrainer):
         await asyncio.to_thread(self._open)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await asyncio.to_thread(self._close, error)

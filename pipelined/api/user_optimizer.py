@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pipelined.errors import UsageError, refuse_below, user_code
 
 OptimizerBuilder = Callable[[Sequence[nn.Parameter]], Optimizer]
+SchedulerBuilder = Callable[[Optimizer], LRScheduler]
 
 
 @dataclass
@@ -29,7 +30,7 @@ class UserOptimizer:
 
     make: OptimizerBuilder
     clip: float = 0.0
-    schedule: Callable[[Optimizer], LRScheduler] | None = None
+    schedule: SchedulerBuilder | None = None
     _scheduled: list["_Scheduled"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class _Scheduled:
         UsageError: the scheduler cannot be made, or needs more than the number of steps.
     """
 
-    def __init__(self, optimizer: Optimizer, schedule: Callable[[Optimizer], LRScheduler], names: str):
+    def __init__(self, optimizer: Optimizer, schedule: SchedulerBuilder, names: str):
         self._optimizer, self._schedule = optimizer, schedule
         self._of = f"for the {type(optimizer).__name__} of {names}"
         self._before = [copy.deepcopy(_settings(group)) for group in optimizer.param_groups]

@@ -11,9 +11,8 @@ from pipelined.actors.agree import require_equal
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.loop import Between, Loop, Saves
 from pipelined.api.rank import EQUALLY, ArrangedJob, RankSession
-from pipelined.errors import UsageError, path_of, require_switch, require_whole
+from pipelined.errors import UsageError, require_switch, require_whole
 from pipelined.state.checkpoints import checkpoint
-from pipelined.training.job import CallLocals
 from pipelined.training.segments.step_report import StepReport
 
 
@@ -48,11 +47,7 @@ class WholeRun:
 
     Args:
         steps: the steps to train, those of the resumed run included.
-        checkpoint: the directory of checkpoints; None: nothing is saved.
         resume: a checkpoint, or a directory of checkpoints, to continue from.
-        save_every: save after each multiple of this number of steps, besides the end; 0: only there.
-        async_save: whether those saves are written while training continues.
-        keep: the number of checkpoints to keep.
         export: the file for the state at the end; None: rank 0 gathers it.
         report: called on rank 0 with the report of each step.
     Raises:
@@ -62,33 +57,22 @@ class WholeRun:
     job: ArrangedJob
     feed: JobFeed
     steps: int
-    checkpoint: Path | None
+    saves: Saves
     resume: Path | None
-    save_every: int
-    async_save: bool
-    keep: int
     export: Path | None
     report: Callable[[StepReport], object]
 
     def __post_init__(self) -> None:
         require_whole("steps", self.steps, 0)
-        require_whole("save_every", self.save_every, 0)
-        require_whole("keep", self.keep)
-        require_switch("async_save", self.async_save)
-        if self.save_every and self.checkpoint is None:
-            raise UsageError(f"save_every={self.save_every} saves nothing without a directory; give `checkpoint=`")
-        checkpoint.require_keep(self.keep)
+        require_whole("save_every", self.saves.every, 0)
+        require_whole("keep", self.saves.keep)
+        require_switch("async_save", self.saves.in_background)
+        if self.saves.every and self.saves.directory is None:
+            raise UsageError(f"save_every={self.saves.every} saves nothing without a directory; give `checkpoint=`")
+        checkpoint.require_keep(self.saves.keep)
         if not callable(self.report):
             fact = f"report is {self.report!r:.40}, which cannot be called"
             raise UsageError(f"{fact}; give a function of a step's report")
-
-    @classmethod
-    def of_call(cls, arguments: CallLocals, *, job: ArrangedJob, feed: JobFeed, steps: int) -> "WholeRun":
-        """The run of a job that the arguments of a public call describe, by name."""
-        named = {name: arguments[name] for name in ("save_every", "async_save", "keep", "report")}
-        paths = {name: arguments[name] for name in ("checkpoint", "resume", "export")}
-        named |= {name: None if path is None else path_of(path) for name, path in paths.items()}
-        return cls(job=job, feed=feed, steps=steps, **named)
 
     async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:
         """Train one rank to the end.
@@ -101,13 +85,12 @@ class WholeRun:
         await require_equal(rank.transport, "arguments of the run", self._settings(), EQUALLY)
         if self.export is not None:
             await rank.require_writable(self.export)
-        if self.checkpoint is not None:
-            await rank.claim(self.checkpoint, self.resume)
+        if self.saves.directory is not None:
+            await rank.claim(self.saves.directory, self.resume)
         is_first = rank.transport.rank == 0
         done = await self._load(rank)
         between = _Reported(self.feed, prepares=self.job.plan.flushes, report=self.report if is_first else None)
-        saves = Saves(self.checkpoint, self.save_every, self.async_save, self.keep)
-        loop = Loop(rank=rank, plan=self.job.plan, steps=self.steps, saves=saves, stopping=stopping)
+        loop = Loop(rank=rank, plan=self.job.plan, steps=self.steps, saves=self.saves, stopping=stopping)
         end = await loop.run(done, between)
         result = Trained(between.losses, end.done, end.stopped)
         if self.export is None:
@@ -119,9 +102,16 @@ class WholeRun:
 
     def _settings(self) -> Mapping[str, str]:
         """What decides which of the calls that all ranks make together are made, in words."""
-        numbers = {name: str(getattr(self, name)) for name in ("steps", "save_every", "keep", "async_save")}
-        given = {name: str(getattr(self, name) is not None) for name in ("checkpoint", "resume", "export")}
-        return numbers | {f"{name} given": value for name, value in given.items()}
+        saves = self.saves
+        numbers = {
+            "steps": self.steps,
+            "save_every": saves.every,
+            "keep": saves.keep,
+            "async_save": saves.in_background,
+        }
+        paths = {"checkpoint": saves.directory, "resume": self.resume, "export": self.export}
+        given = {f"{name} given": path is not None for name, path in paths.items()}
+        return {name: str(value) for name, value in (numbers | given).items()}
 
     async def _load(self, rank: RankSession) -> int:
         if self.resume is None:

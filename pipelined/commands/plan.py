@@ -18,7 +18,7 @@ from typing import Any
 
 from pipelined.commands.flags import add_machine, machine
 from pipelined.commands.pairs import UNITS, pairs, single
-from pipelined.errors import UnknownFlags, UsageError, guess
+from pipelined.errors import JobFailed, UnknownFlags, UsageError, guess
 
 PASSES_ON = True
 """Flags that this command does not know go to the program."""
@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> None:
         launch = replace(detect(os.environ), share_devices=share)
         with _silent_unless(launch.rank == 0):
             code = _run(arguments, launch)
+    except JobFailed as error:
+        code = error.code
     except UsageError as error:
         code = refuse(error, launch, COMMAND)
     if code:

@@ -57,7 +57,7 @@ def silence_stdout() -> None:
 
 def hold_exit_code(code: int, launch: Launch) -> int:
     """Return the exit code; after an error, ignore the SIGTERM of a launcher that ends all ranks on the first exit."""
-    if code != DONE and launch.kills_on_first_exit:
+    if code != DONE and launch.kills_on_first_exit and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return code
 

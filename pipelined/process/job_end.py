@@ -10,6 +10,7 @@ Open MPI's mpirun and torchrun end all ranks when one exits with a code other th
 an interpreter that has initialised MPI would not exit: it finalizes MPI, and so waits for the ranks that wait for it.
 """
 
+import atexit
 import os
 import re
 import select
@@ -21,8 +22,6 @@ from types import TracebackType
 SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"
 PROGRAM = re.compile(r"(apps|pipelined)(\.[\w.]+)?|.*/pipelined(-\w+)?")
 """What starts a program of ours: its module, or its command."""
-OPEN_TRAINERS: set[object] = set()
-"""The open trainers of a user's own loop. Each ends the job at the exit of its process, and tells other ranks why."""
 REPLY_S = 1.0
 """Seconds for the process manager, a process of this machine, to reply to `init`."""
 
@@ -54,7 +53,7 @@ def end_job(code: int, environ: Mapping[str, str]) -> bool:
 
 
 def _manager(environ: Mapping[str, str]) -> int | None:
-    """The descriptor of the process manager's socket; None if there is none, or a file has its number by now."""
+    """The descriptor of the process manager's socket; None if it has gone, or a file has its number by now."""
     try:
         descriptor = int(environ.get("PMI_FD", ""))
         return descriptor if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else None
@@ -80,7 +79,7 @@ def interrupt_quietly(command: Sequence[str]) -> None:
 
 
 def _started(command: Sequence[str]) -> str:
-    """The module or the file that a command of Python runs, not what that is given; "" if there is none."""
+    """The module or the file that a command of Python runs, not what that is given; "" if it runs neither."""
     before = ""
     for word in command[1:]:
         if re.fullmatch("-[a-zA-Z]*m", before) or not (word.startswith("-") or before in ("-X", "-W")):
@@ -92,16 +91,18 @@ def _started(command: Sequence[str]) -> str:
 def end_job_if_uncaught(environ: Mapping[str, str]) -> None:
     """If a launcher of MPI started several ranks, let an exception that nothing catches end all of them, with code 1.
 
-    The traceback is printed first, as without this. A process that is forked later ends itself alone.
+    Python prints its traceback first. A process that is forked later ends itself alone.
     """
-    if not any(environ.get(name, "1") not in ("", "1") for name in SIZES):
-        return
-    before, owner = sys.excepthook, os.getpid()
+    if any(environ.get(name, "1") not in ("", "1") for name in SIZES):
+        atexit.register(_end_if_uncaught, os.getpid())
 
-    def report_and_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        before(kind, error, trace)
-        sys.stderr.flush()
-        if os.getpid() == owner and not OPEN_TRAINERS:
-            end_job(130 if issubclass(kind, KeyboardInterrupt) else 1, environ)
 
-    sys.excepthook = report_and_end
+def forget_uncaught() -> None:
+    """An exception that nothing catches has ended all ranks already, or will."""
+    atexit.unregister(_end_if_uncaught)
+
+
+def _end_if_uncaught(owner: int) -> None:
+    error = getattr(sys, "last_value", None)
+    if error is not None and os.getpid() == owner:
+        end_job(130 if isinstance(error, KeyboardInterrupt) else 1, os.environ)

@@ -30,6 +30,7 @@ from io import StringIO
 from types import FrameType
 from typing import TypeVar
 
+from pipelined.actors.agree import AgreedError
 from pipelined.errors import as_flags
 from pipelined.process.exit import USAGE, abort_job, print_to_stderr
 from pipelined.process.job_end import end_job
@@ -52,13 +53,15 @@ def error_message(error: object, command: str = "") -> str:
 def refuse(error: Exception, launch: Launch, command: str = "", join: bool = True) -> int:
     """Print an error that the user can correct, on one rank only, and end all ranks; returns exit code 2.
 
+    An `AgreedError` ends no other rank: each refuses alike.
+
     Args:
         join: whether the ranks may be ended by the transport; not after an attempt to open it.
     """
     text = error_message(error, command)
     if launch.prints_errors:
         print_to_stderr(text)
-    _end_all(launch, text, str(error), join)
+    _end_all(launch, text, str(error), join, agreed=isinstance(error, AgreedError))
     return USAGE
 
 
@@ -83,7 +86,7 @@ def parse_flags(launch: Launch, parse: Callable[[], T]) -> T:
         raise
 
 
-def _end_all(launch: Launch, text: str, reason: str, join: bool) -> None:
+def _end_all(launch: Launch, text: str, reason: str, join: bool, agreed: bool = False) -> None:
     """Return when this rank may exit with code 2: all ranks do, or have been ended.
 
     On a SIGTERM of the launcher meanwhile this rank exits with that code. Afterwards SIGTERM is ignored, because an
@@ -98,7 +101,7 @@ def _end_all(launch: Launch, text: str, reason: str, join: bool) -> None:
         return
     _on_sigterm(lambda number, frame: os._exit(USAGE))
     here = wait_for_refusals(launch.local_rank, launch.local_size or ranks, REFUSAL_S)
-    if len(here) < ranks:
+    if len(here) < ranks and not agreed:
         if launch.url.startswith("tcp:") and not (launch.kills_on_first_exit and launch.on_one_node):
             if join:
                 _end_by_transport(launch, text, reason)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
-from pipelined.errors import UsageError, usage_error_of
+from pipelined.errors import JobFailed, Refused, UsageError, usage_error_of
 from pipelined.process import watchdog
 from pipelined.process.exit import (
     FAILED,
@@ -51,6 +51,57 @@ def run(
         stages_of: the stages that a rank holds, for the error when it is lost.
         command: prefix of error messages for the user.
     """
+    try:
+        return _run(launch, world_size, program, stages_of, command)
+    except UsageError as error:
+        return refuse(error, launch, command, join=False)  # of the opening; those of a rank end in `_rank`
+
+
+def run_or_raise(
+    launch: Launch,
+    world_size: int,
+    program: Callable[[Transport], Awaitable[object]],
+    stages_of: StagesOf = lambda rank: [],
+    command: str = "",
+) -> None:
+    """As `run`, for a function of the library: what ends the job is raised.
+
+    Raises:
+        AgreedError: on every rank; nothing is printed.
+        JobFailed: any other error, which is printed; its cause is that of a rank of this process. A UsageError, too,
+            where the user can correct that.
+        KeyboardInterrupt: the job was interrupted.
+    """
+    agreed, failed = list[AgreedError](), list[BaseException]()
+
+    async def rank(transport: Transport) -> int:
+        try:
+            await program(transport)
+        except AgreedError as error:  # on all ranks, so that each can end in order
+            agreed.append(error)
+            return USAGE
+        except Exception as error:
+            failed.append(error)
+            raise
+        return 0
+
+    try:
+        code = _run(launch, world_size, rank, stages_of, command)
+    except UsageError as error:
+        failed.append(error)
+        code = refuse(error, launch, command, join=False)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    if agreed:
+        raise agreed[0]
+    if code:
+        cause, kind = failed[0] if failed else None, Refused if code == USAGE else JobFailed
+        reason = parse_abort(cause)[1] if isinstance(cause, PeerAborted) else str(cause) or repr(cause)
+        raise kind(f"the job has ended with exit code {code}, and has printed why: {reason}", code) from cause
+
+
+def _run(launch: Launch, world_size: int, program: RankProgram, stages_of: StagesOf, command: str) -> int:
+    """As `run`. Raises UsageError: the transport cannot be opened."""
     keep_freed()
     try:
         with frozen_objects(), Deadline() as deadline, asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -65,8 +116,6 @@ def run(
             return hold_exit_code(runner.run(interruptible(job.run())), launch)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except UsageError as error:
-        return refuse(error, launch, command, join=False)  # of the opening; those of a rank end in `_rank`
 
 
 def loop_is_running() -> bool:

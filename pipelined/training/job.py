@@ -1,8 +1,6 @@
 """The description of a job: its model, data and numerics, equal on all ranks."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 
@@ -16,14 +14,11 @@ from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
 
-CallLocals = Mapping[str, Any]
-"""The arguments of a public call by name: its `locals()`, from which each `of_call` takes its own. Neither mypy nor "go
-to definition" follows these names, because handing on forty arguments typed would list them a third time."""
-
-OTHERWISE = ("recompute", "recompute_attention", "newest")
-"""Fields of `Numerics` that public calls do not take under this name: from the plan, by marked layers, or never."""
-
-BY_INDUCTOR = "give True, which compiles by torch's default backend, inductor"
+REMEDIES = {
+    "compile": "give True, which compiles by torch's default backend, inductor",
+    "recompute": "mark layers that are recomputed with pp.recomputed(layer)",
+}
+"""What to do instead of another value than True and False, by the field of `Numerics`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +44,7 @@ class Numerics:
         delayed_update: a step computes with the values of the update before the last one, which runs beside it.
         masters: the dtype of the masters, if it is another than `dtype`; see `pipelined.training.optimizer.masters`.
     Raises:
-        UsageError: these do not go together; PlanError: nor with a delayed update.
+        UsageError: one is of another type or unknown, or they do not go together; PlanError: nor with a delayed update.
     """
 
     dtype: torch.dtype = torch.float32
@@ -67,6 +62,7 @@ class Numerics:
     masters: torch.dtype | None = None
 
     def __post_init__(self) -> None:
+        self._require_known()
         dtype, masters, autocast = self.dtype, self.masters, self.autocast
         if masters and not (masters.is_floating_point and torch.promote_types(dtype, masters) is masters):
             fact = f"masters in {masters} cannot hold every value of parameters in {dtype}"
@@ -76,34 +72,20 @@ class Numerics:
             raise UsageError(f"{fact}; leave `autocast=` out, or keep the parameters in torch.float32")
         require_delayed(offload=self.offload_optimizer, delayed=self.delayed_update, scaled=self.scales_loss)
 
-    @classmethod
-    def of_call(cls, arguments: CallLocals) -> "Numerics":
-        """Those among the arguments of a public call, which has a keyword of each name but `OTHERWISE`.
-
-        With autocast True products are in bfloat16, with False in `dtype`.
-
-        Raises:
-            UsageError: autocast in another dtype than bfloat16 and float16; a switch is no bool; an unknown codec or
-                all-reduce; a `dtype` without gradients.
-        """
-        if (again := arguments["recompute"]) not in (None, False, True):
-            fact = f"recompute={again!r} is neither True nor False"
-            raise UsageError(f"{fact}; mark layers that are recomputed with pp.recomputed(layer)")
-        for name in ("dtype", "masters"):
-            if not isinstance(dtype := arguments[name], torch.dtype) and (name, dtype) != ("masters", None):
+    def _require_known(self) -> None:
+        """Raises UsageError: a field is of another type, or unknown."""
+        for name, dtype in (("dtype", self.dtype), ("masters", self.dtype if self.masters is None else self.masters)):
+            if not isinstance(dtype, torch.dtype):
                 raise UsageError(f"{name} is {dtype!r}, which is no dtype of torch; give one, such as torch.float32")
-        if not differentiable(torch.empty(0, dtype=arguments["dtype"])):
-            raise UsageError(f"dtype={arguments['dtype']} has no gradients; give a floating-point dtype")
-        check_codec(str(arguments["compress"]), "compress")
+        if not differentiable(torch.empty(0, dtype=self.dtype)):
+            raise UsageError(f"dtype={self.dtype} has no gradients; give a floating-point dtype")
+        check_codec(str(self.compress), "compress")
         try:
-            parse_choice(str(arguments["all_reduce"]))
+            parse_choice(str(self.all_reduce))
         except ValueError as error:
             raise UsageError(f"all_reduce: {error}") from error
-        names = {each.name: each.default for each in fields(cls) if each.name not in OTHERWISE}
-        for name in (name for name, default in names.items() if isinstance(default, bool)):
-            require_switch(name, arguments[name], *([BY_INDUCTOR] if name == "compile" else []))
-        given = {name: arguments[name] for name in names}
-        return cls(**given | {"autocast": _autocast_dtype(given["autocast"])})
+        for each in (each for each in fields(self) if isinstance(each.default, bool)):
+            require_switch(each.name, getattr(self, each.name), *filter(None, [REMEDIES.get(each.name)]))
 
     @property
     def has_masters(self) -> bool:
@@ -124,7 +106,12 @@ class Numerics:
         return 1 if self.exact_sums else None
 
 
-def _autocast_dtype(given: bool | torch.dtype) -> torch.dtype | None:
+def products_dtype(given: bool | torch.dtype) -> torch.dtype | None:
+    """The dtype of products that `autocast=` asks for; True: bfloat16. None: the parameters'.
+
+    Raises:
+        UsageError: it is another than bfloat16 and float16.
+    """
     dtype = {True: torch.bfloat16, False: None}.get(given, given) if isinstance(given, bool) else given
     if dtype not in (None, torch.bfloat16, torch.float16):
         raise UsageError(f"autocast={given} is no dtype for matrix products; give torch.bfloat16 or torch.float16")

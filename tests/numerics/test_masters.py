@@ -144,7 +144,7 @@ ONE_STEP = {"loss": torch.nn.functional.mse_loss, "optimizer": partial(Failing, 
 
 def test_an_error_of_the_last_update_fails_the_job(capfd):
     layers, batch = [lambda: torch.nn.Linear(4, 4)], (torch.ones(2, 4), torch.ones(2, 4))
-    with pytest.raises(SystemExit):
+    with pytest.raises(pp.JobFailed, match="this update fails"):
         pp.train(layers, [batch], depth=1, microbatches=1, **ONE_STEP)
     assert "this update fails" in capfd.readouterr().err
     with pp.Trainer(layers, pp.Plan("gpipe", 1, 1, 2, 1), **ONE_STEP) as trainer:

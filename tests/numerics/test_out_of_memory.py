@@ -101,7 +101,7 @@ TIMES = {"building": (assemble, "build_local"), "training": (Stage, "forward")}
 
 @pytest.mark.parametrize("when", TIMES)
 @pytest.mark.parametrize("batches", STEPS.values(), ids=STEPS)
-def test_the_bytes_of_a_users_plan_are_told(batches, when, monkeypatch, capsys):
+def test_the_bytes_of_a_users_plan_are_told(batches, when, monkeypatch):
     """A number has a gradient and two moments, a tensor a count; two microbatches are alive in stage 0."""
     entropy = ROWS * OUT * 4 + ROWS * 8 + 4  # the probabilities, the targets and their weight
     planned = [
@@ -114,9 +114,8 @@ def test_the_bytes_of_a_users_plan_are_told(batches, when, monkeypatch, capsys):
 
     monkeypatch.setattr(*TIMES[when], fails)
     losses = {"loss": nn.functional.cross_entropy, "optimizer": torch.optim.AdamW}
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(pp.UsageError) as caught:
         pp.train(ROW, batches, **losses, steps=1, depth=2, microbatches=4)
-    said = capsys.readouterr().err
-    rank = int(re.search(r"error: rank (\d)", said)[1])
-    assert caught.value.code == 2
+    said = str(caught.value)
+    rank = int(re.search(r"rank (\d)", said)[1])
     assert f"(planned: {planned[rank] / 2**20:,.1f} MiB, free on cpu" in said

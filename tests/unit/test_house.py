@@ -66,7 +66,6 @@ def test_a_plug_in_has_the_name_of_its_file(table):
 
 NOT_YET = {
     "lines": (91_650, 4),  # 90,700 before layers in place, limits of all sizes, hard functions in parts
-    "longest function, lines": (84, 2),  # `train` and `plan`: a keyword, and a line about it, for each argument
     "constructors with over 2 callables": (1, 1),  # `Trainer`: optimizer, loss and scheduler are a user's functions
     "sleeps of tests": (9, 7),  # slow peers, cut links, work with a known price, and `virtual_seconds` itself
 }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from pipelined.errors import UsageError, usage_error_of
+from pipelined.errors import JobFailed, UsageError, usage_error_of
 from pipelined.process.exit import DONE, INTERRUPTED, silence_stdout
 from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.refusal import parse_flags, refuse
@@ -44,6 +44,8 @@ def run_program(name: str, parse: Callable[[], F], work: Callable[[F, Launch], i
         log_to_stderr(flags.log)
         launch = replace(detect(os.environ, flags.transport), share_devices=flags.share_devices)
         return work(flags, launch)
+    except JobFailed as error:
+        return error.code
     except UsageError as error:
         return refuse(error, launch, name)
     except KeyboardInterrupt:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from collectives.objects import broadcast
-from pipelined.actors.agree import AgreedError
 from pipelined.api.laboratory.names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError, refuse_below, require_switch, require_whole
@@ -18,10 +17,9 @@ from pipelined.planner.decide import TRIES
 from pipelined.planner.explain import as_json, as_text, plan_file_of
 from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
 from pipelined.planner.measured import MeasuredSearch
-from pipelined.process.exit import USAGE
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
-from pipelined.process.run import run
+from pipelined.process.run import run_or_raise
 from pipelined.programs.plan import Plan
 from pipelined.schedules.parts.stage_map import MAX_COUNT, refuse_above
 from pipelined.simulation import Machine
@@ -175,7 +173,7 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
         progress: called on rank 0 with a line as the work goes on.
         command: prefix of the message when a rank fails.
     Raises:
-        UsageError: no plan fits, or none can be compiled. SystemExit: a rank failed; it has printed why.
+        UsageError: no plan fits, or none can be compiled. JobFailed: a rank failed; it has printed why.
     """
     compiles = model.fixed.get("compile", False)
     if compiles:
@@ -204,24 +202,15 @@ class _Measuring:
 
     def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, progress: Say):
         self._model, self._launch, self._request, self._tries, self._progress = model, launch, request, tries, progress
-        self._found: Planned | None = None
-        self._refused: UsageError | None = None
 
     def run(self, command: str) -> Planned:
-        code = run(self._launch, self._launch.world_size or 1, self._rank, command=command)
-        if self._refused is not None:
-            raise self._refused
-        if self._found is None:
-            raise SystemExit(code)
-        return self._found
+        found = list[Planned]()
 
-    async def _rank(self, transport: Transport) -> int:
-        try:
-            self._found = await self._plan(transport)
-        except AgreedError as error:  # on all ranks, so that each can end in order
-            self._refused = UsageError(str(error))
-            return USAGE
-        return 0
+        async def rank(transport: Transport) -> None:
+            found.append(await self._plan(transport))
+
+        run_or_raise(self._launch, self._launch.world_size or 1, rank, command=command)
+        return found[0]
 
     async def _plan(self, transport: Transport) -> Planned:
         from pipelined.measurement.measure import gpu_bytes

@@ -20,67 +20,42 @@ from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import Launch, detect
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.run import outside_of_a_loop
+from pipelined.process.uncaught import UncaughtErrors
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import tensors_of
-from pipelined.training.job import CallLocals, Numerics
+from pipelined.training.job import Numerics, products_dtype
+
+COMMAND = "pipelined.plan"
 
 
 def plan(
-    model: Layers,
-    batch: Batch,
-    *,
-    ranks: int | None = None,
-    loss: Loss | None = None,
-    optimizer: OptimizerBuilder = torch.optim.AdamW,
-    schedule: SomeSchedule | None = None,
-    depth: int | None = None,
-    width: int | None = None,
-    tensor: int | str = 1,
-    layout: str | None = None,
-    microbatches: int | None = None,
-    recompute: bool | None = None,
-    compile: bool = False,
-    dtype: torch.dtype = torch.float32,
-    autocast: bool | torch.dtype = False,
-    seed: int = 0,
-    all_reduce: str = "auto",
-    exact_sums: bool = False,
-    shard_optimizer: bool = False,
-    offload_optimizer: bool = False,
-    delayed_update: bool = False,
-    masters: torch.dtype | None = None,
-    compress: str = NONE,
-    transport: str = "auto",
-    share_devices: bool = False,
-    costs: Mapping[str, float] | None = None,
-    links: Mapping[str, float] | None = None,
-    far: Mapping[str, float] | None = None,
-    node: int = 0,
-    cores: int = 0,
-    memory_limit: float | None = None,
-    stale: bool = False,
-    tries: int | None = None,
-    progress: Say = say_nothing,
-    **knobs: KnobValue,
-) -> Planned:
+    model: Layers, batch: Batch, *, ranks: int | None = None,
+    loss: Loss | None = None, optimizer: OptimizerBuilder = torch.optim.AdamW, schedule: SomeSchedule | None = None,
+    depth: int | None = None, width: int | None = None, microbatches: int | None = None,
+    tensor: int | str = 1, layout: str | None = None, recompute: bool | None = None, compile: bool = False,
+    dtype: torch.dtype = torch.float32, autocast: bool | torch.dtype = False, seed: int = 0,
+    all_reduce: str = "auto", exact_sums: bool = False, compress: str = NONE,
+    shard_optimizer: bool = False, offload_optimizer: bool = False,
+    delayed_update: bool = False, masters: torch.dtype | None = None,
+    transport: str = "auto", share_devices: bool = False,
+    costs: Mapping[str, float] | None = None, memory_limit: float | None = None,
+    links: Mapping[str, float] | None = None, far: Mapping[str, float] | None = None, node: int = 0, cores: int = 0,
+    stale: bool = False, tries: int | None = None, progress: Say = say_nothing, **knobs: KnobValue,
+) -> Planned:  # fmt: skip
     """Find the fastest arrangement of a model: measure this machine, search by simulation, and try the best.
 
     Every rank calls this with equal arguments and gets the same plan. Operations and sizes come from one forward on the
     meta device and one update of each layer; seconds come from timed stages, or from `costs`.
 
     Args:
-        model: as in `train`.
+        model, and all others that a `Trainer` has: as there; the state of `optimizer` is measured, its update timed.
         batch: (inputs, targets) of a whole step.
         ranks: the ranks to plan for; default: those that were started.
         loss: the mean loss of one microbatch; default: the mean of the outputs.
-        optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
         schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
-        tensor: the ranks of a worker, which compute each layer together; "auto": any. See docs/teams.md.
-        layout: how they split every layer; default, and with "auto": open.
-        compile, dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, offload_optimizer, delayed_update,
-            masters, compress, transport, share_devices: as in `train`.
+        tensor, layout: the ranks of a worker, and how they split every layer; "auto": any. See docs/teams.md.
         costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
             instruction; 0) and coding (seconds a byte of a message spends in the codec; 0).
         links, far, node, cores: the machine, as in `simulate`; links between ranks where they are not measured.
@@ -91,33 +66,29 @@ def plan(
         knobs: settings of the schedule that the plan must have, such as `pipes=4`.
     Raises:
         UsageError: the layers do not chain, no plan fits the memory, or none has what it must have.
+        JobFailed: on every rank: one failed, and has printed why.
     Cost: some seconds for a small model where it is measured.
     """
-    arguments = locals()
-    launch = replace(detect(os.environ, transport), share_devices=share_devices)
-    layers = _layers(arguments)
-    request = _request(arguments, layers, launch)
-    return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, "pipelined.plan"))
-
-
-def _layers(arguments: CallLocals) -> PlannedSplits:
-    """The model of a call, by the names of its arguments."""
-    numerics = Numerics.of_call(arguments)
-    arrangement = Arrangement.of_call(arguments)
-    bound = bind(arguments["model"], arguments["loss"] or _mean, arguments["seed"], arguments["batch"][0])
-    return PlannedSplits(bound, arguments["batch"], arguments["optimizer"], numerics, arrangement.fixed(numerics))
-
-
-def _request(arguments: CallLocals, layers: PlannedSplits, launch: Launch) -> PlanRequest:
-    """The search that a call asks for, by the names of its arguments."""
-    ranks, costs, links, far = (arguments[name] for name in ("ranks", "costs", "links", "far"))
-    return PlanRequest(
-        ranks=launch.world_size or 1 if ranks is None else ranks,
-        costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, arguments["compress"]),
-        machine=machine_of(links, far, node=arguments["node"], cores=arguments["cores"], unstated=Links()),
-        asynchronous=arguments["stale"],
-        **{name: arguments[name] for name in ("memory_limit", "tries")},
-    )
+    with UncaughtErrors(COMMAND, transport):
+        launch = replace(detect(os.environ, transport), share_devices=share_devices)
+        numerics = Numerics(
+            compile=compile, dtype=dtype, autocast=products_dtype(autocast),
+            all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,
+            offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
+        )  # fmt: skip
+        wanted = Arrangement(
+            schedule=schedule, depth=depth, width=width, microbatches=microbatches,
+            tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=plan,
+        )  # fmt: skip
+        bound = bind(model, loss or _mean, seed, batch[0])
+        layers = PlannedSplits(bound, batch, optimizer, numerics, wanted.fixed(numerics))
+        request = PlanRequest(
+            ranks=launch.world_size or 1 if ranks is None else ranks,
+            costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, compress),
+            machine=machine_of(links, far, node=node, cores=cores, unstated=Links()),
+            memory_limit=memory_limit, asynchronous=stale, tries=tries,
+        )  # fmt: skip
+        return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, COMMAND))
 
 
 def plan_to_train(
@@ -135,7 +106,7 @@ def plan_to_train(
     """
     layers = PlannedSplits(model, batch, optimizer, numerics, wanted.fixed(numerics))
     request = PlanRequest(wanted.ranks(launch), None, machine_of(None, None, unstated=Links()))
-    return outside_of_a_loop(partial(find_plan, layers, launch, request, say_nothing, "pipelined.plan"))
+    return outside_of_a_loop(partial(find_plan, layers, launch, request, say_nothing, COMMAND))
 
 
 def _mean(output: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,6 @@ from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, St
 from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import SharedSettings, TrainerSettings
 from pipelined.swarm.stages.swarm_stage import Microbatch
-from pipelined.training.job import CallLocals
 from pipelined.training.segments.step_report import StepReport
 from transports import Block
 
@@ -98,11 +97,6 @@ class SwarmSettings(SharedSettings):
 
     def __post_init__(self) -> None:
         require_whole("depth", self.depth, 1)
-
-    @classmethod
-    def of_call(cls, arguments: CallLocals) -> "SwarmSettings":
-        """The settings among the arguments of a call, by name."""
-        return cls(**{field.name: arguments[field.name] for field in fields(cls)})
 
     def prepare(self, batches: Iterable[Batch] | Feed, given: UserProgram) -> "tuple[StepData, UserTraining]":
         """The microbatches and the training of a trainer. Raises UsageError: they do not fit one another."""

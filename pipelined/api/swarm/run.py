@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,17 +18,18 @@ from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers
 from pipelined.api.swarm.parties import SwarmSettings, TrainerOptions, run_user_peer, run_user_trainer
 from pipelined.api.swarm.training import UserProgram, UserTraining
-from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
+from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained
-from pipelined.errors import Refused, UsageError
+from pipelined.errors import JobFailed, UsageError
 from pipelined.membership.addresses import check_coordinator
 from pipelined.membership.connection import endpoint_at
 from pipelined.membership.directory import CutOff, DirectoryRefusal, serve_directory
-from pipelined.process.exit import FAILED, USAGE, print_to_stderr
+from pipelined.process.exit import FAILED, print_to_stderr
 from pipelined.process.refusal import error_message
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.run import interruptible, outside_of_a_loop
 from pipelined.process.stop_request import StopRequest
+from pipelined.process.uncaught import UncaughtErrors
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.roles import Stopped
 from pipelined.swarm.process.session import PeerOptions
@@ -38,6 +39,7 @@ from pipelined.training.segments.step_report import StepReport
 from transports import Nursery, new_event_loop
 
 T = TypeVar("T")
+COMMAND = "pipelined.swarm"
 LOOPBACK = "tcp://127.0.0.1:0"
 
 
@@ -47,7 +49,7 @@ def serve(
     loss: Loss,
     optimizer: OptimizerBuilder,
     coordinator: str,
-    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    lr_scheduler: SchedulerBuilder | None = None,
     stage: int | None = None,
     device: str = "cpu",
     checkpoint: str | os.PathLike[str] | None = None,
@@ -75,8 +77,8 @@ def serve(
         name: unique name of this process; default: HOST-PID.
         say: called with a line whenever the state of this peer changes.
     Raises:
-        Refused: an error that the user can correct; it is printed.
-        SystemExit: 1 where the directory does not reply or the device stalls; the message is printed.
+        UsageError: the user can correct something.
+        JobFailed: the directory does not reply, or the device stalls; the message is printed.
     """
     given, path = _given(model, loss, optimizer, lr_scheduler), None if checkpoint is None else Path(checkpoint)
     with _refusals():
@@ -86,32 +88,15 @@ def serve(
 
 
 def train(
-    model: Layers,
-    batches: Iterable[Batch] | Feed,
-    *,
-    loss: Loss,
-    optimizer: OptimizerBuilder,
-    coordinator: str,
-    depth: int,
-    microbatches: int | None = None,
-    steps: int | None = None,
-    dtype: torch.dtype = torch.float32,
-    autocast: bool = False,
-    seed: int = 0,
-    clip: float = 0.0,
-    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
-    compress: str = SharedSettings.compress,
-    compress_sums: str = SharedSettings.compress_sums,
-    lease: float = SharedSettings.lease,
-    rebalance: float = SharedSettings.rebalance,
-    exact_sums: bool = False,
-    slots: int = TrainerSettings.slots,
-    resume: bool = False,
-    listen: str | None = None,
-    name: str = "",
-    report: Callable[[StepReport], None] = lambda report: None,
-    say: Say = print,
-) -> Trained:
+    model: Layers, batches: Iterable[Batch] | Feed, *, loss: Loss, optimizer: OptimizerBuilder,
+    coordinator: str, depth: int, microbatches: int | None = None, steps: int | None = None,
+    dtype: torch.dtype = torch.float32, autocast: bool = False, seed: int = 0,
+    clip: float = 0.0, lr_scheduler: SchedulerBuilder | None = None,
+    compress: str = SharedSettings.compress, compress_sums: str = SharedSettings.compress_sums,
+    lease: float = SharedSettings.lease, rebalance: float = SharedSettings.rebalance, exact_sums: bool = False,
+    slots: int = TrainerSettings.slots, resume: bool = False, listen: str | None = None, name: str = "",
+    report: Callable[[StepReport], None] = lambda report: None, say: Say = print,
+) -> Trained:  # fmt: skip
     """Train a model in a swarm: this process sends microbatches through the peers, and holds no parameters meanwhile.
 
     Peers (`serve`) may come, leave and be killed at any time; each step's result is that of one process that computes
@@ -136,56 +121,50 @@ def train(
         report: called with the report of each step.
     Returns: losses and state. The state is fetched from the peers at the end; None after a stop request.
     Raises:
-        SystemExit: as in `serve`.
+        UsageError, JobFailed: as in `serve`.
     """
-    settings, given = locals(), _given(model, loss, optimizer, lr_scheduler)
+    given = _given(model, loss, optimizer, lr_scheduler)
     with _refusals():
         address, options = _address(coordinator, listen, name), TrainerOptions(slots, resume, report)
-        data, training = SwarmSettings.of_call(settings).prepare(batches, given)
+        settings = SwarmSettings(
+            depth=depth, microbatches=microbatches, steps=steps, dtype=dtype, autocast=autocast, seed=seed, clip=clip,
+            compress=compress, compress_sums=compress_sums, lease=lease, rebalance=rebalance, exact_sums=exact_sums,
+        )  # fmt: skip
+        data, training = settings.prepare(batches, given)
     return _run(lambda stop: run_user_trainer(training, data, address, options, stop=stop, say=say)) or Trained(
         stopped=True
     )
 
 
 def local(
-    model: Layers,
-    batches: Iterable[Batch] | Feed,
-    *,
-    loss: Loss,
-    optimizer: OptimizerBuilder,
-    depth: int,
-    peers: int | None = None,
-    microbatches: int | None = None,
-    steps: int | None = None,
-    dtype: torch.dtype = torch.float32,
-    autocast: bool = False,
-    seed: int = 0,
-    clip: float = 0.0,
-    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
-    compress: str = SharedSettings.compress,
-    compress_sums: str = SharedSettings.compress_sums,
-    lease: float = SharedSettings.lease,
-    rebalance: float = SharedSettings.rebalance,
-    exact_sums: bool = False,
+    model: Layers, batches: Iterable[Batch] | Feed, *, loss: Loss, optimizer: OptimizerBuilder,
+    depth: int, peers: int | None = None, microbatches: int | None = None, steps: int | None = None,
+    dtype: torch.dtype = torch.float32, autocast: bool = False, seed: int = 0,
+    clip: float = 0.0, lr_scheduler: SchedulerBuilder | None = None,
+    compress: str = SharedSettings.compress, compress_sums: str = SharedSettings.compress_sums,
+    lease: float = SharedSettings.lease, rebalance: float = SharedSettings.rebalance, exact_sums: bool = False,
     slots: int = TrainerSettings.slots,
-    report: Callable[[StepReport], None] = lambda report: None,
-    say: Say = say_nothing,
-) -> Trained:
+    report: Callable[[StepReport], None] = lambda report: None, say: Say = say_nothing,
+) -> Trained:  # fmt: skip
     """Train in a whole swarm inside this process: a directory, peers and a trainer, over TCP on this machine.
 
     Args:
         peers: the peers to start; default: two for each stage. The other arguments are those of `train`.
     Returns: losses and state.
     Raises:
-        SystemExit: as in `serve`.
+        UsageError, JobFailed: as in `serve`.
     """
-    settings, given = locals(), _given(model, loss, optimizer, lr_scheduler)
+    given = _given(model, loss, optimizer, lr_scheduler)
     peers = 2 * depth if peers is None else peers
     with _refusals():
         if peers < depth:
             raise UsageError(f"every stage needs a peer (peers: {peers}, depth: {depth}); start more peers")
         options = TrainerOptions(slots, report=report)
-        data, training = SwarmSettings.of_call(settings).prepare(batches, given)
+        settings = SwarmSettings(
+            depth=depth, microbatches=microbatches, steps=steps, dtype=dtype, autocast=autocast, seed=seed, clip=clip,
+            compress=compress, compress_sums=compress_sums, lease=lease, rebalance=rebalance, exact_sums=exact_sums,
+        )  # fmt: skip
+        data, training = settings.prepare(batches, given)
 
     async def work(stop: asyncio.Event) -> Trained:
         async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:
@@ -210,7 +189,7 @@ def _given(
     model: Layers,
     loss: Loss,
     optimizer: OptimizerBuilder,
-    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
+    lr_scheduler: SchedulerBuilder | None,
 ) -> UserProgram:
     return UserProgram(model, loss, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
 
@@ -222,18 +201,15 @@ def _address(coordinator: str, listen: str | None, name: str) -> SwarmAddress:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """A block in which an expected error ends in one message and an exit code: 2 if the user can correct it, else 1."""
-    try:
-        yield
-    except (UsageError, DirectoryRefusal) as error:
-        _end(error, USAGE)
-    except (CutOff, DeviceStalled) as error:
-        _end(error, FAILED)
-
-
-def _end(error: BaseException, code: int) -> NoReturn:
-    print_to_stderr(error_message(error, "pipelined.swarm"))
-    raise Refused(str(error)) if code == USAGE else SystemExit(code) from error
+    """A block that raises a UsageError where the user can correct an error, and JobFailed for others, once printed."""
+    with UncaughtErrors(COMMAND, None):
+        try:
+            yield
+        except DirectoryRefusal as error:
+            raise UsageError(str(error)) from error
+        except (CutOff, DeviceStalled) as error:
+            print_to_stderr(error_message(error, COMMAND))
+            raise JobFailed(str(error), FAILED) from error
 
 
 def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:

@@ -8,7 +8,7 @@ import torch
 
 import pipelined as pp
 from pipelined.errors import UsageError
-from pipelined.training.job import Numerics
+from pipelined.training.job import Numerics, products_dtype
 
 OTHERS = ("newest", "recompute_attention")  # of Ravnest, and of marked attentions
 PLAIN = {each.name: each.default for each in fields(Numerics) if each.name not in OTHERS}
@@ -24,24 +24,23 @@ def test_every_public_call_has_a_keyword_for_each_with_the_same_default(call):
     ("given", "dtype"),
     [(False, None), (True, torch.bfloat16), (torch.bfloat16, torch.bfloat16), (torch.float16, torch.float16)],
 )
-def test_the_arguments_of_a_call_are_taken_by_name_and_others_left(given, dtype):
-    arguments = PLAIN | {"autocast": given, "recompute": True, "exact_sums": True, "schedule": "gpipe"}
-    assert Numerics.of_call(arguments) == Numerics(autocast=dtype, exact_sums=True)
+def test_the_dtype_of_products_is_bfloat16_where_none_is_named(given, dtype):
+    assert products_dtype(given) is dtype
 
 
 def test_recomputation_of_a_part_is_a_mark_and_no_keyword():
-    with pytest.raises(UsageError, match=r"recompute='attention' is neither .* pp.recomputed\(layer\)"):
-        Numerics.of_call(PLAIN | {"autocast": False, "recompute": "attention"})
+    with pytest.raises(UsageError, match=r"recompute is 'attention', .* neither .* pp.recomputed\(layer\)"):
+        Numerics(recompute="attention")
 
 
 def test_a_dtype_without_gradients_is_refused():
     with pytest.raises(UsageError, match=r"dtype=torch.int64 has no gradients; give a floating-point dtype"):
-        Numerics.of_call(PLAIN | {"autocast": False, "recompute": None, "dtype": torch.int64})
+        Numerics(dtype=torch.int64)
 
 
 def test_a_dtype_without_products_is_refused():
     with pytest.raises(UsageError, match=r"autocast=torch.int8 is no dtype .* give torch.bfloat16 or torch.float16"):
-        Numerics.of_call(PLAIN | {"autocast": torch.int8})
+        products_dtype(torch.int8)
 
 
 @pytest.mark.parametrize(
@@ -55,4 +54,4 @@ def test_a_dtype_without_products_is_refused():
 )
 def test_a_switch_that_is_neither_true_nor_false_is_refused(name, value, remedy):
     with pytest.raises(UsageError, match=rf"^{name} is {value!r}, which is neither True nor False; {remedy}"):
-        Numerics.of_call(PLAIN | {"autocast": False, "recompute": None, name: value})
+        Numerics(**{name: value})

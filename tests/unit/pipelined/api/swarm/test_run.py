@@ -1,6 +1,7 @@
 """`pp.swarm` ends in one message and an exit code: 2 if the user can correct the error, 1 if not."""
 
 import asyncio
+import re
 from functools import partial
 
 import numpy as np
@@ -36,29 +37,24 @@ BATCHES = [(torch.zeros(8, 4), torch.zeros(8, 4))]
 COMMON = {"loss": nn.functional.mse_loss, "optimizer": sgd, "coordinator": "tcp://127.0.0.1:9"}
 
 
-def ended(capsys, work):
-    """The exit code and the line of a call that ends."""
-    with pytest.raises(SystemExit) as end:
-        work()
-    (line,) = capsys.readouterr().err.splitlines()
-    return end.value.code, line
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (pp.UsageError("no"), 2),
-        (WrongKey("another cluster key"), 2),
-        (CutOff("no reply"), 1),
-        (DeviceStalled("the device is stuck"), 1),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_an_expected_error_ends_in_one_line_and_a_code(capsys, error, code):
+@pytest.mark.parametrize("error", [pp.UsageError("no"), WrongKey("no")], ids=lambda value: type(value).__name__)
+def test_an_error_that_the_user_can_correct_is_raised_as_one(capsys, error):
     async def fail(stop):
         raise error
 
-    assert ended(capsys, lambda: run._run(fail)) == (code, f"pipelined.swarm: error: {error}")
+    with pytest.raises(pp.UsageError, match=r"^no$"):
+        run._run(fail)
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [CutOff("no"), DeviceStalled("no")], ids=lambda value: type(value).__name__)
+def test_another_expected_error_is_printed_and_fails_the_job_with_code_1(capsys, error):
+    async def fail(stop):
+        raise error
+
+    with pytest.raises(pp.JobFailed, match=r"^no$") as ended:
+        run._run(fail)
+    assert (ended.value.code, capsys.readouterr().err) == (1, "pipelined.swarm: error: no\n")
 
 
 @pytest.mark.parametrize(
@@ -71,9 +67,9 @@ def test_an_expected_error_ends_in_one_line_and_a_code(capsys, error, code):
     ],
     ids=["save_every", "grace", "device", "port"],
 )
-def test_wrong_settings_of_a_peer_are_refused_before_it_looks_for_the_swarm(capsys, setting, message):
-    code, line = ended(capsys, lambda: serve(LAYERS, **{**COMMON, **setting}))
-    assert code == 2 and message in line
+def test_wrong_settings_of_a_peer_are_refused_before_it_looks_for_the_swarm(setting, message):
+    with pytest.raises(pp.UsageError, match=re.escape(message)):
+        serve(LAYERS, **{**COMMON, **setting})
 
 
 def test_an_argument_that_a_local_swarm_lacks_is_named_with_the_function_that_was_called():
@@ -81,10 +77,10 @@ def test_an_argument_that_a_local_swarm_lacks_is_named_with_the_function_that_wa
         run.local(LAYERS, BATCHES, loss=COMMON["loss"], optimizer=sgd, depth=2, resume=True)
 
 
-def test_a_trainer_without_slots_is_refused(capsys):
+def test_a_trainer_without_slots_is_refused():
     """It sent no microbatch, and waited for ever."""
-    code, line = ended(capsys, lambda: train(LAYERS, BATCHES, depth=2, slots=0, **COMMON))
-    assert code == 2 and "slots must be at least 1 (it is 0)" in line
+    with pytest.raises(pp.UsageError, match=r"slots must be at least 1 \(it is 0\)"):
+        train(LAYERS, BATCHES, depth=2, slots=0, **COMMON)
 
 
 def test_a_peer_refuses_a_checkpoint_directory_with_another_model_s_stages(tmp_path):
