@@ -108,9 +108,14 @@ def without_channels_2d():
     return [lambda: nn.Conv1d(5, 5, 3, padding=1), lambda: nn.MaxPool2d(3, 1, 1)]
 
 
+def images_dropped_whole():
+    """Dropout3d of four dimensions takes the rows for channels: it drops each as one."""
+    return [lambda: nn.Conv2d(3, 6, 3), lambda: nn.Dropout3d(0.3), nn.Flatten, lambda: nn.Linear(294, 4)]
+
+
 def batches(layers):
     generator = torch.Generator().manual_seed(2)
-    if layers is images:
+    if layers in (images, images_dropped_whole):
         return [
             (torch.randn(ROWS, 3, 9, 9, generator=generator).double(), torch.randint(4, (ROWS,), generator=generator))
             for _ in range(STEPS)
@@ -123,6 +128,7 @@ def batches(layers):
 
 LOSSES = {
     images: nn.functional.nll_loss,
+    images_dropped_whole: nn.functional.cross_entropy,
     words: lambda x, y: nn.functional.cross_entropy(x.flatten(0, 1), y.flatten()),
     **dict.fromkeys((own, without_channels, without_channels_2d), nn.functional.mse_loss),
 }
@@ -183,6 +189,7 @@ def require_equal(done, expected):
         (own, 3, {}),
         (without_channels, 2, {}),
         (without_channels_2d, 2, {}),
+        (images_dropped_whole, 2, {}),
         (images, 2, {"depth": 2, "schedule": "zb_h1", "recompute": True}),
         (words, 2, {"depth": 2, "schedule": "chimera", "shard_optimizer": True}),
         (images, 4, {"layout": "auto"}),
@@ -248,6 +255,19 @@ def test_a_softmax_over_rows_is_refused(build):
     LOSSES[layers] = nn.functional.mse_loss
     message = r"layer 1, (Log)?Softmax\(dim=(None|0|-3)\), mixes the rows of its input \(shape: \(6, 5, 12\)\); give"
     assert re.search(message, refused(layers, tensor=2, microbatches=2))
+
+
+@pytest.mark.parametrize("layout", [None, "auto"])
+def test_a_convolution_of_rows_without_channels_is_refused(layout):
+    """Torch takes rows of two dimensions for the channels of one image; its pieces had another shape than planned."""
+
+    def layers():
+        return [lambda: nn.Linear(12, 12), lambda: nn.Conv2d(6, 6, 3, padding=1)]
+
+    TOKENS.add(layers)
+    LOSSES[layers] = nn.functional.mse_loss
+    message = r"layer 1 \(Conv2d\) takes rows for channels \(dimensions: 3, with rows: 4\); give it 4, or use tensor 1"
+    assert re.search(message, refused(layers, tensor=2, microbatches=2, layout=layout))
 
 
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice")

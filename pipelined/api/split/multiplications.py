@@ -71,6 +71,9 @@ class SplitConv(Multiplication):
         self.operator = SplitConvolution(factors, conv.in_channels, conv.out_channels, *sizes)
 
     def arriving(self, lengths: tuple[int, ...]) -> Shards:
+        if len(lengths) != (needed := 2 + len(self.module.kernel_size)):
+            fact = f"layer {self.name} ({self.kind}) takes rows for channels (dimensions: {len(lengths)}, with rows"
+            raise UsageError(f"{fact}: {needed}); give it {needed}, or use tensor 1")
         return self.operator.arriving(lengths)
 
     def parameters(self) -> dict[str, Shards]:
@@ -78,6 +81,7 @@ class SplitConv(Multiplication):
         return {"weight": self.operator.weight, **bias}
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        self.arriving(x.shards.lengths)  # which refuses an input without rows
         return await convolve(at.run, self.operator, x, pieces["weight"], pieces.get("bias"))
 
 
