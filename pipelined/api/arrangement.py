@@ -149,6 +149,16 @@ def require_plan(plan: Plan | Planned, given: Mapping[str, Any]) -> None:
         raise PlanError(f"plan= sets {twice[0]} (given too: {', '.join(twice)}); leave it out, or plan with it")
 
 
+def require_ranks(plan: Plan, launch: Launch) -> None:
+    """Refuse a plan for another number of ranks than were started."""
+    started, needed = launch.world_size, plan.world_size
+    if started not in (None, needed):
+        fact = f"the plan needs another number of ranks (started: {started}, needed: {needed})"
+        each = needed // plan.width
+        wider = f"give width={started // each}" if started % each == 0 else "choose another depth or width"
+        raise UsageError(f"{fact}; start {needed} ranks, or {wider}")
+
+
 def first_batch(feed: JobFeed) -> Batch:
     """A whole batch, to plan by; raises UsageError where no rank has one."""
     batch = feed.whole_batch(0)

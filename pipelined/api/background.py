@@ -182,10 +182,3 @@ class CallComparison:
             if other != name:
                 fact = f"the ranks call different methods of the trainer (rank 0: {name}, rank {rank}: {other})"
                 raise JobFailed(f"{fact}; let every rank call the same ones in the same order, not rank 0 alone")
-
-
-def check_world(launch: Launch, ranks: int) -> None:
-    """Refuse a plan for another number of ranks than were started."""
-    if launch.world_size not in (None, ranks):
-        fact = f"the plan needs another number of ranks (started: {launch.world_size}, needed: {ranks})"
-        raise UsageError(f"{fact}; start {ranks} ranks, or choose another depth or width")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from pipelined.api.arrangement import Arrangement, first_batch, require_rows
+from pipelined.api.arrangement import Arrangement, first_batch, require_ranks, require_rows
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.laboratory.find_plan import Planned
@@ -126,6 +126,7 @@ def _arranged_job(
     else:
         arranged = wanted.plan(launch, feed)
     planned, own = (arranged, arranged.plan) if isinstance(arranged, Planned) else (None, arranged)
+    require_ranks(own, launch)
     if plan is not None:
         require_rows(own, feed)
     feed.configure(own.rows, training.numerics.dtype, cached_steps=2 + steps_to_fill(own.shape))

@@ -14,8 +14,8 @@ from typing import Self, TypeVar
 
 import torch
 
-from pipelined.api.arrangement import require_plan
-from pipelined.api.background import BackgroundRanks, RankWork, check_world
+from pipelined.api.arrangement import require_plan, require_ranks
+from pipelined.api.background import BackgroundRanks, RankWork
 from pipelined.api.data.batch import Batch, slice_rows
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.find_plan import Planned
@@ -57,7 +57,7 @@ class LoopTrainer:
         self._launch = replace(detect(os.environ, transport), share_devices=share_devices)
         require_plan(plan, {"recompute": recompute, "layout": layout})
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
-        check_world(self._launch, self.plan.world_size)
+        require_ranks(self.plan, self._launch)
         training = TrainingRequest(
             model=model, loss=loss, optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
             layout=layout, seed=seed,

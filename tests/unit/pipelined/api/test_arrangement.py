@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipelined.api.arrangement import Arrangement
+from pipelined.api.arrangement import Arrangement, require_ranks
 from pipelined.api.data.feed import job_feed
+from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE
-from pipelined.programs.plan import PlanError
+from pipelined.programs.plan import Plan, PlanError
 
 BATCHES = [(torch.zeros(16, 4), torch.zeros(16, 4))]
 
@@ -62,3 +63,13 @@ def test_a_table_of_several_stages_on_each_worker_is_taken_as_it_is(tmp_path):
     (path := tmp_path / "own.csv").write_text("0F0,1F0,2F0,2B0,1B0,0B0\n")
     plan = planned(2, schedule=str(path), tensor=2)
     assert (plan.depth, plan.width, plan.microbatches) == (3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "remedy"), [(8, "start 4 ranks, or give width=2"), (6, "start 4 ranks, or choose another depth or width")]
+)
+def test_a_plan_for_fewer_ranks_than_were_started_says_which_width_takes_all(ranks, remedy):
+    """A table sets the depth: with more teams than it has workers only a width takes all of them."""
+    plan = Plan("gpipe", 2, 1, 4, 2, tensor=2)
+    with pytest.raises(UsageError, match=rf"\(started: {ranks}, needed: 4\); {remedy}$"):
+        require_ranks(plan, replace(ALONE, world_size=ranks))
