@@ -81,7 +81,8 @@ def train(
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.
     Raises:
-        UsageError, JobFailed: on every rank: the caller can correct something; a rank failed, and has printed why.
+        UsageError: on every rank: the caller can correct something.
+        JobFailed: on every rank: one failed, and has printed why.
     """
     with UncaughtErrors("pipelined.train", transport):
         training = TrainingRequest(

@@ -176,7 +176,8 @@ class Trainer(LoopTrainer):
         transport: a transport's name or URL; "auto": the launcher's.
         share_devices: let ranks share a GPU where a machine has fewer GPUs than ranks.
     Raises:
-        UsageError, JobFailed: on every rank: the caller can correct something; a rank failed, and has printed why.
+        UsageError: on every rank: the caller can correct something.
+        JobFailed: on every rank: one failed, and has printed why.
 
     A step accumulates the gradients of the plan's microbatches. An exception that leaves the `with` block ends all
     ranks. A call costs two hand-overs between threads beside the same step inside `pipelined.train`.
