@@ -129,9 +129,7 @@ class BackgroundRanks:
         async with RankSession.opened(transport, self._launch, self._job) as rank:
             inbox, calls = self._enter(transport.rank), CallComparison(rank.trainer.context.actor)
             while (item := await inbox.get()) is not None:
-                if isinstance(
-                    item, UsageError
-                ):  # of one rank, which ends the others; an AgreedError ends each in order
+                if isinstance(item, UsageError | KeyboardInterrupt):  # an AgreedError ends each rank in order
                     raise item
                 if isinstance(item, BaseException):
                     raise JobFailed(f"rank {transport.rank} left its training loop: {item!r}") from item

@@ -238,6 +238,8 @@ class _Job:
             return USAGE
         except UsageError as error:
             return await self._end(transport, USAGE, str(error))
+        except KeyboardInterrupt:  # of a user's loop in another thread
+            return await self._end(transport, INTERRUPTED, f"rank {transport.rank} was interrupted")
         except asyncio.CancelledError:
             await self._end(transport, INTERRUPTED, f"rank {transport.rank} was interrupted")
             raise

@@ -50,6 +50,7 @@ PLACES = {
     "a trainer's failing loss": lambda: step(8, loss=no_loss),
     "a plan": lambda: pp.plan(LAYERS, (X, X), memory_limit=10),
     "another error": lambda: [train(), open("/absent")],
+    "an interrupted loop": lambda: [pp.Trainer(LAYERS, PLAN, **GIVEN), os.kill(os.getpid(), signal.SIGINT)],
     "an interrupt": lambda: train(report=lambda report: os.kill(os.getpid(), signal.SIGINT), steps=10**6),
 }
 

@@ -54,10 +54,12 @@ def test_a_refusal_on_two_ranks_is_one_line_and_exit_code_2(place):
         ("a failing loss", 1, "rank 1, step 0: forward of microbatch 0 through stage 1"),
         pytest.param("a trainer's failing loss", 1, "rank 1, step 0: forward", marks=pytest.mark.full),
         ("another error", 1, "Traceback"),
-        ("an interrupt", 130, ""),
+        pytest.param("an interrupt", 130, "", marks=pytest.mark.full),
+        ("an interrupted loop", 130, ""),
     ],
 )
 def test_a_failure_is_printed_once(place, code, says):
     done = launched([sys.executable, "-m", "tests.usage.ends", place], timeout=60)
     assert done.returncode == code and done.stderr.startswith(says), done.stderr
     assert len(re.findall(r"(?m)^ZeroDivisionError|^FileNotFoundError", done.stderr)) == (code == 1)
+    assert bool(done.stderr) == bool(says)
