@@ -9,7 +9,7 @@ import asyncio
 import statistics
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -36,7 +36,9 @@ from pipelined.training.teams.model import TeamModel
 SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
 LONG_S, LONG_ROUND_S = 30.0, 5.0
-"""Seconds of a stage at one size, or of the needed stages, above which no more is timed; of a round run twice."""
+"""Seconds of a stage at one size, or of the stages so far, above which no more is timed; of a round run twice."""
+LONG_FORWARD_S = 1.0
+"""Seconds of a forward that itself evicts what it has written first."""
 SWEPT = 64 << 20
 """Bytes that are written before an update, to evict the caches as a step's activations do."""
 
@@ -76,13 +78,17 @@ async def measure_stages(
     kinds, alone = kinds_of(layer_costs), not isinstance(rank.model, TeamModel)
     needed, every = (probes(kinds, effort) for effort in (rank.effort.few_stages(), rank.effort))
     ranges = needed if rank.numerics.compile else [*needed, *(layers for layers in every if layers not in needed)]
-    order = list(dict.fromkeys(kinds))
+    order, known, last_s = list(dict.fromkeys(kinds)), set[Kind](), 0.0
     swept = torch.ones(SWEPT // 4 if rank.measuring else 0, device=torch.device(rank.executor.device))
     transport, started, probe = rank.actor.transport, rank.executor.clock.now(), None
     for number, layers in enumerate(ranges):
-        spent = rank.executor.clock.now() - started
-        if number >= len(needed) and await broadcast(transport, f"enough {number}", spent > LONG_S):
-            break
+        since = rank.executor.clock.now()
+        own, enough = {kinds[layer] for layer in layers}, since - started > LONG_S
+        if number < len(needed):  # layers that take long alone need no stage of two to tell their fixed seconds
+            enough = enough and own <= known and last_s > LONG_ROUND_S and not rank.numerics.compile
+        if await broadcast(transport, f"enough {number}", enough):
+            continue
+        known |= own
         del probe  # two stages at once may not fit the memory
         probe = _Probe(rank, layers, swept) if rank.measuring else None
         regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
@@ -103,10 +109,19 @@ async def measure_stages(
         taken = await _on_all_ranks(rank, probe.ending if probe else None, f"{number} ending")
         for op, seconds in taken.items():
             samples[op, 0].append(Sample(regressors, tuple(seconds)))
+        last_s = rank.executor.clock.now() - since
     if rank.actor.rank:
         return None
-    fits = {key: fit(found) for key, found in samples.items() if key[1] in (0, *sizes)}
+    fits = {key: fit(apart(found)) for key, found in samples.items() if key[1] in (0, *sizes)}
     return Measured(layer_costs, found_by(fits, order)), fits, order
+
+
+def apart(samples: list[Sample]) -> list[Sample]:
+    """The samples; without fixed seconds where there is only one a kind of layer, which cannot tell them apart."""
+    layers = [sample.regressors[1:] for sample in samples]
+    if any(sum(counts) > 1 for counts in layers):
+        return samples
+    return [replace(sample, regressors=(0.0, *counts)) for sample, counts in zip(samples, layers, strict=True)]
 
 
 def found_by(fits: Mapping[tuple[str, int], Fit], order: list[Kind]) -> dict[tuple[str, int], SecondsByKind]:
@@ -166,8 +181,9 @@ class _Probe:
     async def passes(self, size: int) -> SecondsByOp:
         """Time the forwards of two microbatches, the backward of one, and both halves of the other's.
 
-        The second forward runs between the first and its backward, as in a pipeline. Of a compiled stage both backwards
-        are whole, and the first round at a size compiles it.
+        The second forward runs between the first and its backward, as in a pipeline. Where a forward takes long it runs
+        after that backward: the caches hold nothing of its beginning, and two microbatches may not fit the memory. Of a
+        compiled stage both backwards are whole, and the first round at a size compiles it.
         """
         stage, random = self._stage, KeyedRandom(0, 0, 0)
         if self._given is None or self._given[0] != size:
@@ -178,7 +194,10 @@ class _Probe:
         first, whole = ("B", lambda: stage.backward(*back[0])), ("B", lambda: stage.backward(*back[1]))
         halves = ("I", lambda: stage.backward_input(*back[1])), ("W", lambda: stage.backward_weight((0, 1)))
         second = (whole,) if self._rank.numerics.compile else halves
-        return await self._timed(("F", forward[0]), ("F", forward[1]), first, *second)
+        taken, between = await self._timed(("F", forward[0])), ("F", forward[1])
+        is_long = taken["F"][0] > LONG_FORWARD_S
+        rest = await self._timed(*((first, between) if is_long else (between, first)), *second)
+        return {**rest, "F": taken["F"] + rest["F"]}
 
     async def ending(self) -> SecondsByOp:
         """Time the end of a step, which no size of a microbatch changes, after other memory has been written."""

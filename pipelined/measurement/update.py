@@ -8,6 +8,8 @@ from torch import nn
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerSettings, update
 
+PIECE = 1 << 22
+"""Numbers of which a norm is taken at once, as it copies them to float64; a vocabulary's would fill a GiB."""
 ENDING, BESIDE = "U", "D"
 """What a step ends with, and a delayed update, which runs beside the next step."""
 
@@ -41,7 +43,8 @@ class TimedUpdate:
     def _end(self, updated: Callable[[], None]) -> None:
         computed = {name: each for name, each in self._trained.items() if each.grad is not None}
         for each in computed.values():
-            float(torch.linalg.vector_norm(each.grad, dtype=torch.float64))  # type: ignore[arg-type]
+            for piece in each.grad.flatten().split(PIECE):  # type: ignore[union-attr]
+                float(torch.linalg.vector_norm(piece, dtype=torch.float64))
         if self._copied:
             for name, each in computed.items():
                 master = self.updated[name]

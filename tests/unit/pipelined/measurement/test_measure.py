@@ -121,7 +121,7 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("long", "kept", "rounds", "probed"), [(0.0, {1}, 2, 4), (math.inf, {1, 2, 4}, BRIEF.rounds, 7)]
+    ("long", "kept", "rounds", "probed"), [(0.0, {1}, 2, 3), (math.inf, {1, 2, 4}, BRIEF.rounds, 7)]
 )
 def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
     monkeypatch, long, kept, rounds, probed
@@ -149,8 +149,29 @@ def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
     assert {size for op, size in found.costs.found if op not in "UD"} == kept
     sizes, ranges = [size for size, _ in timed], {(probe._layers, id(probe._rank)) for _, probe in timed}
     assert set(sizes) == kept and sizes.count(1) % rounds == 0
-    assert len(ranges) == probed * 2, "of each rank; without the neighbours and the whole where that takes long"
+    assert len(ranges) == probed * 2, "of each rank; where that takes long a layer of each kind alone"
+    assert long or all(seconds[None] == 0.0 for seconds in found.costs.found.values()), "no fixed seconds beside them"
     assert found.costs.seconds("F", range(0, 2), 8) > found.costs.seconds("F", range(0, 2), 1)
+
+
+@pytest.mark.parametrize(("long", "order"), [(0.0, "FBFIW"), (math.inf, "FFBIW")])
+async def test_where_a_forward_takes_long_one_microbatch_is_in_flight_and_else_two(monkeypatch, long, order):
+    monkeypatch.setattr(stages, "LONG_FORWARD_S", long)
+    model, ran, timed = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8)), [], stages._Probe._timed
+    monkeypatch.setattr(
+        stages._Probe, "_timed", lambda self, *each: ran.extend(op for op, _ in each) or timed(self, *each)
+    )
+    (transport,), executor = world(1), TorchExecutor("cpu", RealClock())
+    async with Actor(transport) as actor:
+        rank = MeasuringRank(actor, model.build(), model.numerics(), executor, model, measuring=True, effort=BRIEF)
+        try:
+            taken = await stages._Probe(rank, range(1, 2), torch.ones(1)).passes(1)
+        finally:
+            executor.close()
+    assert "".join(ran) == order and {op: len(seconds) for op, seconds in taken.items()} == {
+        **dict.fromkeys("BIW", 1),
+        "F": 2,
+    }
 
 
 def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
