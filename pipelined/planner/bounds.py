@@ -58,6 +58,8 @@ def least_of_layouts(
 ) -> NDArray[np.float64]:
     """A lower bound of the seconds of a step for each layout of the plan's teams: a worker computes, moves and updates.
 
+    Where ranks share cores, all of that together takes its share of them, and one more update follows.
+
     Args:
         workload: with free moves.
         moves: seconds, [layout, stage, (of a microbatch, of a step)].
@@ -69,18 +71,23 @@ def least_of_layouts(
     sums = _sums(plan, workload, machine, all_reduce)
     shortest = min(sums.values(), default=0.0)
     returned = np.maximum.reduce([spent.returned(stage) + moves[:, stage, 0] for stage in range(plan.depth)])
+    everything, longest = np.zeros(len(moves)), np.zeros(len(moves))
     for worker in range(stage_map.workers):
-        times = np.full(len(moves), spent.busy(worker) + spent.way_there(worker))
-        times += 0.0 if split else spent.way_back(worker)
+        moved = np.zeros(len(moves))
         for pipe, stage in stage_map.held_by(worker):
-            times += len(stage_map.microbatches[pipe]) * moves[:, stage, 0]
+            moved += len(stage_map.microbatches[pipe]) * moves[:, stage, 0]
+        everything += spent.busy(worker) + moved
+        times = moved + spent.busy(worker) + spent.way_there(worker)
+        times += 0.0 if split else spent.way_back(worker)
         if not split:  # a microbatch comes through the stages before, and its gradient goes back through them
             times += moves[:, : spent.first_of(worker), 0].sum(axis=1)
         times = np.maximum(np.maximum(times, returned) + shortest, spent.summed(worker, sums, moves))
-        for stage in stage_map.stages_of(worker):
-            times += moves[:, stage, 1] + workload.stages[stage].update
-        least = np.maximum(least, times)
-    return least
+        stages = stage_map.stages_of(worker)
+        update = moves[:, stages, 1].sum(axis=1) + sum(workload.stages[stage].update for stage in stages)
+        least, longest = np.maximum(least, times + update), np.maximum(longest, update)
+    if not machine.shares(plan.world_size):
+        return least
+    return np.maximum(least, everything * plan.width * plan.tensor / machine.cores + shortest + longest)
 
 
 def least_bytes(candidate: Candidate, workload: Workload) -> float:

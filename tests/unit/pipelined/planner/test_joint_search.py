@@ -9,9 +9,11 @@ import pytest
 from collectives import Links
 from pipelined.measurement.costs import FIRST_INPUT, Measured
 from pipelined.planner import SearchRequest, Stated, search
+from pipelined.planner.bounds import least_of_layouts
 from pipelined.planner.candidates import AUTO, Candidate, candidates
 from pipelined.planner.planned_model import LayoutSizes, StageMoves
 from pipelined.planner.queue import Front, with_updates
+from pipelined.planner.recorded import RecordedPrograms
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.factors import Factors
@@ -168,6 +170,22 @@ def test_no_layout_waits_with_less_than_its_plan_takes_with_free_moves_and_the_l
     )
     assert (front.bound, front.lightened, front.too_big) == (1.5, 1.2, 1)
     assert front.take().plan.layout == "a" and front.bound == float("inf")
+
+
+def test_where_ranks_share_cores_a_layout_waits_with_the_share_that_its_moves_take_of_them():
+    asked = request(4, replace(SLOW, cores=2), recompute=False)
+    toy, shares = asked.model, []
+    for candidate in candidates(4, toy.batch, toy.layers, toy.fixed):
+        plan = candidate.plan
+        if plan.tensor > 1 and toy.splits(plan):
+            layouts, moves = toy.layouts(plan, asked.machine)
+            split = RecordedPrograms().splits(plan)
+            workload = asked.workload(plan)
+            bounds = least_of_layouts(candidate, workload, asked.machine, "ring", moves=moves, split=split)
+            for layout, bound in zip(layouts, bounds.tolist(), strict=True):
+                step_s = asked.simulate(replace(candidate, plan=replace(plan, layout=layout))).step_s
+                shares.append(bound / step_s)
+    assert max(shares) <= 1 + 1e-9 and sum(shares) / len(shares) > 0.9
 
 
 def test_a_layout_with_twice_the_parameters_waits_with_twice_the_update():
