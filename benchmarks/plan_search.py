@@ -55,14 +55,16 @@ def searched(preset: str, ranks: int, limit: float, measured: bool = False) -> d
     started, machine = time.process_time(), Machine(LINKS)
     if measured:
         costs, machine = asyncio.run(measured_costs(model, ranks, limit))
-    searching = time.process_time()
+    searching, measuring_mib = time.process_time(), peak_mib()
     found = search(SearchRequest(model, costs, machine, ranks, limit * GIB))
     took, chosen = time.process_time() - searching, found.chosen
     return {
         "limit_gib": limit,
         "measuring_cpu_s": searching - started,
+        "measuring_peak_mib": measuring_mib,
         "cpu_s": took,
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
+        "peak_mib": peak_mib(),
+        "tolerance": found.tolerance,
         "considered": found.considered,
         "too_big": found.too_big,
         "simulated": found.simulated,
@@ -70,6 +72,11 @@ def searched(preset: str, ranks: int, limit: float, measured: bool = False) -> d
         "memory_gib": chosen.memory / GIB,
         "plan": {**chosen.candidate.plan.plain(), "costs": None, "recompute": chosen.candidate.recompute},
     }
+
+
+def peak_mib() -> float:
+    """The most memory of this process so far; of Linux VmHWM."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 async def measured_costs(model: PlannedGPT2, ranks: int, limit: float) -> tuple[ModelCosts, Machine]:

@@ -40,6 +40,7 @@ class Measured:
         coding: the effect of the codec on messages.
         member: the seconds of a team's member as `found`, of an update those of all members; None: as of a rank alone.
         hand_over: seconds from the event loop to the device and back, of a computation that the loop awaits.
+        error: relative standard error of the timed forwards and backwards.
     """
 
     layer_costs: list[float]
@@ -48,6 +49,7 @@ class Measured:
     coding: CodecCosts = PLAIN
     member: Mapping[tuple[str, int], SecondsByKind] | None = None
     hand_over: float = 0.0
+    error: float = 0.0
 
     @property
     def of_member(self) -> "Measured":

@@ -18,7 +18,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import measure_coding
-from pipelined.measurement.costs import Kind, Measured, SecondsByKind
+from pipelined.measurement.costs import Kind, Measured
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit
 from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_sums
@@ -26,11 +26,10 @@ from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.member import members
 from pipelined.measurement.moves import measure_moves, memory_costs
 from pipelined.measurement.runtime import measure_call, measure_hand_over, measure_instruction
-from pipelined.measurement.stages import MeasuringRank, found_by, measure_stages
+from pipelined.measurement.stages import MeasuringRank, Timed, measure_stages
 from pipelined.measurement.update import BESIDE, ENDING
 from pipelined.process.launch import Launch
 from pipelined.simulation import Machine
-from pipelined.training.job import Numerics
 from pipelined.training.teams.model import TeamModel
 from transports import Transport
 from transports.shm.cores import own_cores
@@ -82,7 +81,7 @@ async def measure(
             timing = MeasuringRank(actor, model.build(), numerics, executor, model, measuring=measuring, effort=effort)
             timed = await measure_stages(timing, model.layer_costs, sizes, progress)
             member = model.build_member() if ranks > 1 and not numerics.compile else None
-            of_member = await _of_member(timing, member, sizes, progress) if member is not None else {}
+            of_member = await _of_member(timing, member, sizes, progress) if member is not None else None
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             handed = await measure_hand_over(actor, executor, computing(executor)) if member is not None else 0.0
             coding = await measure_coding(actor, RealClock(), model.compress, progress, effort)
@@ -93,21 +92,21 @@ async def measure(
     if timed is None or coding is None:
         return None
     costs, fits, order = timed
-    of_team = _of_team(found_by(of_member, order), members(member)) if member is not None else None
-    costs = replace(costs, runtime=max(0.0, runtime), coding=coding, member=of_team, hand_over=max(0.0, handed))
-    shared = cores if executor.device == "cpu" and here * _working(numerics) > cores else 0
+    costs = replace(costs, runtime=max(0.0, runtime), coding=coding, hand_over=max(0.0, handed))
+    costs, member_fits = _with_member(costs, member, of_member)
+    working = here * (1 + numerics.delayed_update)  # a delayed update is a computation of its own
+    shared = cores if executor.device == "cpu" and working > cores else 0
     machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
     return Measurement(
         costs,
         machine,
         {
             "costs": _plain_costs(fits, order),
-            "member_costs": _plain_costs(of_member, order),
+            "member_costs": _plain_costs(member_fits, order),
             "links": {name: _plain_link(link) for name, link in links.items() if link is not None},
             "ranks": transport.world_size,
             "hosts": len(set(hosts)),
-            "runtime": costs.runtime,
-            "hand_over": costs.hand_over,
+            **{name: getattr(costs, name) for name in ("runtime", "hand_over", "error")},
             "coding": coding.plain(),
         },
     )
@@ -115,22 +114,23 @@ async def measure(
 
 async def _of_member(
     rank: MeasuringRank, model: TeamModel, sizes: Sequence[int], progress: Callable[[str], None]
-) -> dict[tuple[str, int], Fit]:
-    """The fits of a team's member; its microbatch is a member's share of a team's."""
+) -> Timed | None:
+    """As `measure_stages`, of a team's member; its microbatch is a member's share of a team's."""
     sized = [size for size in sizes if size * members(model) <= max(sizes)] or [min(sizes)]
-    timed = await measure_stages(replace(rank, model=model), rank.source.layer_costs, sized, progress)
-    return timed[1] if timed else {}
+    return await measure_stages(replace(rank, model=model), rank.source.layer_costs, sized, progress)
 
 
-def _of_team(found: dict[tuple[str, int], SecondsByKind], ranks: int) -> dict[tuple[str, int], SecondsByKind]:
-    """The seconds of a member, and of all members' updates together."""
-    updates = [key for key in found if key[0] in (ENDING, BESIDE)]
-    return {**found, **{key: {kind: ranks * seconds for kind, seconds in found[key].items()} for key in updates}}
-
-
-def _working(numerics: Numerics) -> int:
-    """How many computations of a rank may run at once: a delayed update is one of its own."""
-    return 2 if numerics.delayed_update else 1
+def _with_member(
+    costs: Measured, model: TeamModel | None, timed: Timed | None
+) -> tuple[Measured, dict[tuple[str, int], Fit]]:
+    """The costs with the seconds of a member, and of all members' updates together; and the member's fits."""
+    if model is None or timed is None:
+        return costs, {}
+    (of_member, fits, _), ranks = timed, members(model)
+    updates = {key: seconds for key, seconds in of_member.found.items() if key[0] in (ENDING, BESIDE)}
+    together = {key: {kind: ranks * each for kind, each in seconds.items()} for key, seconds in updates.items()}
+    error = max(costs.error, of_member.error)
+    return replace(costs, member={**of_member.found, **together}, error=error), fits
 
 
 def gpu_bytes() -> list[int]:

@@ -35,6 +35,8 @@ from pipelined.training.teams.model import TeamModel
 
 SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
+Timed = tuple[Measured, dict[tuple[str, int], Fit], list[Kind]]
+"""What `measure_stages` returns."""
 LONG_S, LONG_ROUND_S = 30.0, 5.0
 """Seconds of a stage at one size, or of the stages so far, above which no more is timed; of a round run twice."""
 LONG_FORWARD_S = 1.0
@@ -65,7 +67,7 @@ class MeasuringRank:
 
 async def measure_stages(
     rank: MeasuringRank, layer_costs: list[float], sizes: Sequence[int], progress: Callable[[str], None]
-) -> tuple[Measured, dict[tuple[str, int], Fit], list[Kind]] | None:
+) -> Timed | None:
     """Time stages and fit costs of layers; all ranks call this together.
 
     Args:
@@ -113,7 +115,13 @@ async def measure_stages(
     if rank.actor.rank:
         return None
     fits = {key: fit(apart(found)) for key, found in samples.items() if key[1] in (0, *sizes)}
-    return Measured(layer_costs, found_by(fits, order)), fits, order
+    return Measured(layer_costs, found_by(fits, order), error=error_of(samples, sizes[0])), fits, order
+
+
+def error_of(samples: Mapping[tuple[str, int], Sequence[Sample]], size: int) -> float:
+    """The relative standard error of all timed forwards and backwards together, if the errors of all agree."""
+    passes = [(sample.error, sample.middle) for op in "FB" for sample in samples[op, size]]
+    return sum(error for error, _ in passes) / sum(middle for _, middle in passes)
 
 
 def apart(samples: list[Sample]) -> list[Sample]:
@@ -195,8 +203,8 @@ class _Probe:
         halves = ("I", lambda: stage.backward_input(*back[1])), ("W", lambda: stage.backward_weight((0, 1)))
         second = (whole,) if self._rank.numerics.compile else halves
         taken, between = await self._timed(("F", forward[0])), ("F", forward[1])
-        is_long = taken["F"][0] > LONG_FORWARD_S
-        rest = await self._timed(*((first, between) if is_long else (between, first)), *second)
+        two = (first, between) if taken["F"][0] > LONG_FORWARD_S else (between, first)
+        rest = await self._timed(*two, *second)
         return {**rest, "F": taken["F"] + rest["F"]}
 
     async def ending(self) -> SecondsByOp:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import CodecCosts
@@ -17,6 +17,8 @@ FIELDS = {
     **{"U": "update", "D": "beside"},
 }
 """Each priced operation, and its field of `StageCosts`. A is the forward inside a backward with recomputation."""
+MOST_TOLERANCE = 0.05
+"""The most by which a search may miss the best: a large error is common to all plans, and keeps their order."""
 MIN_SECONDS = 1e-9
 """The least seconds of an instruction; a fit may give 0 or less."""
 
@@ -27,6 +29,10 @@ class ModelCosts(Protocol):
     @property
     def coding(self) -> CodecCosts:
         """The effect of the codec on messages: their size on the wire, and the seconds of coding."""
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of the seconds; 0: they are exact."""
 
     @property
     def of_member(self) -> "ModelCosts":
@@ -59,6 +65,7 @@ class Stated:
     flops: float
     overhead: float = 0.0
     coding: CodecCosts = PLAIN
+    error: ClassVar[float] = 0.0
 
     @property
     def of_member(self) -> "Stated":

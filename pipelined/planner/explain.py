@@ -82,12 +82,14 @@ def plan_file_of(result: SearchResult, found: dict[str, Any]) -> PlanFile:
 
 def as_text(result: SearchResult, found: dict[str, Any]) -> str:
     """The measured costs, the table of the best plans, and the reason for the chosen one."""
-    plan = result.chosen.candidate.plan
-    confidence = lines_of(found, plan)
+    confidence = lines_of(found, result.chosen.candidate.plan)
     request = result.request
     counts = f"{result.considered} candidates: {result.too_big} too big, {result.simulated} simulated, "
     left = result.considered - result.too_big - result.simulated
-    head = f"{counts}{max(0, left)} with a bound above the best {len(result.best)}"
+    why = f"with a bound above the best {len(result.best)}"
+    if result.tolerance:
+        why = f"left, as no plan is faster by more than {100 * result.tolerance:.1f} %, the error of the costs"
+    head = f"{counts}{max(0, left)} {why}"
     rows = [_row(str(number), outcome, result) for number, outcome in enumerate(result.best, 1)]
     if result.baseline is not None:
         rows.append(_row("dp", result.baseline, result))
@@ -106,6 +108,7 @@ def as_json(result: SearchResult, found: dict[str, Any]) -> dict[str, Any]:
         "candidates": result.considered,
         "too_big": result.too_big,
         "simulated": result.simulated,
+        "tolerance": result.tolerance,
         "best": [_plain(outcome, result) for outcome in result.best],
         "data_parallel": result.baseline and _plain(result.baseline, result),
     }

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import ModelCosts, priced
+from pipelined.planner.costs import MOST_TOLERANCE, ModelCosts, priced
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine, Simulated, Workload, simulate
@@ -59,6 +59,11 @@ class SearchRequest:
     ranks: int
     memory_limit: float = float("inf")
     asynchronous: bool = False
+
+    @property
+    def tolerance(self) -> float:
+        """The share of a step by which the chosen plan may be slower than the best: the error of the costs."""
+        return min(self.costs.error, MOST_TOLERANCE)
 
     @property
     def all_reduce(self) -> str:

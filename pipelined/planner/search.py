@@ -1,14 +1,14 @@
 """The search: simulate candidates in the order of their bounds, until no remaining one can be among the best.
 
-A candidate is left out only if its bound says that it cannot be among the best, or it does not fit the memory. So the
-result is that of simulating all, where a shorter stage never makes a step longer: with shared cores, and with
-`chimera_w`, it may. The search is deterministic: it depends only on its arguments.
+A candidate is left out only if its bound says that it cannot be among the best, or it does not fit the memory. So with
+exact costs the result is that of simulating all, where a shorter stage never makes a step longer: with shared cores,
+and with `chimera_w`, it may. The search is deterministic: it depends only on its arguments.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
-from pipelined.errors import UsageError
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
 from pipelined.planner.costs import not_split
 from pipelined.planner.limits import too_little
@@ -30,6 +30,7 @@ class SearchResult:
         considered: the number of candidates.
         too_big: the number of candidates that do not fit the memory, by their bound or by simulation.
         simulated: the number of simulated candidates; no other one can be among the best.
+        tolerance: no plan is faster than the chosen one by more than this share; None: the search was stopped.
     """
 
     request: SearchRequest
@@ -38,6 +39,7 @@ class SearchResult:
     considered: int
     too_big: int
     simulated: int
+    tolerance: float | None = 0.0
 
     @property
     def chosen(self) -> Outcome:
@@ -67,13 +69,20 @@ class _Found:
     """The best plans so far."""
 
     limit: float
+    tolerance: float
     best: list[Outcome] = field(default_factory=list)
     simulated: int = 0
     too_big: int = 0
 
     @property
     def worst(self) -> float:
-        return self.best[BEST - 1].step_s if len(self.best) >= BEST else float("inf")
+        """Seconds of a step; a candidate with a higher bound changes nothing.
+
+        With exact costs it would not be among the best; else it is not clearly faster than the first of them.
+        """
+        if len(self.best) < BEST:
+            return inf
+        return self.best[0].step_s / (1 + self.tolerance) if self.tolerance else self.best[BEST - 1].step_s
 
     def take(self, outcome: Outcome) -> None:
         self.simulated += 1
@@ -100,11 +109,12 @@ def search(
     """
     model = request.model
     every = candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.asynchronous)
-    found, queue = _Found(request.memory_limit), Queue(request)
+    found, queue = _Found(request.memory_limit, request.tolerance), Queue(request)
     for candidate in every:
         queue.add(candidate)
-    while queue.waiting and not (found.best and stop()):
-        if queue.waiting[0][0] > found.worst:
+    stopped = False
+    while queue.waiting and queue.waiting[0][0] <= found.worst:
+        if stopped := bool(found.best) and stop():
             break
         nearest = queue.take(found.worst)
         if nearest is not None:
@@ -113,26 +123,18 @@ def search(
                 f"simulated {found.simulated} of {found.simulated + len(queue.waiting)}: the best takes {_best(found)}"
             )
     if not found.best:
-        raise _too_big(request, queue.least)
-    considered, too_big = queue.considered, queue.too_big + found.too_big
+        raise not_split(model) if queue.least == inf else too_little(request.memory_limit, queue.least)
+    plan = data_parallel(request.ranks, model.batch)
     return SearchResult(
         request=request,
         best=found.best,
-        baseline=_baseline(request),
-        considered=considered,
-        too_big=too_big,
+        baseline=None if plan is None else request.simulate(Candidate(plan)),
+        considered=queue.considered,
+        too_big=queue.too_big + found.too_big,
         simulated=found.simulated,
+        tolerance=None if stopped else request.tolerance,
     )
-
-
-def _baseline(request: SearchRequest) -> Outcome | None:
-    plan = data_parallel(request.ranks, request.model.batch)
-    return None if plan is None else request.simulate(Candidate(plan))
 
 
 def _best(found: _Found) -> str:
     return f"{found.best[0].step_s * 1e3:.1f} ms" if found.best else "more memory than there is"
-
-
-def _too_big(request: SearchRequest, least: float) -> UsageError:
-    return not_split(request.model) if least == float("inf") else too_little(request.memory_limit, least)
