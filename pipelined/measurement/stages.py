@@ -37,8 +37,9 @@ SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
 Timed = tuple[Measured, dict[tuple[str, int], Fit], list[Kind]]
 """What `measure_stages` returns."""
-LONG_S, LONG_ROUND_S = 30.0, 5.0
-"""Seconds of a stage at one size, or of the stages so far, above which no more is timed; of a round run twice."""
+LONG_S, LONG_STAGE_S, ROUNDS_S = 30.0, 5.0, 10.0
+"""Seconds of a stage at one size, or of the stages so far, above which no more is timed; of a stage of one layer above
+which none of two is timed after that; of all rounds at a size, unless two take longer."""
 LONG_FORWARD_S = 1.0
 """Seconds of a forward that itself evicts what it has written first."""
 SWEPT = 64 << 20
@@ -87,7 +88,7 @@ async def measure_stages(
         since = rank.executor.clock.now()
         own, enough = {kinds[layer] for layer in layers}, since - started > LONG_S
         if number < len(needed):  # layers that take long alone need no stage of two to tell their fixed seconds
-            enough = enough and own <= known and last_s > LONG_ROUND_S and not rank.numerics.compile
+            enough = enough and own <= known and last_s > LONG_STAGE_S and not rank.numerics.compile
         if await broadcast(transport, f"enough {number}", enough):
             continue
         known |= own
@@ -150,7 +151,9 @@ async def _on_all_ranks(
         first = await timed() if timed else {}
     spent = sum(map(sum, first.values()))
     rounds = min(effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, spent))))
-    counts = [-1, 1] if spent > LONG_ROUND_S else [effort.warmup_rounds, rounds]
+    counts = [effort.warmup_rounds, rounds]
+    if sum(counts) * spent > ROUNDS_S:  # fewer rounds, of which the first counts
+        counts = [-1, max(1, int(ROUNDS_S / spent) - 1)]
     warmup, rounds = await broadcast(transport, f"rounds {name}", counts)
     taken: SecondsByOp = defaultdict(list, first if warmup < 0 else {})
     if timed:

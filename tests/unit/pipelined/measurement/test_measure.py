@@ -3,6 +3,7 @@
 import asyncio
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from pipelined.process.launch import ALONE
 from pipelined.process.reporting.progress import say_nothing
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.simulation import Machine
+from pipelined.training.job import Numerics
 from tests.conformance.worlds import local_world
 from transports.local import world
 
@@ -127,8 +129,8 @@ def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
     monkeypatch, long, kept, rounds, probed
 ):
     """A GPT-2 XL's head on two cores: hours for 32 sequences, which cost as many times one."""
-    monkeypatch.setattr(stages, "LONG_S", long)
-    monkeypatch.setattr(stages, "LONG_ROUND_S", long)
+    for name in ("LONG_S", "LONG_STAGE_S", "ROUNDS_S"):
+        monkeypatch.setattr(stages, name, long)
     model, timed, passes = (
         planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4)),
         [],
@@ -245,3 +247,17 @@ async def test_the_end_of_a_step_is_timed_once_a_stage_and_values_are_made_once_
     assert len(ends) <= len(stages) * (1 + BRIEF.warmup_rounds + BRIEF.max_rounds), "not once for each size"
     inner = sum(layers.start > 0 for layers in stages) + sum(layers.stop < len(kinds) for layers in stages)
     assert len(made) == 2 * inner * len(sizes), "two microbatches, the inputs and gradients that come from neighbours"
+
+
+@pytest.mark.parametrize(("round_s", "rounds"), [(0.001, 1 + 2 + 12), (2.0, 5), (4.0, 2), (14.0, 2)])
+async def test_the_rounds_of_a_stage_at_a_size_take_ten_seconds_or_are_two(round_s, rounds):
+    ran = []
+
+    async def timed():
+        ran.append(round_s)
+        return {"F": [round_s]}
+
+    (transport,) = world(1)
+    rank = SimpleNamespace(actor=SimpleNamespace(transport=transport), numerics=Numerics(), effort=THOROUGH)
+    taken = await stages._on_all_ranks(rank, timed, "F")
+    assert len(ran) == rounds and len(taken["F"]) == (12 if rounds > 12 else rounds)
