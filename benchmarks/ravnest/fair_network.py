@@ -66,9 +66,9 @@ class _TurnLine:
         return None
 
     @property
-    def moves(self) -> bool:
-        """See `DelayLine.moves`; what waits for its turn moves, too."""
-        return self._line.moves or self._turns.wait_on(self._line)
+    def is_moving(self) -> bool:
+        """See `DelayLine.is_moving`; what waits for its turn moves, too."""
+        return self._line.is_moving or self._turns.wait_on(self._line)
 
     def recheck(self, after: float = 0.0) -> None:
         """See `DelayLine.recheck`."""

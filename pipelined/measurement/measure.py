@@ -26,7 +26,7 @@ from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.member import members
 from pipelined.measurement.moves import measure_moves, memory_costs
 from pipelined.measurement.runtime import measure_call, measure_hand_over, measure_instruction
-from pipelined.measurement.stages import MeasuringRank, Timed, measure_stages
+from pipelined.measurement.stages import MeasuringRank, TimedStages, measure_stages
 from pipelined.measurement.update import BESIDE, ENDING
 from pipelined.process.launch import Launch
 from pipelined.simulation import Machine
@@ -114,14 +114,14 @@ async def measure(
 
 async def _of_member(
     rank: MeasuringRank, model: TeamModel, sizes: Sequence[int], progress: Callable[[str], None]
-) -> Timed | None:
+) -> TimedStages | None:
     """As `measure_stages`, of a team's member; its microbatch is a member's share of a team's."""
     sized = [size for size in sizes if size * members(model) <= max(sizes)] or [min(sizes)]
     return await measure_stages(replace(rank, model=model), rank.source.layer_costs, sized, progress)
 
 
 def _with_member(
-    costs: Measured, model: TeamModel | None, timed: Timed | None
+    costs: Measured, model: TeamModel | None, timed: TimedStages | None
 ) -> tuple[Measured, dict[tuple[str, int], Fit]]:
     """The costs with the seconds of a member, and of all members' updates together; and the member's fits."""
     if model is None or timed is None:

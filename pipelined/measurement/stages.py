@@ -35,7 +35,7 @@ from pipelined.training.teams.model import TeamModel
 
 SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
-Timed = tuple[Measured, dict[tuple[str, int], Fit], list[Kind]]
+TimedStages = tuple[Measured, dict[tuple[str, int], Fit], list[Kind]]
 """What `measure_stages` returns."""
 LONG_S, LONG_STAGE_S, ROUNDS_S = 30.0, 5.0, 10.0
 """Seconds of a stage at one size, or of the stages so far, above which no more is timed; of a stage of one layer above
@@ -68,7 +68,7 @@ class MeasuringRank:
 
 async def measure_stages(
     rank: MeasuringRank, layer_costs: list[float], sizes: Sequence[int], progress: Callable[[str], None]
-) -> Timed | None:
+) -> TimedStages | None:
     """Time stages and fit costs of layers; all ranks call this together.
 
     Args:
