@@ -7,9 +7,8 @@ from torch import nn
 
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerSettings, update
+from pipelined.training.sums.bucket import squared_norms
 
-PIECE = 1 << 22
-"""Numbers of which a norm is taken at once, as it copies them to float64; a vocabulary's would fill a GiB."""
 ENDING, BESIDE = "U", "D"
 """What a step ends with, and a delayed update, which runs beside the next step."""
 
@@ -42,9 +41,7 @@ class TimedUpdate:
     @torch.no_grad()
     def _end(self, updated: Callable[[], None]) -> None:
         computed = {name: each for name, each in self._trained.items() if each.grad is not None}
-        for each in computed.values():
-            for piece in each.grad.flatten().split(PIECE):  # type: ignore[union-attr]
-                float(torch.linalg.vector_norm(piece, dtype=torch.float64))
+        squared_norms({name: each.grad.flatten() for name, each in computed.items()})  # type: ignore[union-attr]
         if self._copied:
             for name, each in computed.items():
                 master = self.updated[name]

@@ -19,6 +19,9 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.training.sums.update_shards import UpdateShards
 
+NORM_PIECE = 1 << 22
+"""Numbers of which a norm is taken at once."""
+
 
 @dataclass
 class Bucket:
@@ -63,15 +66,8 @@ class Bucket:
         return dict(zip(self.parameters, pairwise(ends), strict=True))
 
     def squares(self) -> dict[str, float]:
-        """The squared norm of the gradient of what this rank updates of each parameter, in float64.
-
-        Cost: on a GPU one transfer for all of them.
-        """
-        spans = self.spans
-        pieces = [self.gradient[low:high] for low, high in spans.values()]
-        norms = torch._foreach_norm(pieces, dtype=torch.float64) if pieces else ()
-        each = torch.stack(norms).cpu().tolist() if norms else []
-        return {name: norm**2 for name, norm in zip(spans, each, strict=True)}
+        """The squared norm of the gradient of what this rank updates of each parameter, in float64."""
+        return squared_norms({name: self.gradient[low:high] for name, (low, high) in self.spans.items()})
 
     def attach_gradient_views(self) -> None:
         """Give what this rank updates its gradient: that part of the bucket's."""
@@ -114,6 +110,19 @@ class Bucket:
         """Set all that was accumulated to 0."""
         for tensor in {id(tensor): tensor for tensor in (self.gradient, self.summed)}.values():
             tensor.zero_()
+
+
+def squared_norms(gradients: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """The squared norm of each of these gradients, in float64; they are flat.
+
+    Cost: on a GPU one transfer for all of them; on a CPU, which copies them to float64, 8 `NORM_PIECE` bytes.
+    """
+    if not gradients:
+        return {}
+    pieces = [each.split(NORM_PIECE) if len(each) > NORM_PIECE else (each,) for each in gradients.values()]
+    norms = torch._foreach_norm([piece for split in pieces for piece in split], dtype=torch.float64)
+    each = iter(torch.stack(norms).cpu().tolist())
+    return {name: sum(next(each) ** 2 for _ in split) for name, split in zip(gradients, pieces, strict=True)}
 
 
 def clear(buckets: Iterable[Bucket]) -> None:

@@ -49,11 +49,3 @@ def test_of_a_delayed_update_the_copies_end_a_step_and_the_rest_runs_beside_the_
     assert (trained == 1.0).all() and (update.updated["trained"] < 1.0).all()
     end()
     assert (trained < 1.0).all()
-
-
-def test_the_norm_of_a_large_gradient_is_taken_in_pieces_as_it_is_copied_to_float64(monkeypatch):
-    taken, norm = [], torch.linalg.vector_norm
-    monkeypatch.setattr("pipelined.measurement.update.PIECE", 2)
-    monkeypatch.setattr(torch.linalg, "vector_norm", lambda x, **kind: taken.append(x.numel()) or norm(x, **kind))
-    timed()[1].pieces()[0][1]()
-    assert taken == [2, 1]

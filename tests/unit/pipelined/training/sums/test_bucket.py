@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import name_buckets
+from pipelined.training.sums import bucket as module
 from pipelined.training.sums.bucket import fill_bucket
 
 
@@ -76,3 +77,24 @@ def test_all_norms_are_one_operation_with_the_bits_of_one_each(dtype):
     with Noted():
         assert bucket.squares() == expected
     assert [name for name in calls if "norm" in name] == ["_foreach_norm"]
+
+
+def test_a_norm_copies_no_more_of_a_gradient_than_a_piece(monkeypatch):
+    """On a CPU torch copies to float64 what it takes the norm of: twice the gradient of a whole vocabulary."""
+    monkeypatch.setattr(module, "NORM_PIECE", 100)
+    sizes = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if "norm" in func.overloadpacket.__name__:
+                sizes.extend(piece.numel() for piece in args[0])
+            return func(*args, **(kwargs or {}))
+
+    parameters = {str(size): nn.Parameter(torch.zeros(size)) for size in (0, 100, 201)}
+    bucket = fill_bucket(Plan("gpipe", 1, 1, 1, 1), (0,), parameters)
+    bucket.gradient.normal_(generator=torch.Generator().manual_seed(0))
+    with Noted():
+        squares = bucket.squares()
+    assert sizes == [0, 100, 100, 100, 1]
+    expected = {name: float(each.grad.double().square().sum()) for name, each in parameters.items()}
+    assert squares == pytest.approx(expected, rel=1e-14)
