@@ -39,7 +39,7 @@ PLACES = {
     "norm": (LocalParameters, "squares", "the gradient norm", ON_GPU),
     "update": (rank_optimizer, "update", "the update", ON_GPU),
     "sum": (gradient_sums, "all_reduce", "a gradient sum", ON_CPU),
-    "masters": (MasterOptimizer, "_take_gradient", "the update of masters", ON_CPU),
+    "masters": (MasterOptimizer, "_copy_gradient", "the update of masters", ON_CPU),
     "unflushed": (Versions, "update", "the update", ON_GPU),
     "evaluation": (Stage, "evaluate", "an evaluation", ON_GPU),
     "save": (RankState, "copy_to_host", "the copy of the state for a save", ON_CPU),

@@ -115,7 +115,7 @@ def test_a_stack_of_layers_is_split_layer_by_layer(more, capfd):
     assert "kept whole" not in said
 
 
-def test_more_shards_than_heads_are_refused_with_a_layout_that_fits(capfd):
+def test_more_shards_than_heads_are_refused_with_a_layout_that_fits():
     message = (
         r"more column shards than heads \(layer 1, shards: 3, heads: 2\); .* layout (1.in_proj=3.1.1,1.out_proj=3.1.1)"
     )
@@ -125,7 +125,7 @@ def test_more_shards_than_heads_are_refused_with_a_layout_that_fits(capfd):
 
     LOSSES[layers] = nn.functional.mse_loss
     TOKENS.add(layers)
-    found = re.search(message, refused(capfd, layers, tensor=3))
+    found = re.search(message, refused(layers, tensor=3))
     require_equal(split(layers, tensor=3, layout=found[1], microbatches=2), looped(layers, 2))
 
 
@@ -137,12 +137,12 @@ def test_more_shards_than_heads_are_refused_with_a_layout_that_fits(capfd):
     ],
     ids=["encoder", "attention"],
 )
-def test_attention_among_the_rows_of_a_batch_is_refused(layer, tensor, message, capfd):
+def test_attention_among_the_rows_of_a_batch_is_refused(layer, tensor, message):
     def layers():
         return [layer]
 
     LOSSES[layers] = nn.functional.mse_loss
-    assert re.search(message, refused(capfd, layers, tensor=tensor, microbatches=2))
+    assert re.search(message, refused(layers, tensor=tensor, microbatches=2))
 
 
 def test_what_two_members_saved_goes_on_in_one_and_in_three(tmp_path):

@@ -153,13 +153,13 @@ def fails(*arguments, **more):
     raise MemoryError("a pass")
 
 
-def test_the_peers_of_a_users_model_name_the_arguments_that_help(monkeypatch, capsys):
+def test_the_peers_of_a_users_model_name_the_arguments_that_help(monkeypatch):
     monkeypatch.setattr(TorchStage, "backward", fails)
     row, batch = [lambda: nn.Linear(8, 8), lambda: nn.Linear(8, 8)], (torch.ones(8, 8), torch.ones(8, 8))
-    with pytest.raises(pp.UsageError):
+    with pytest.raises(pp.UsageError) as caught:
         pp.swarm.local(row, [batch], loss=nn.functional.mse_loss, optimizer=torch.optim.AdamW, depth=2, peers=2)
-    said = capsys.readouterr().err
-    assert re.match(r"pipelined.swarm: error: peer\d: stage 1: backward failed: MemoryError\('a pass'\) \(plan", said)
+    said = str(caught.value)
+    assert re.match(r"peer\d: stage 1: backward failed: MemoryError\('a pass'\) \(plan", said)
     assert "`depth=`" in said and "`microbatches=`" in said
 
 
