@@ -107,10 +107,13 @@ def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
 
 def _check(transport: str) -> None:
     """Raise UsageError for an unknown transport, or a URL with impossible links."""
-    if transport.partition(":")[0] not in schemes():
+    name, colon, _ = transport.partition(":")
+    if name not in schemes():
         raise UsageError(f"unknown transport {transport!r}; known: auto, {', '.join(schemes())}, or a URL of these")
+    if colon and not transport.startswith(f"{name}://"):
+        raise UsageError(f"--transport {transport} is no URL; write {name}://… or {name}")
     try:
-        if "://" in transport:
+        if colon:
             read_url(transport)
     except ValueError as error:
         raise UsageError(f"--transport {transport}: {error}") from error

@@ -101,6 +101,14 @@ def test_an_unknown_transport_names_the_known():
         detect({}, "smoke")
 
 
+@pytest.mark.parametrize("transport", ["tcp:10.0.0.1:4000", "local:delay=5ms", "mpi:", "tcp:/10.0.0.1:4000"])
+def test_a_url_without_its_slashes_is_refused(transport):
+    """Its host or its options were dropped."""
+    name = transport.partition(":")[0]
+    with pytest.raises(UsageError, match=rf"^--transport {transport} is no URL; write {name}://… or {name}$"):
+        detect(TORCHRUN, transport)
+
+
 def test_a_url_slows_the_links_of_any_launcher():
     assert detect({}, "local://?delay=5ms").url == "local://?delay=5ms"
     assert detect({"PMI_RANK": "3", "PMI_SIZE": "4"}, "mpi://?rate=1gbit").url == "mpi://?rate=1gbit"
