@@ -1,5 +1,6 @@
 """The shared key of all processes of a job or an open network: where it is read, and the error without it."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,12 +19,21 @@ class UnprovenKey(AuthenticationError):
 
 
 def read_shared_key(environ: Mapping[str, str]) -> bytes:
-    """The shared key: the text of PIPELINED_KEY, or the content of the file that PIPELINED_KEY_FILE names."""
+    """The shared key: the text of PIPELINED_KEY, or the content of the file that PIPELINED_KEY_FILE names.
+
+    Blanks around it do not count.
+
+    Raises:
+        AuthenticationError: both are set, the file cannot be read, or there are only blanks.
+    """
     text, path = environ.get("PIPELINED_KEY", ""), environ.get("PIPELINED_KEY_FILE", "")
     if text and path:
         raise AuthenticationError("both PIPELINED_KEY and PIPELINED_KEY_FILE are set; keep one of them")
     if not path:
-        return text.encode()
+        if text and not text.strip():
+            fact = f"PIPELINED_KEY has only blanks (characters: {len(text)})"
+            raise AuthenticationError(f"{fact}; put the shared key into it, or unset it")
+        return os.fsencode(text).strip()
     try:
         key = Path(path).read_bytes().strip()
     except OSError as error:

@@ -86,6 +86,7 @@ def test_the_key_comes_from_a_variable_or_a_file_and_is_never_shown(tmp_path):
     assert config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "given"}).shared_key == b"given"
     found = config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(path)})
     assert found.shared_key == b"from a file" and "from a file" not in repr(found)
+    assert config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": " giv\udcffen\n"}).shared_key == b"giv\xffen"
     assert config("tcp://a:1", BY_HAND).shared_key == b""
 
 
@@ -94,6 +95,8 @@ def test_a_key_that_cannot_be_read_is_an_authentication_error(tmp_path):
     for name, message in [("empty", "is empty"), ("missing", "No such file")]:
         with pytest.raises(AuthenticationError, match=message):
             config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(tmp_path / name)})
+    with pytest.raises(AuthenticationError, match=r"has only blanks \(characters: 2\); put the shared key"):
+        config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": " \n"})
     with pytest.raises(AuthenticationError, match="both PIPELINED_KEY and PIPELINED_KEY_FILE"):
         config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "x", "PIPELINED_KEY_FILE": str(tmp_path / "empty")})
 
