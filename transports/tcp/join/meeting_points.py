@@ -261,7 +261,8 @@ def private_folder() -> Path:
         RendezvousError: another user owns it, or may read it or write into it.
     """
     folder = Path(tempfile.gettempdir(), f"pipelined-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
     found = folder.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o170077 != 0o040000:
         fact = f"{folder} is not a private folder of this user's (owner: {found.st_uid}, mode: {found.st_mode:o})"

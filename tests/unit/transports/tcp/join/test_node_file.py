@@ -104,9 +104,14 @@ def test_a_folder_that_others_may_write_into_is_refused(folder):
         private_folder()
 
 
-def test_a_link_in_place_of_the_folder_is_refused(folder, tmp_path):
+@pytest.mark.parametrize("harm", ["a link", "a link to nothing", "a file"])
+def test_what_is_in_place_of_the_folder_is_refused(harm, folder, tmp_path):
     folder.rmdir()
-    (tmp_path / "theirs").mkdir(mode=0o700)
-    folder.symlink_to(tmp_path / "theirs")
+    if harm == "a file":
+        folder.touch(mode=0o600)
+    else:
+        folder.symlink_to(tmp_path / "theirs")
+    if harm == "a link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
     with pytest.raises(RendezvousError, match="not a private folder"):
         private_folder()
