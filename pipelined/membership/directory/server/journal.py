@@ -1,12 +1,12 @@
 """The journal of a directory: the transitions of its state machine on a disk.
 
     the magic line      records, one after the other
-    MAGIC               length 4 | its CRC-32 4 | the payload's CRC-32 4 | payload: msgpack list of transitions
+    MAGIC               length 4 | its CRC-32 4 | the payload's CRC-32 4 | payload: msgpack list of transitions and END
 
 The server replies only when the transitions before its reply are durable. Numbers are big-endian. One write is one
 record of all transitions that waited for it, so only the last record can be torn: its beginning is there, followed by
-nothing or by zeros. A torn record is cut off at the next start; any other damage is refused. A file that has grown
-beyond its limit is replaced by one record that restores the same state.
+nothing or by zeros, or a sector of it has only zeros. A torn record is cut off at the next start; any other damage is
+refused. A file that has grown beyond its limit is replaced by one record that restores the same state.
 """
 
 import struct
@@ -26,6 +26,10 @@ from transports import Closed
 
 MAGIC = b"pipelined directory journal 1\n"
 _LENGTH, _HEAD = struct.Struct("!I"), struct.Struct("!III")
+END = None
+"""The last item of a record. Its one byte is not zero, so a whole record never ends as a torn one may."""
+SECTOR_BYTES = 512
+"""What a disk writes at once. A file system may write later sectors of a record first, and read lost ones as zeros."""
 MIN_COMPACTED = 4 << 20
 """Bytes that a journal may reach before its first compaction; later the limit is twice the compacted size, if more."""
 
@@ -136,7 +140,7 @@ class Journal:
 
 
 def _record(transitions: Sequence[Transition]) -> bytes:
-    payload = msgpack.packb(transitions)
+    payload = msgpack.packb([*transitions, END])
     length = _LENGTH.pack(len(payload))
     return _HEAD.pack(len(payload), zlib.crc32(length), zlib.crc32(payload)) + payload
 
@@ -157,7 +161,7 @@ def _read(data: bytes, name: str) -> tuple[list[Transition], int]:
                 break
             fact = f"{name} is damaged before its end (at: {good}, bytes: {len(data)})"
             raise UsageError(f"{fact}; restore it from a copy")
-        transitions += msgpack.unpackb(payload, strict_map_key=False)
+        transitions += [item for item in msgpack.unpackb(payload, strict_map_key=False) if item is not END]
         good += _HEAD.size + len(payload)
     return transitions, good
 
@@ -180,12 +184,13 @@ def _payload(rest: memoryview) -> memoryview | None:
 def _is_torn(rest: memoryview) -> bool:
     """Whether the first record, which is not whole, can be a torn last write.
 
-    Its length is known and reaches the end of the file, or its length is lost and only zeros follow.
+    Its length is lost and only zeros follow, or is beyond the end of the file, or reaches the end and bytes are lost.
     """
     length = _checked_length(rest)
     if length is None:
         return not any(rest[_HEAD.size :])
-    return _HEAD.size + length >= len(rest)
+    end = _HEAD.size + length
+    return end > len(rest) or (end == len(rest) and (not rest[-1] or bytes(SECTOR_BYTES) in rest.tobytes()))
 
 
 def disk_of(journal: "str | Path | Disk | None") -> Disk:
