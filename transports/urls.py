@@ -93,7 +93,8 @@ class ParsedUrl:
                 raise ValueError(f"unknown option in the {self.scheme}:// URL (got: {got}; known: {known})")
             return
         query = "&".join(f"{name}={text}" for name, text in self._options.items())
-        if found := parts.netloc + parts.path + (f"?{query}" if query else ""):
+        fragment = f"#{parts.fragment}" if parts.fragment else ""
+        if found := parts.netloc + parts.path + (f"?{query}" if query else "") + fragment:
             raise ValueError(f"{self.scheme}:// takes no host or path, and no options but {known} (got: {found!r})")
 
     @property

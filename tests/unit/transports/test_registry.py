@@ -23,6 +23,12 @@ def test_a_url_with_unknown_parts_is_refused_and_they_are_named(url):
         asyncio.run(open_transport(url))
 
 
+@pytest.mark.parametrize("url", ["local://#x", "mpi://?wait=5#x", "tcp://host:5#x"])
+def test_a_fragment_is_refused(url):
+    with pytest.raises(ValueError, match=r"takes .* \(got: '.*#x'\)"):
+        asyncio.run(open_transport(url))
+
+
 @pytest.mark.parametrize("wait", ["0", "-1", "long", "nan", "", "2000000"])
 def test_a_wait_for_the_ranks_of_mpi_that_is_no_time_is_refused(wait):
     fact = rf"\?wait= takes seconds, more than 0 and less than 1000000 \(got: '{wait}'\)"
