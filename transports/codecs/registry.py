@@ -30,7 +30,7 @@ def find_codec(spec: str) -> Codec:
     if name not in CODECS:
         raise ValueError(f"unknown codec {name[:40]!r}; known: {', '.join(codec_names())}")
     if colon and not argument:
-        raise ValueError(f"empty argument in codec {spec!r}; write {name}, or {name}: and an argument")
+        raise ValueError(f"empty argument in codec {spec!r}; write {name}")
     return resolve_name(CODECS[name])(argument)
 
 

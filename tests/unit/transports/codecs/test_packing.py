@@ -24,7 +24,7 @@ GOOD = pack("blockwise8", [np.ones((3, 5), np.float32)])
         (["../zstd", []], "unknown codec"),
         (["zstd:99", []], "takes a number"),
         (["zstd:", []], "empty argument in codec 'zstd:'; write zstd"),
-        (["fp16:", []], "empty argument"),
+        (["fp16:", []], "empty argument in codec 'fp16:'; write fp16$"),
         (["blockwise8", ["x"]], "is not .dtype, shape, parts"),
         (["blockwise8", [["float32", [3, 5], -1]]], "is not .dtype, shape, parts"),
         (["blockwise8", [["float32", [3, 5], True]]], "is not .dtype, shape, parts"),
