@@ -18,7 +18,7 @@ from pipelined.api.rank import ArrangedJob, RankSession
 from pipelined.errors import JobFailed, UsageError
 from pipelined.process.launch import Launch
 from pipelined.process.run import run_or_raise
-from pipelined.process.uncaught import OPEN
+from pipelined.process.uncaught import open_trainers
 from transports import Transport
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class BackgroundRanks:
         self._thread.start()
         self._opened.result()
         atexit.register(self._at_exit)
-        OPEN.add(self.close)
+        open_trainers.add(self.close)
 
     @property
     def rank(self) -> int:
@@ -105,7 +105,7 @@ class BackgroundRanks:
                 self._put(None if error is None else error)
         self._thread.join()
         atexit.unregister(self._at_exit)
-        OPEN.discard(self.close)
+        open_trainers.discard(self.close)
 
     def _at_exit(self) -> None:
         self.close(getattr(sys, "last_value", None))

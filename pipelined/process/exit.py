@@ -74,16 +74,16 @@ def end_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
-async def abort_job(transport: Transport, code: int, reason: str, lead: bool) -> int:
+async def abort_peers(transport: Transport, code: int, reason: str, kills_job: bool) -> int:
     """Send every peer the reason and the exit code of this rank; returns the code.
 
     Args:
-        lead: whether this rank kills the job if the job cannot end by itself (MPI cannot finalize while messages are
-            under way).
+        kills_job: whether this rank kills the job if the job cannot end by itself (MPI cannot finalize while messages
+            are under way).
     """
     await transport.abort(f"exit code {code}: {reason}")
     if transport.aborts_as_one:
-        await asyncio.sleep(REASON_S if lead else KILL_WAIT_S)
+        await asyncio.sleep(REASON_S if kills_job else KILL_WAIT_S)
         transport.abort_job(code)
     return code
 

@@ -32,7 +32,7 @@ from typing import TypeVar
 
 from pipelined.actors.agree import AgreedError
 from pipelined.errors import as_flags
-from pipelined.process.exit import USAGE, abort_job, print_to_stderr
+from pipelined.process.exit import USAGE, abort_peers, print_to_stderr
 from pipelined.process.job_end import end_job
 from pipelined.process.launch import Launch
 from transports import TransportError, new_event_loop, open_transport
@@ -40,7 +40,7 @@ from transports import TransportError, new_event_loop, open_transport
 T = TypeVar("T")
 REFUSAL_S = 3.0
 """Seconds that a refusing rank waits for the next rank of its node to refuse."""
-KILL_WAIT_S = 3 * REFUSAL_S
+WAIT_FOR_LAUNCHER_S = 3 * REFUSAL_S
 """Seconds that a refusing rank waits to be killed, after the rank that prints has ended the job."""
 
 
@@ -108,7 +108,7 @@ def _end_all(launch: Launch, text: str, reason: str, join: bool, agreed: bool = 
         elif launch.local_rank == min(here):
             _end_by_launcher(launch, text)
         else:
-            time.sleep(KILL_WAIT_S)
+            time.sleep(WAIT_FOR_LAUNCHER_S)
     _on_sigterm(signal.SIG_IGN)
 
 
@@ -130,7 +130,7 @@ def _end_by_transport(launch: Launch, text: str, reason: str) -> None:
     """Open the transport and send the reason to all ranks; print the error here if that fails."""
 
     async def abort() -> None:
-        await abort_job(await open_transport(launch.url), USAGE, reason, lead=False)
+        await abort_peers(await open_transport(launch.url), USAGE, reason, kills_job=False)
 
     def run() -> None:
         try:

@@ -23,7 +23,7 @@ from pipelined.process.exit import (
     INTERRUPTED,
     USAGE,
     Deadline,
-    abort_job,
+    abort_peers,
     hold_exit_code,
     parse_abort,
     print_to_stderr,
@@ -255,14 +255,14 @@ class _Job:
         text = self._error_text(transport, error)
         print_to_stderr(f"{text}\n{recent_text()}".rstrip("\n"))
         self.deadline.start(FAILED)
-        return await abort_job(transport, FAILED, text.splitlines()[0], lead=True)
+        return await abort_peers(transport, FAILED, text.splitlines()[0], kills_job=True)
 
     async def _end(self, transport: Transport, code: int, reason: str) -> int:
         """End with the other ranks; rank 0 prints an error that the user can correct, whichever rank found it."""
         self.deadline.start(code)
         if code == USAGE and transport.rank == 0:
             print_to_stderr(error_message(reason, self.command))
-        return await abort_job(transport, code, reason, lead=code != FAILED and transport.rank == 0)
+        return await abort_peers(transport, code, reason, kills_job=code != FAILED and transport.rank == 0)
 
     def _error_text(self, transport: Transport, error: BaseException) -> str:
         """The error: its first line is enough for peers; then the traceback, unless the error is the loss of a peer."""

@@ -18,8 +18,8 @@ from pipelined.process.job_end import forget_uncaught
 from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.refusal import refuse
 
-OPEN: set[Callable[[BaseException], None]] = set()
-"""End the open trainers of this process, whose ranks print an error that is not an `AgreedError`."""
+open_trainers: set[Callable[[BaseException], None]] = set()
+"""Functions that end the open trainers of this process, whose ranks print an error that is not an `AgreedError`."""
 
 
 class UncaughtErrors:
@@ -62,8 +62,9 @@ class UncaughtErrors:
         if not (code := _exit_code(error)):
             return self._before(kind, error, trace)
         forget_uncaught()
-        is_printed = isinstance(error, JobFailed) or ((self._is_printed or OPEN) and not isinstance(error, AgreedError))
-        for end in tuple(OPEN):
+        by_ranks = (self._is_printed or open_trainers) and not isinstance(error, AgreedError)
+        is_printed = isinstance(error, JobFailed) or by_ranks
+        for end in tuple(open_trainers):
             end(error)
         if isinstance(error, UsageError) and not is_printed:
             refuse(error, self._launch(), self._command)

@@ -84,7 +84,7 @@ def test_two_open_jobs_may_end_in_any_order(printed):
 
 def test_an_open_trainer_ends_with_the_error_and_prints_it(printed, capsys, monkeypatch):
     ended = []
-    monkeypatch.setattr("pipelined.process.uncaught.OPEN", {ended.append})
+    monkeypatch.setattr("pipelined.process.uncaught.open_trainers", {ended.append})
     UncaughtErrors("pipelined.Trainer", None)
     assert end(error := UsageError("no")) == 2
     assert ended == [error] and not capsys.readouterr().err
